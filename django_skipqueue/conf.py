@@ -1,0 +1,157 @@
+"""The `SKIPQUEUE` setting as one typed, lazy, validated object; every default stands beside its name.
+
+Invariant: `settings` never hands out a value of the wrong type. `problems()` says what is wrong, for the system checks.
+"""
+
+import difflib
+import functools
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+Retention = timedelta | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds."""
+
+    database: str = "default"
+    """The alias of the database that holds the queue."""
+
+    max_attempts: int = 10
+    """How often a job is run before it fails, unless its task says otherwise."""
+
+    poll_interval: float = 2.0
+    """How often an idle worker looks for jobs when no notification wakes it."""
+
+    heartbeat_interval: float = 10.0
+    """How often a supervisor says that its workers are alive."""
+
+    lease: float = 60.0
+    """A worker without a heartbeat for this long is taken for dead, and its jobs are recovered."""
+
+    shutdown_timeout: float = 30.0
+    """How long a stopping worker waits for its running jobs before it gives them back."""
+
+    unknown_task_grace: float = 3600.0
+    """How long a job whose task nobody registered is put off before it fails."""
+
+    retention: dict[str, Retention] = field(
+        default_factory=lambda: {
+            "completed": timedelta(days=1),
+            "discarded": timedelta(days=7),
+            "failed": timedelta(days=30),
+        }
+    )
+    """How long finished jobs are kept, by status: a timedelta or seconds; `None` keeps them, `0` deletes them at once."""
+
+    def retention_of(self, status: str) -> timedelta | None:
+        """How long jobs that finished as `status` are kept; `None` for ever."""
+        kept = self.retention[status]
+        return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
+
+
+DEFAULTS = Settings()
+
+
+@functools.cache
+def load() -> Settings:
+    """The project's settings over the defaults; raises `ImproperlyConfigured` with every problem found."""
+    found = list(problems())
+    if found:
+        raise ImproperlyConfigured(" ".join(found))
+    given = {key.lower(): value for key, value in _given().items()}
+    if "retention" in given:
+        given["retention"] = DEFAULTS.retention | given["retention"]
+    return Settings(**given)
+
+
+def problems() -> Iterator[str]:
+    """One sentence for each unknown key and each value of the wrong type in `SKIPQUEUE`."""
+    given = _given()
+    if not isinstance(given, dict):
+        yield f"SKIPQUEUE must be a dict, not {type(given).__name__}."
+        return
+    hints = typing.get_type_hints(Settings)
+    for key, value in given.items():
+        name = key.lower() if isinstance(key, str) and key.isupper() else None
+        if name not in hints:
+            yield f"SKIPQUEUE has no key {key!r}.{_did_you_mean(str(key).upper(), [known.upper() for known in hints])}"
+        elif name == "retention":
+            yield from _retention_problems(value)
+        elif not _fits(value, hints[name]):
+            yield f"SKIPQUEUE[{key!r}] must be {_describe(hints[name])}, not {value!r}."
+
+
+def _given() -> Any:
+    return getattr(django_settings, "SKIPQUEUE", {})
+
+
+def _retention_problems(value: object) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not {value!r}."
+        return
+    for status, kept in value.items():
+        if status not in DEFAULTS.retention:
+            yield (
+                f"SKIPQUEUE['RETENTION'] has no status {status!r}: the finished ones are "
+                f"{', '.join(DEFAULTS.retention)}.{_did_you_mean(str(status), list(DEFAULTS.retention))}"
+            )
+        elif not _is_retention(kept):
+            yield f"SKIPQUEUE['RETENTION'][{status!r}] must be a timedelta, seconds (0 or more) or None, not {kept!r}."
+
+
+def _is_retention(kept: object) -> bool:
+    if isinstance(kept, bool):
+        return False
+    if isinstance(kept, timedelta):
+        return kept >= timedelta(0)
+    return kept is None or (isinstance(kept, int | float) and kept >= 0)
+
+
+def _fits(value: object, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if kind is float:
+        return isinstance(value, int | float) and value > 0
+    if kind is int:
+        return isinstance(value, int) and value > 0
+    return isinstance(value, kind) and bool(value)
+
+
+def _describe(kind: type) -> str:
+    return {float: "a number of seconds above 0", int: "a whole number above 0", str: "a text"}.get(kind, kind.__name__)
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" It knows {', '.join(sorted(known))}."
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "SKIPQUEUE":
+        load.cache_clear()
+
+
+setting_changed.connect(_forget, dispatch_uid="django_skipqueue.conf")
+
+
+class _Lazy:
+    """Reads each attribute from the loaded settings, so that importing this module reads no setting."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(load(), name)
+
+
+if typing.TYPE_CHECKING:
+    settings: Settings
+else:
+    settings = _Lazy()
+

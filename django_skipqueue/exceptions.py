@@ -1,0 +1,36 @@
+"""The errors this app raises; the docstring of each is its default message."""
+
+
+class SkipQueueError(Exception):
+    """The job queue could not do what was asked."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.__doc__)
+
+
+class InvalidTask(SkipQueueError):
+    """A function cannot be a task as it stands."""
+
+
+class DuplicateTask(SkipQueueError):
+    """Two functions are registered as tasks under one name."""
+
+
+class UnknownTask(SkipQueueError):
+    """No task is registered under this name."""
+
+
+class InvalidArguments(SkipQueueError, TypeError):
+    """The arguments do not fit the task, or cannot be stored as JSON."""
+
+
+class InvalidOption(SkipQueueError, ValueError):
+    """An option of a task or of a job has a value that cannot be used."""
+
+
+class LeaseLost(SkipQueueError):
+    """The job is no longer this worker's: it was recovered, settled, released, retried or discarded meanwhile."""
+
+
+class QueueUnavailable(SkipQueueError):
+    """The queue's database cannot be used."""

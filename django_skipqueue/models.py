@@ -1,0 +1,183 @@
+"""The two tables: `Job`, one request to run a task, and `Worker`, one process that runs them.
+
+Only the verbs of `JobQuerySet` write a job's status, lease, attempts and times; the methods here are sugar over them.
+"""
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Func, Q
+from django.db.models.functions import Now
+from django.db.models.lookups import IsNull
+from django.utils.translation import gettext_lazy as _
+
+from .exceptions import LeaseLost
+from .managers import JobManager, WorkerManager
+from .outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
+from .payload import encode
+
+
+class Status(models.TextChoices):
+    """Where a job is in its life. The chart is in the documentation, under "Statuses"."""
+
+    SCHEDULED = "scheduled", _("scheduled")
+    QUEUED = "queued", _("queued")
+    RUNNING = "running", _("running")
+    COMPLETED = "completed", _("completed")
+    FAILED = "failed", _("failed")
+    DISCARDED = "discarded", _("discarded")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more happens to the job unless somebody retries it."""
+        return self in FINISHED
+
+
+FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
+ALIVE = (Status.SCHEDULED, Status.QUEUED, Status.RUNNING)
+
+
+class Job(models.Model):
+    """One request to run a task."""
+
+    queue_name = models.TextField(_("queue"))
+    task = models.TextField(_("task"))
+    args = models.JSONField(_("positional arguments"), default=list)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    status = models.TextField(_("status"), choices=Status)
+    priority = models.SmallIntegerField(_("priority"), db_default=0)
+    attempts = models.SmallIntegerField(_("attempts"), db_default=0)
+    max_attempts = models.SmallIntegerField(_("maximum of attempts"), db_default=10)
+    run_after = models.DateTimeField(_("run after"), db_default=Now())
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
+    lease = models.BigIntegerField(_("lease"), db_default=0)
+    locked_at = models.DateTimeField(_("locked at"), null=True)
+    locked_by = models.TextField(_("worker"), db_default="")
+    started_at = models.DateTimeField(_("started at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    result = models.JSONField(_("result"), null=True)
+    last_error = models.TextField(_("last error"), db_default="")
+    errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
+    unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
+    metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
+
+    objects = JobManager()
+
+    created = True
+    """False on a job that `.defer()` returned because it already held the unique key."""
+
+    class Meta:
+        db_table = "skipqueue_job"
+        verbose_name = _("job")
+        verbose_name_plural = _("jobs")
+        permissions = (("retry_job", "Can retry job"), ("discard_job", "Can discard job"))
+        indexes = (
+            models.Index(
+                F("queue_name"),
+                Func(F("priority"), template="(-%(expressions)s)", output_field=models.SmallIntegerField()),
+                F("run_after"),
+                F("id"),
+                name="skipqueue_job_claim",
+                condition=Q(status="queued"),
+            ),
+            models.Index(fields=["run_after", "id"], name="skipqueue_job_promote", condition=Q(status="scheduled")),
+            models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),
+            models.Index(
+                fields=["status", "finished_at"],
+                name="skipqueue_job_prune",
+                condition=Q(status__in=["completed", "failed", "discarded"]),
+            ),
+            models.Index(
+                fields=["queue_name", "-finished_at"], name="skipqueue_job_failed", condition=Q(status="failed")
+            ),
+        )
+        constraints = (
+            models.UniqueConstraint(
+                fields=["unique_key"],
+                name="skipqueue_job_unique",
+                condition=Q(status__in=["scheduled", "queued", "running"]),
+            ),
+            models.CheckConstraint(
+                name="skipqueue_job_status",
+                condition=Q(status__in=["scheduled", "queued", "running", "completed", "failed", "discarded"]),
+            ),
+            models.CheckConstraint(
+                name="skipqueue_job_finished",
+                condition=Q(IsNull(F("finished_at"), True), status__in=["scheduled", "queued", "running"])
+                | Q(IsNull(F("finished_at"), False), status__in=["completed", "failed", "discarded"]),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.task} #{self.pk}"
+
+    # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, once the job is no longer its own.
+
+    def complete(self, result: Any = None) -> None:
+        """Finish the job with `result`, which must be JSON."""
+        self._settle(COMPLETED if result is None else Outcome("completed", result=encode("The result", result)))
+
+    def fail(self, error: BaseException, *, policy: RetryPolicy | None = None) -> None:
+        """Record a failed attempt: the job is retried by `policy` (default: exponential backoff), or fails for good."""
+        entry = error_entry(error, attempt=self.attempts, worker=self.locked_by, duration_ms=0.0)
+        judge = (policy or RetryPolicy()).judge
+        self._settle(judge(error, entry, attempt=self.attempts, max_attempts=self.max_attempts))
+
+    def release(self) -> None:
+        """Give the job back to its queue without charging the attempt."""
+        self._holds(self._verbs().release([(self.pk, self.lease)]))
+        self.status = Status.QUEUED
+
+    def heartbeat(self) -> None:
+        """Say that the job is still being worked on. A job claimed by hand is recovered one lease after its last heartbeat."""
+        self._holds(self._verbs().heartbeat(self.pk, self.lease))
+
+    # For operators. Each returns whether the job's status allowed it.
+
+    def retry(self) -> bool:
+        """Put a failed or discarded job back into its queue, with all its attempts before it."""
+        return bool(self._verbs().retry([self.pk]))
+
+    def discard(self, reason: str = "Discarded by hand.") -> bool:
+        """Finish a scheduled or queued job without running it."""
+        return bool(self._verbs().discard([self.pk], reason=reason))
+
+    def _settle(self, outcome: Outcome) -> None:
+        self._holds(self._verbs().settle([Settlement(self.pk, self.lease, outcome)]))
+        self.status = Status(outcome.status)
+
+    def _holds(self, changed: object) -> None:
+        if not changed:
+            raise LeaseLost(f"Job {self.pk} is no longer held by lease {self.lease}: somebody else has settled or taken it.")
+
+    def _verbs(self) -> JobManager:
+        return Job.objects.db_manager(self._state.db)
+
+
+class Worker(models.Model):
+    """One worker process. Its supervisor writes the heartbeat; without one for a lease, its jobs are recovered."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.TextField(_("name"))
+    hostname = models.TextField(_("host"))
+    pid = models.IntegerField(_("process id"))
+    queues = models.JSONField(_("queues"), default=list)
+    concurrency = models.IntegerField(_("concurrency"))
+    started_at = models.DateTimeField(_("started at"), db_default=Now())
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
+
+    objects = WorkerManager()
+
+    class Meta:
+        db_table = "skipqueue_worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def is_live(self, now: Any, lease: timedelta) -> bool:
+        """Whether the worker was heard of within `lease` before `now`, which is the database's time."""
+        return bool(self.heartbeat_at > now - lease)

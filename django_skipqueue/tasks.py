@@ -1,0 +1,371 @@
+"""`@job` makes a task out of a function; `Task.defer` makes a job out of a call.
+
+Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before anything
+is written. A task's name can only ever look up the registry here; nothing is imported because a row says so.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+
+from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.utils.timezone import is_naive
+
+from .backoff import Backoff
+from .context import JobContext
+from .exceptions import DuplicateTask, InvalidArguments, InvalidOption, InvalidTask, UnknownTask
+from .outcomes import RetryPolicy
+from .payload import encode
+
+if TYPE_CHECKING:
+    from .managers import Call, JobQuerySet
+    from .models import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+UniqueKey = str | Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How jobs of a task are enqueued, unless `.using()` says otherwise."""
+
+    queue_name: str = "default"
+    priority: int = 0
+    max_attempts: int | None = None
+    """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
+    run_after: datetime | timedelta | None = None
+    unique_key: UniqueKey | None = None
+    database: str | None = None
+    """`None`: what `SKIPQUEUE["DATABASE"]` says."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the table or the worker could not use."""
+        if not isinstance(self.queue_name, str) or not self.queue_name or "," in self.queue_name:
+            raise InvalidOption(f"queue_name must be a text without commas, not {self.queue_name!r}.")
+        encode("queue_name", self.queue_name)
+        if not _is_whole(self.priority) or not -100 <= self.priority <= 100:
+            raise InvalidOption(f"priority must be a whole number from -100 to 100, not {self.priority!r}.")
+        if self.max_attempts is not None and (
+            not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767
+        ):
+            raise InvalidOption(f"max_attempts must be a whole number from 1 to 32767, not {self.max_attempts!r}.")
+        if not isinstance(self.run_after, datetime | timedelta | None):
+            raise InvalidOption(f"run_after must be a datetime or a timedelta, not {self.run_after!r}.")
+        if isinstance(self.run_after, datetime) and is_naive(self.run_after) == django_settings.USE_TZ:
+            kind = "an aware" if django_settings.USE_TZ else "a naive"
+            raise InvalidOption(f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}.")
+        if isinstance(self.unique_key, str):
+            encode("unique_key", self.unique_key)
+        elif self.unique_key is not None and not callable(self.unique_key):
+            raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
+
+
+class Task(Generic[P, R]):
+    """A function registered with `@job`. Calling it calls the function; `.defer()` makes a job of the call."""
+
+    def __init__(
+        self,
+        function: Callable[..., R],
+        *,
+        name: str,
+        options: Options,
+        policy: RetryPolicy,
+        takes_context: bool,
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        self.policy = policy
+        self.takes_context = takes_context
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = _signature(function, takes_context)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now, as if it were not a task."""
+        return self.function(*args, **kwargs)
+
+    def defer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
+        """Insert a job in the caller's transaction, and return it.
+
+        Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If `unique_key` is held
+        by a job that is not finished, returns that job, with `job.created` False.
+        """
+        call = self._call(args, kwargs)
+        return self._queue().enqueue(self.name, **call._asdict(), **self._columns())
+
+    async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
+        """`defer` for async code."""
+        return await sync_to_async(self.defer)(*args, **kwargs)
+
+    def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
+        """Insert a job for each of `calls`, in one round trip, and return their ids in the same order.
+
+        Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the first is written.
+        A `unique_key` that is a function gets each call's arguments.
+        """
+        prepared = [self._call(*_split(call, position), position) for position, call in enumerate(calls)]
+        return self._queue().enqueue_many(self.name, prepared, **self._columns())
+
+    async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
+        """`defer_many` for async code."""
+        return await sync_to_async(self.defer_many)(calls)
+
+    def using(
+        self,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        run_after: datetime | timedelta | None = None,
+        max_attempts: int | None = None,
+        unique_key: UniqueKey | None = None,
+        database: str | None = None,
+    ) -> "Task[P, R]":
+        """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
+
+        A `run_after` that is a timedelta counts from the database's clock at the `.defer()`. `unique_key` may be a function of the
+        task's arguments. Raises `InvalidOption` for a value that cannot be used.
+        """
+        given = {
+            "queue_name": queue_name,
+            "priority": priority,
+            "run_after": run_after,
+            "max_attempts": max_attempts,
+            "unique_key": unique_key,
+            "database": database,
+        }
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
+        return other
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], position: int | None = None) -> "Call":
+        """Check one call against the signature and as JSON."""
+        from .managers import Call
+
+        where = "" if position is None else f"call {position}: "
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidArguments(f"{where}{self.name}{self.signature}: {error}.") from None
+        unique_key = self.options.unique_key
+        if callable(unique_key):
+            unique_key = unique_key(*args, **kwargs)
+            encode("unique_key", unique_key)
+        names = _positional_names(bound, len(args))
+        encoded = [encode(f"{where}{name}", value) for name, value in zip(names, args, strict=True)]
+        pairs = [f"{encode('', key)}:{encode(f'{where}{key}', value)}" for key, value in kwargs.items()]
+        return Call(f"[{','.join(encoded)}]", f"{{{','.join(pairs)}}}", unique_key)
+
+    def _columns(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "queue_name": options.queue_name,
+            "priority": options.priority,
+            "max_attempts": options.max_attempts,
+            "run_after": options.run_after,
+        }
+
+    def _queue(self) -> "JobQuerySet":
+        from .models import Job
+
+        tasks.check_unique(self)
+        database = self.options.database
+        return cast("JobQuerySet", Job.objects.using(database) if database else Job.objects.all())
+
+
+class ContextTask(Task[P, R]):
+    """A task whose function takes a `JobContext` first. Deferring leaves it out; calling the function passes it."""
+
+    def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
+        """Run the function here and now, with a context of the caller's."""
+        return self.function(context, *args, **kwargs)
+
+
+class Registry:
+    """The tasks of this process, by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
+        """Names that two different functions were registered under, with both; a system check reports them."""
+
+    def __iter__(self) -> Iterator[Task[Any, Any]]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def register(self, task: Task[Any, Any]) -> None:
+        """Add a task. The same function again, from a reloaded module, takes its own place."""
+        known = self._tasks.get(task.name)
+        if known is not None and _source(known) != _source(task):
+            self.duplicates[task.name] = (known, task)
+        self._tasks[task.name] = task
+
+    def get(self, name: str) -> Task[Any, Any]:
+        """The task of this name; raises `UnknownTask`."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(f"No task is registered as {name!r}.") from None
+
+    def check_unique(self, task: Task[Any, Any]) -> None:
+        """Refuse a task whose name another function has as well: nobody could tell which of them a worker would run."""
+        if task.name in self.duplicates:
+            raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
+
+
+tasks = Registry()
+
+
+def describe_duplicate(first: Task[Any, Any], second: Task[Any, Any]) -> str:
+    """One sentence that names both functions."""
+    return (
+        f"Two tasks are registered as {first.name!r}: {first.__module__}.{first.__qualname__} and "
+        f"{second.__module__}.{second.__qualname__}. Give one of them another name with @job(name=…)."
+    )
+
+
+@overload
+def job(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def job(
+    *,
+    name: str | None = None,
+    queue_name: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] = (),
+    unique_key: UniqueKey | None = None,
+    takes_context: Literal[False] = False,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+@overload
+def job(
+    *,
+    name: str | None = None,
+    queue_name: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] = (),
+    unique_key: UniqueKey | None = None,
+    takes_context: Literal[True],
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
+def job(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    queue_name: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] = (),
+    unique_key: UniqueKey | None = None,
+    takes_context: bool = False,
+) -> Any:
+    """Register a function, `def` or `async def`, as a task. Bare, or with options.
+
+    name: what rows and logs call the task; default `module.qualname`. Give one if the function may move.
+    queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says otherwise.
+    backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
+    retry_on: only these exceptions are retried, others fail the job at once; default: all are.
+    discard_on: these discard the job at once.
+    takes_context: the function takes a `JobContext` before its own arguments.
+
+    Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be used.
+    """
+
+    def register(function: Callable[..., Any]) -> Task[Any, Any]:
+        _check_function(function)
+        kind = ContextTask if takes_context else Task
+        policy = RetryPolicy(retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ())
+        task: Task[Any, Any] = kind(
+            function,
+            name=name or f"{function.__module__}.{function.__qualname__}",
+            options=Options(
+                queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key
+            ),
+            policy=replace(policy, backoff=backoff) if backoff else policy,
+            takes_context=takes_context,
+        )
+        tasks.register(task)
+        return task
+
+    return register if function is None else register(function)
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if not inspect.isfunction(function):
+        raise InvalidTask(f"@job takes a function, not {function!r}. Put it below decorators that return something else.")
+    if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
+        raise InvalidTask(
+            f"{function.__module__}.{function.__qualname__} is not at module level, so a worker could not find it. "
+            "Move the function to the top level of its module."
+        )
+
+
+def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+    """What `.defer()` takes: the function's parameters, less the context."""
+    signature = inspect.signature(function)
+    if not takes_context:
+        return signature
+    first, *others = signature.parameters.values() or [None]
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise InvalidTask(f"{function.__qualname__} has takes_context=True, so its first parameter must be the context.")
+    return signature.replace(parameters=[other for other in others if other is not None])
+
+
+def _positional_names(bound: inspect.BoundArguments, count: int) -> list[str]:
+    """The names that errors give to the first `count` arguments: of the parameter, or `rest[2]` within `*rest`."""
+    names: list[str] = []
+    for parameter in bound.signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{position}]" for position in range(count - len(names))]
+        elif len(names) < count:
+            names.append(parameter.name)
+    return names
+
+
+def _split(call: Mapping[str, Any] | Sequence[Any], position: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """One item of `defer_many` as positional and keyword arguments."""
+    if isinstance(call, Mapping):
+        return (), call
+    if isinstance(call, list | tuple):
+        return call, {}
+    raise InvalidArguments(f"call {position} must be a dict of keyword arguments or a tuple of positional ones, not {call!r}.")
+
+
+def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
+    """`retry_on` and `discard_on` as a tuple; one class alone is taken as well."""
+    if classes is None:
+        return None
+    listed = classes if isinstance(classes, tuple | list) else (classes,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
+        raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
+    return tuple(listed)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _source(task: Task[Any, Any]) -> tuple[str, str]:
+    return task.__module__, task.__qualname__
