@@ -1,4 +1,4 @@
-"""The app: finds every task at start, and connects the checks and the log receivers."""
+"""The app: finds every task at start, and registers the system checks."""
 
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
@@ -14,8 +14,7 @@ class SkipQueueConfig(AppConfig):
 
     def ready(self) -> None:
         """Import each installed app's `jobs` module, so that its tasks are registered."""
-        from . import checks, logs
+        from . import checks
 
         checks.register()
-        logs.connect()
         autodiscover_modules("jobs")

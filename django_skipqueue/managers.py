@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
+from django.db.models.functions import Now
 
 from . import sql
 from .conf import settings
 from .outcomes import Outcome, Settlement, error_entry, summary
+from .records import Call, ClaimedJob, RecoveredJob
 from .signals import announce, job_deferred
 
 if TYPE_CHECKING:
@@ -25,51 +27,6 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 """How many rows one statement of maintenance touches at most."""
-
-
-class ClaimedJob(NamedTuple):
-    """A claimed row, cut down to what running it needs. Times are seconds since the epoch, by the database's clock."""
-
-    id: int
-    lease: int
-    task: str
-    queue_name: str
-    args: str
-    """A JSON list, not yet decoded."""
-    kwargs: str
-    """A JSON object, not yet decoded."""
-    attempt: int
-    max_attempts: int
-    priority: int
-    run_after: float
-    locked_at: float
-    metadata: str
-    """A JSON object, not yet decoded."""
-
-    @property
-    def wait_ms(self) -> float:
-        """How long the job was due before it was claimed, in milliseconds."""
-        return (self.locked_at - self.run_after) * 1000
-
-
-class RecoveredJob(NamedTuple):
-    """A job taken back from a worker that is gone."""
-
-    id: int
-    task: str
-    queue_name: str
-    attempt: int
-    status: str
-    locked_by: str
-    locked_at: datetime
-
-
-class Call(NamedTuple):
-    """The arguments of one job of many, as JSON, and its unique key."""
-
-    args: str
-    kwargs: str
-    unique_key: str | None
 
 
 @dataclass(frozen=True)
@@ -243,6 +200,17 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Prolong the lease of one job that was claimed by hand; whether it still holds."""
         return bool(self._rows(sql.HEARTBEAT, {"id": job_id, "lease": lease}))
 
+    def release_strays(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
+        """Give back what a live worker holds without knowing: a claim that was committed, and whose answer was lost."""
+        rows = self._rows(sql.RELEASE_STRAYS, {"worker_id": worker_id, "known": list(known)})
+        self._wake(queue_name for _, queue_name in rows)
+        return {id for id, _ in rows}
+
+    def listen(self) -> None:
+        """Have this connection notified when a queue gets jobs; the payload is the queue's name."""
+        with self._connection().cursor() as cursor:
+            cursor.execute(sql.LISTEN)
+
     def queues_with_jobs(self) -> list[str]:
         """The names of the queues that have jobs to claim, in alphabetical order."""
         return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS)]
@@ -373,12 +341,13 @@ class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[mis
         return JobQuerySet(self.model, using=self._db or settings.database)
 
 
-class WorkerManager(models.Manager["Worker"]):
-    """`Worker.objects`: the processes that run jobs, in the queue's database."""
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    """The verbs for worker rows."""
 
-    def get_queryset(self) -> models.QuerySet["Worker"]:
-        """All workers, in the queue's database."""
-        return models.QuerySet(self.model, using=self._db or settings.database)
+    def live(self, *, lease: float | None = None) -> "WorkerQuerySet":
+        """Workers heard of within `lease` seconds (default: the setting), by the database's clock."""
+        within = timedelta(seconds=settings.lease if lease is None else lease)
+        return self.filter(heartbeat_at__gt=Now() - within)
 
     def beat(self, workers: Sequence[Mapping[str, Any]]) -> None:
         """Say that these workers are alive: each a mapping of id, name, hostname, pid, queues and concurrency."""
@@ -392,16 +361,17 @@ class WorkerManager(models.Manager["Worker"]):
         """Remove workers not heard of for `age` seconds that hold no job any more."""
         self._execute(sql.FORGET, {"age": age})
 
-    def live(self, *, lease: float | None = None) -> models.QuerySet["Worker"]:
-        """Workers heard of within `lease` seconds (default: the setting), by the database's clock."""
-        from django.db.models.functions import Now
-
-        lease_time = timedelta(seconds=settings.lease if lease is None else lease)
-        return self.get_queryset().filter(heartbeat_at__gt=Now() - lease_time)
-
     def _execute(self, statement: str, values: Mapping[str, Any]) -> None:
         with connections[self.db].cursor() as cursor:
             cursor.execute(statement, values)
+
+
+class WorkerManager(models.Manager.from_queryset(WorkerQuerySet)):  # type: ignore[misc]
+    """`Worker.objects`: the processes that run jobs, in the queue's database."""
+
+    def get_queryset(self) -> WorkerQuerySet:
+        """All workers, in the queue's database."""
+        return WorkerQuerySet(self.model, using=self._db or settings.database)
 
 
 Statement = tuple[str, dict[str, Any]]

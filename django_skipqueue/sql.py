@@ -187,6 +187,23 @@ WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, job.queue_name
 """
 
+# worker, after its connection broke → id and queue of the jobs it holds without knowing, given back at no attempt: the claim was
+# committed, but its answer was lost, and a live worker's jobs are never recovered. Index: recover.
+RELEASE_STRAYS = """
+WITH stray AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE status = 'running' AND locked_by = %(worker_id)s AND id <> ALL (%(known)s::bigint[])
+    ORDER BY locked_at
+    LIMIT 10000
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'queued', lease = job.lease + 1, attempts = job.attempts - 1, locked_at = NULL, locked_by = '', started_at = NULL
+WHERE job.id = ANY (ARRAY (SELECT id FROM stray))
+RETURNING job.id, job.queue_name
+"""
+
 # job.heartbeat, for hand-written loops without a worker row → the id, if the lease still holds. Index: the primary key.
 HEARTBEAT = """
 UPDATE skipqueue_job AS job
@@ -257,7 +274,9 @@ recovered AS (
         errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
             || jsonb_build_object(
                 'attempt', job.attempts,
-                'worker', job.locked_by,
+                'worker', COALESCE(
+                    (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by), job.locked_by
+                ),
                 'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
                 'exception', 'WorkerDied',
                 'message', %(reason)s,

@@ -1,0 +1,159 @@
+"""`manage.py runworker`: run jobs until told to stop."""
+
+import argparse
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import autoreload
+
+from ... import __version__, logs
+from ...conf import settings
+from ...exceptions import QueueUnavailable
+from ...preflight import check_database
+from ...tasks import tasks
+from ...worker.options import WorkerOptions
+from ...worker.supervisor import Supervisor
+
+
+class Command(BaseCommand):
+    """Claims jobs, runs them, retries them. Needs nothing but the project's PostgreSQL."""
+
+    help = "Run jobs: claim them, run them, retry them. Every option can also be set in the environment."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = _Options(parser)
+        add("-q", "--queues", help="queues to serve, separated by commas, first served first; default: every queue that has jobs")
+        add("-c", "--concurrency", type=_at_least(1), default=4, help="jobs that one process runs at once")
+        add("--processes", type=_at_least(1), default=1, help="worker processes")
+        add.flag("--drain", help="stop when nothing is runnable")
+        add("--max-jobs", type=_at_least(1), help="stop each process after this many jobs")
+        add("--poll-interval", type=_seconds, default=settings.poll_interval, help="seconds between two looks when nothing wakes it")
+        add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
+        add("--shutdown-timeout", type=_seconds, default=settings.shutdown_timeout, help="seconds to let running jobs finish")
+        add("--lease", type=_seconds, default=settings.lease, help="seconds without a heartbeat after which a worker is taken for dead")
+        add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and in the admin")
+        add("--database", default=settings.database, help="the alias of the database that holds the queue")
+        parser.add_argument(
+            "--reload",
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            help="restart when code changes; default: when DEBUG is on and this is a terminal",
+        )
+
+    def handle(self, **options: Any) -> None:
+        """Run until stopped."""
+        logs.to_terminal(options["verbosity"])
+        if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
+            return autoreload.run_with_reloader(_run_again_without_reload)
+        worker = self._options(options)
+        try:
+            check_database(worker.database)
+        except QueueUnavailable as error:
+            raise CommandError(str(error)) from None
+        logs.connect()
+        logs.starting(_introduction(worker))
+        code = Supervisor(worker).run()
+        if code:
+            sys.exit(code)
+        return None
+
+    def _options(self, options: dict[str, Any]) -> WorkerOptions:
+        queue_names = tuple(dict.fromkeys(name.strip() for name in (options["queues"] or "").split(",") if name.strip()))
+        if options["queues"] and not queue_names:
+            raise CommandError("--queues names no queue.")
+        if options["database"] not in django_settings.DATABASES:
+            raise CommandError(f"--database: there is no database {options['database']!r} in DATABASES.")
+        return WorkerOptions(
+            name=options["name"],
+            database=options["database"],
+            queue_names=queue_names,
+            concurrency=options["concurrency"],
+            processes=options["processes"],
+            drain=options["drain"],
+            max_jobs=options["max_jobs"],
+            listen=not options["no_listen"],
+            poll_interval=options["poll_interval"],
+            shutdown_timeout=options["shutdown_timeout"],
+            lease=options["lease"],
+            heartbeat_interval=settings.heartbeat_interval,
+        )
+
+
+class _Options:
+    """Adds options to a parser, each with its environment variable as the default, named in its help."""
+
+    def __init__(self, parser: CommandParser) -> None:
+        self._parser = parser
+
+    def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
+        variable = _variable(flags[-1])
+        shown = "" if default is None else f"; default: {default}"
+        # argparse checks a default that is a text as if it had been typed.
+        given = os.environ.get(variable) or default
+        self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
+
+    def flag(self, flag: str, *, help: str) -> None:
+        variable = _variable(flag)
+        given = os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
+        self._parser.add_argument(flag, action="store_true", default=given, help=_escaped(f"{help} [{variable}]"))
+
+
+def _variable(flag: str) -> str:
+    return f"SKIPQUEUE_{flag.lstrip('-').upper().replace('-', '_')}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _at_least(least: int) -> Any:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        return value
+
+    return number
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value
+
+
+def _introduction(worker: WorkerOptions) -> list[str]:
+    """What a person who has just started a worker wants to know."""
+    names = sorted(task.name for task in tasks)
+    queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
+    woken = f"woken by NOTIFY, and every {worker.poll_interval:g} s" if worker.listen else f"polling every {worker.poll_interval:g} s"
+    return [
+        f"django_skipqueue {__version__}: {logs.printable(worker.name)} serves {queues}",
+        f"{logs.counted(worker.processes, 'process')}, each running {worker.concurrency} at once, on database {worker.database!r}",
+        f"{logs.counted(len(names), 'task')}: {', '.join(names) if names else 'none registered; is your jobs module in an installed app?'}",
+        f"{woken}; stop with Ctrl-C or SIGTERM",
+    ]
+
+
+def _run_again_without_reload() -> None:
+    """In the reloader's thread: a worker of its own process, which ends when the reloader does."""
+    command = [sys.executable, *sys.orig_argv[1:], "--no-reload"]
+    child = subprocess.Popen(command)  # noqa: S603 (our own command line)
+
+    def end() -> None:
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+        child.wait()
+
+    atexit.register(end)
+    code = child.wait()
+    os._exit(code)

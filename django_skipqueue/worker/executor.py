@@ -1,0 +1,137 @@
+"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing.
+
+Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes out.
+"""
+
+import asyncio
+import contextvars
+import time
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.apps import apps
+from django.db import connections
+
+from ..conf import settings
+from ..context import JobContext
+from ..exceptions import InvalidArguments, UnknownTask
+from ..outcomes import COMPLETED, Outcome, error_entry, summary
+from ..payload import decode, encode
+from ..records import Attempt, ClaimedJob
+from ..signals import announce, job_started
+from ..tasks import Task, tasks
+
+UNKNOWN_TASK_DELAY = 10.0
+"""Seconds for which a job whose task is unknown is put off: about the time that a rolling deploy takes for one machine."""
+
+
+class Executor:
+    """Runs jobs for one worker. `execute` may be called by several threads at once."""
+
+    def __init__(self, *, worker: str, database: str) -> None:
+        self.worker = worker
+        self.database = database
+
+    def execute(self, job: ClaimedJob) -> Attempt:
+        """Run a `def` task in this thread."""
+        started = time.perf_counter()
+        task: Task[Any, Any] | None = None
+        try:
+            task, args, kwargs = self._prepare(job)
+            result = contextvars.copy_context().run(task.function, *args, **kwargs)
+            outcome = _returned(result)
+        except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
+            outcome = self._raised(job, task, error, started)
+        finally:
+            close_unusable_connections()
+        return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+
+    async def execute_async(self, job: ClaimedJob) -> Attempt:
+        """Run an `async def` task in this event loop."""
+        started = time.perf_counter()
+        task: Task[Any, Any] | None = None
+        try:
+            task, args, kwargs = self._prepare(job)
+            result = await task.function(*args, **kwargs)
+            outcome = _returned(result)
+        except BaseException as error:
+            outcome = self._raised(job, task, error, started)
+            # Its queries ran in the thread that asgiref keeps for them; a connection that broke there is closed there.
+            await asyncio.shield(sync_to_async(close_unusable_connections)())
+        return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+
+    def _prepare(self, job: ClaimedJob) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
+        if job_started.has_listeners(job.task):
+            announce(job_started, job.task, job=job, worker=self.worker)
+        task = tasks.get(job.task)
+        args = decode(job.args)
+        if task.takes_context:
+            args.insert(0, self._context(job))
+        return task, args, decode(job.kwargs)
+
+    def _context(self, job: ClaimedJob) -> JobContext:
+        return JobContext(
+            job_id=job.id,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            queue_name=job.queue_name,
+            worker=self.worker,
+            database=self.database,
+        )
+
+    def _raised(self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float) -> Outcome:
+        duration_ms = (time.perf_counter() - started) * 1000
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
+        if task is None and isinstance(error, UnknownTask):
+            return _put_off(job, entry)
+        if task is None or isinstance(error, UnstorableResult):
+            return Outcome("failed", last_error=summary(error), error=entry)
+        try:
+            return task.policy.judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+        except Exception as broken:  # a backoff of the project's that raises
+            entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
+            return Outcome("failed", last_error=summary(broken), error=entry)
+
+
+class UnstorableResult(InvalidArguments):
+    """The task returned something that is not JSON."""
+
+
+def _returned(result: Any) -> Outcome:
+    """The task is done. A result that cannot be kept fails the job for good: to run it again would only repeat its effects."""
+    if result is None:
+        return COMPLETED
+    try:
+        return Outcome("completed", result=encode("The result", result))
+    except InvalidArguments as error:
+        raise UnstorableResult(f"The task ran to its end, but its result cannot be kept: {error}") from None
+
+
+def _put_off(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
+    """A task that nobody registered may be one that a deploy under way brings; after a grace time it is a mistake."""
+    since = decode(job.metadata).get("unknown_since", job.locked_at)
+    apps_searched = ", ".join(config.name for config in apps.get_app_configs())
+    message = f"No task is registered as {job.task!r}. Looked in the jobs modules of {apps_searched}."
+    entry["message"] = message
+    if job.locked_at - since >= settings.unknown_task_grace:
+        return Outcome("failed", last_error=f"UnknownTask: {message}", error=entry)
+    return Outcome(
+        "scheduled",
+        delay=UNKNOWN_TASK_DELAY,
+        refund=1,
+        last_error=f"UnknownTask: {message}",
+        metadata={"unknown_since": since},
+    )
+
+
+def close_unusable_connections() -> None:
+    """Close this thread's connections that broke, grew too old, or were left in a transaction; keep the others."""
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:  # the task entered a transaction and never left it
+            connection.close()
+            connection.in_atomic_block = False
+            connection.savepoint_ids.clear()
+            connection.needs_rollback = False
+        connection.close_if_unusable_or_obsolete()
+
+

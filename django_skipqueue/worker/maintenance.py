@@ -1,0 +1,90 @@
+"""The chores of the queue, alike: each is due at intervals, does one limited batch, and says when it is due again.
+
+Invariant: every chore is idempotent and skips rows that others have locked, so that any number of supervisors may do the same ones.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from .. import logs
+from ..conf import settings
+from ..managers import BATCH
+from ..models import Job, Worker
+from ..records import RecoveredJob
+
+DUE_CHECK = 1.0
+"""A scheduled job that was deferred meanwhile is seen within this many seconds; one seen before starts when it is due."""
+
+PRUNE_INTERVAL = 30.0
+"""Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
+
+KEEP_DEAD_WORKERS = 3600.0
+"""Seconds for which the row of a worker that died with its machine stays in the admin."""
+
+
+class Chore(ABC):
+    """Something to do now and then. `due_at` is in monotonic seconds."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self.due_at = 0.0
+
+    def run_if_due(self) -> None:
+        """Do one batch, if it is time."""
+        now = time.monotonic()
+        if self.due_at <= now:
+            self.due_at = now + self.run()
+
+    @abstractmethod
+    def run(self) -> float:
+        """Do one batch; the seconds until the next one."""
+
+
+class Promote(Chore):
+    """Makes scheduled jobs claimable when they are due."""
+
+    def run(self) -> float:
+        """See `Chore.run`."""
+        jobs = Job.objects.using(self.database)
+        next_due = jobs.next_due()
+        if next_due is None:
+            return DUE_CHECK
+        if next_due > 0:
+            return min(next_due, DUE_CHECK)
+        count = sum(jobs.promote().values())
+        logs.promoted(count)
+        return 0.0 if count else DUE_CHECK  # none: the job that is due is locked, say by its discard
+
+
+class Recover(Chore):
+    """Takes back the jobs of workers that were not heard of within their lease."""
+
+    def __init__(self, database: str, *, lease: float, tell: Callable[[list[RecoveredJob]], None]) -> None:
+        super().__init__(database)
+        self._lease = lease
+        self._tell = tell
+
+    def run(self) -> float:
+        """See `Chore.run`."""
+        recovered = Job.objects.using(self.database).recover(lease=self._lease)
+        self._tell(recovered)
+        if len(recovered) == BATCH:
+            return 0.0
+        Worker.objects.using(self.database).forget(age=max(KEEP_DEAD_WORKERS, self._lease))
+        return min(self._lease / 4, 5.0)
+
+
+class Prune(Chore):
+    """Deletes finished jobs past their retention."""
+
+    def run(self) -> float:
+        """See `Chore.run`."""
+        counts = Job.objects.using(self.database).prune()
+        if counts:
+            logs.pruned(counts)
+        if sum(counts.values()) == BATCH:
+            return 0.0
+        kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
+        shortest = min((retention.total_seconds() for retention in kept if retention is not None), default=PRUNE_INTERVAL)
+        return PRUNE_INTERVAL if shortest >= PRUNE_INTERVAL else 1.0

@@ -1,0 +1,192 @@
+"""Where jobs run: threads for `def` tasks, one event loop for `async def` tasks.
+
+Invariant: a job handed in comes out exactly once: as an attempt in `finished`, or from `withdraw`. Nothing here touches the queue's
+tables. A thread that breaks says so, by an exception in `finished`, instead of leaving its jobs waiting for ever.
+"""
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from ..exceptions import UnknownTask
+from ..records import Attempt, ClaimedJob
+from ..tasks import tasks
+from .executor import Executor
+from .wakeup import Wakeup
+
+Finished = Attempt | BaseException
+Finish = Callable[[Finished], None]
+
+
+class Pool:
+    """The jobs that one worker holds. Used by the control loop's thread."""
+
+    def __init__(self, executor: Executor, *, concurrency: int, wakeup: Wakeup) -> None:
+        self.finished: deque[Finished] = deque()
+        self._threads = ThreadRunner(executor, concurrency, self._finish)
+        self._event_loop = EventLoopRunner(executor, concurrency, self._finish)
+        self._wakeup = wakeup
+
+    def submit(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Run these as soon as there is room, in this order."""
+        threaded, coroutines = [], []
+        for job in jobs:
+            (coroutines if _is_async(job) else threaded).append(job)
+        if threaded:
+            self._threads.submit(threaded)
+        if coroutines:
+            self._event_loop.submit(coroutines)
+
+    def take_finished(self) -> list[Attempt]:
+        """The attempts finished since the last call. Raises what broke a runner."""
+        taken: list[Attempt] = []
+        while self.finished:
+            finished = self.finished.popleft()
+            if isinstance(finished, BaseException):
+                raise finished
+            taken.append(finished)
+        return taken
+
+    def withdraw(self) -> list[ClaimedJob]:
+        """Take back the jobs that have not started."""
+        return self._threads.withdraw() + self._event_loop.withdraw()
+
+    def stop(self) -> None:
+        """End the runners once they have nothing to run; returns when they are gone."""
+        self._threads.stop()
+        self._event_loop.stop()
+
+    def _finish(self, finished: Finished) -> None:
+        """Called by the runners' threads."""
+        self.finished.append(finished)
+        self._wakeup.call()
+
+
+class ThreadRunner:
+    """Runs `def` tasks, each in one of `concurrency` threads, which are started when they are first needed."""
+
+    def __init__(self, executor: Executor, concurrency: int, finish: Finish) -> None:
+        self._executor = executor
+        self._concurrency = concurrency
+        self._finish = finish
+        self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        """Queue jobs for the threads."""
+        while len(self._threads) < self._concurrency:
+            # Daemons: one that is stuck in a task must not keep the process from ending.
+            thread = threading.Thread(target=self._run, name=f"skipqueue-{len(self._threads) + 1}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        for job in jobs:
+            self._waiting.put(job)
+
+    def withdraw(self) -> list[ClaimedJob]:
+        """Take back what no thread has started."""
+        withdrawn: list[ClaimedJob] = []
+        try:
+            while True:
+                job = self._waiting.get_nowait()
+                if job is not None:
+                    withdrawn.append(job)
+        except queue.Empty:
+            return withdrawn
+
+    def stop(self) -> None:
+        """End the threads."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        from django.db import connections
+
+        try:
+            while (job := self._waiting.get()) is not None:
+                self._finish(self._executor.execute(job))
+        except BaseException as error:
+            self._finish(error)
+        finally:
+            connections.close_all()
+
+
+class EventLoopRunner:
+    """Runs `async def` tasks, up to `concurrency` at once, in one event loop in a thread of its own."""
+
+    def __init__(self, executor: Executor, concurrency: int, finish: Finish) -> None:
+        self._executor = executor
+        self._concurrency = concurrency
+        self._finish = finish
+        self._waiting: deque[ClaimedJob] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        """Queue jobs for the event loop."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread.start()
+        self._waiting.extend(jobs)
+        self._loop.call_soon_threadsafe(self._fill)
+
+    def withdraw(self) -> list[ClaimedJob]:
+        """Take back what has not started."""
+        withdrawn: list[ClaimedJob] = []
+        try:
+            while True:
+                withdrawn.append(self._waiting.popleft())
+        except IndexError:
+            return withdrawn
+
+    def stop(self) -> None:
+        """End the event loop."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    # In the event loop's thread
+
+    def _run(self) -> None:
+        assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
+        try:
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        except BaseException as error:
+            self._finish(error)
+        finally:
+            self._loop.close()
+
+    def _fill(self) -> None:
+        """Start what there is room for."""
+        assert self._loop is not None  # noqa: S101
+        while len(self._running) < self._concurrency:
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # all started, or withdrawn meanwhile
+                return
+            task = self._loop.create_task(self._execute(job))
+            self._running.add(task)
+            task.add_done_callback(self._done)
+
+    async def _execute(self, job: ClaimedJob) -> None:
+        self._finish(await self._executor.execute_async(job))
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            self._finish(task.exception() if not task.cancelled() else asyncio.CancelledError())  # type: ignore[arg-type]
+        self._fill()
+
+
+def _is_async(job: ClaimedJob) -> bool:
+    try:
+        return tasks.get(job.task).is_async
+    except UnknownTask:
+        return False  # the executor says what becomes of it
+
+

@@ -1,0 +1,255 @@
+"""The parent of the worker processes: keeps them alive, says so to the database, and does the queue's chores.
+
+Invariant: no user code runs in its main thread, and no thread but that one exists while it forks. What a worker held when it ended is
+taken back as soon as the end is seen.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connections
+
+from .. import logs
+from ..models import Job
+from ..models import Worker as WorkerRow
+from ..records import RecoveredJob
+from ..signals import job_recovered
+from .announcer import Announcer, Event
+from .control import ControlConnection
+from .maintenance import Chore, Promote, Prune, Recover
+from .options import WorkerOptions
+from .wakeup import Wakeup
+from .worker import STOP, STOP_NOW, Worker
+
+FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
+"""Seconds before a worker is replaced that died again within `SETTLED` of its start."""
+
+SETTLED = 10.0
+"""Seconds after which a worker counts as running well."""
+
+KILL_AFTER = 10.0
+"""Seconds beyond the shutdown timeout after which a worker that is still there is killed."""
+
+
+@dataclass
+class Slot:
+    """One place for a worker, which several processes fill one after the other."""
+
+    name: str
+    id: str = ""
+    """Of the process: fresh at every start, so that the jobs of two of them are never confused."""
+    pid: int = 0
+    """0: nobody is in the slot now."""
+    lifeline: int = -1
+    started_at: float = 0.0
+    start_at: float = 0.0
+    """When to fill it, in monotonic seconds; `inf`: never again."""
+    deaths: int = 0
+    """In a row, each soon after its start."""
+    unburied: list[tuple[str, str]] = field(default_factory=list)
+    """Ids and causes of death of processes whose jobs have not been taken back yet."""
+
+
+class Supervisor:
+    """Runs in the main thread of the `runworker` command."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self.options = options
+        self._wakeup = Wakeup()
+        self._control = ControlConnection(options.database, who="the supervisor")
+        self._announcer = Announcer()
+        self._slots = [Slot(f"{options.name}/{number}") for number in range(1, options.processes + 1)]
+        self._beat = Beat(options.database, self)
+        self._chores: list[Chore] = [
+            self._beat,
+            Promote(options.database),
+            Recover(options.database, lease=options.lease, tell=self._tell),
+            Prune(options.database),
+        ]
+        self._signals: list[int] = []
+        self._kill_at = float("inf")
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep workers running until told to stop; the exit code of the command."""
+        self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        while self._working():
+            self._heed_signals()
+            self._see_deaths()
+            self._fill_slots()
+            self._maintain()
+            if self._working():
+                self._wakeup.wait(self._until_next(), unless=lambda: self._signals)
+        self._announcer.stop(timeout=5)
+        connections.close_all()
+        return 0
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """The rows of the processes that run now."""
+        return [
+            {
+                "id": slot.id,
+                "name": slot.name,
+                "hostname": socket.gethostname(),
+                "pid": slot.pid,
+                "queues": list(self.options.queue_names),
+                "concurrency": self.options.concurrency,
+            }
+            for slot in self._slots
+            if slot.pid
+        ]
+
+    def _working(self) -> bool:
+        return any(slot.pid or slot.unburied or slot.start_at < float("inf") for slot in self._slots)
+
+    # Signals
+
+    def _heed_signals(self) -> None:
+        while self._signals:
+            name = signal.Signals(self._signals.pop(0)).name
+            if not self._stopping:
+                logs.stopping(name, self.options.shutdown_timeout)
+                self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
+            else:
+                logs.stopping_now(name)
+                self._stop(STOP_NOW, time.monotonic() + KILL_AFTER)
+        if self._kill_at <= time.monotonic():
+            for slot in self._slots:
+                if slot.pid:
+                    os.kill(slot.pid, signal.SIGKILL)
+            self._kill_at = float("inf")
+
+    def _stop(self, command: bytes, kill_at: float) -> None:
+        """Tell the workers by their lifelines: unlike a signal, that cannot be doubled by a terminal or an init system."""
+        self._stopping = True
+        self._kill_at = min(self._kill_at, kill_at)
+        for slot in self._slots:
+            slot.start_at = float("inf")
+            if slot.pid:
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(slot.lifeline, command)
+
+    # Processes
+
+    def _fill_slots(self) -> None:
+        empty = [slot for slot in self._slots if not slot.pid and slot.start_at <= time.monotonic()]
+        if not empty:
+            return
+        self._announcer.stop(timeout=5)  # no thread while forking
+        self._control.close()  # and no connection that two processes share
+        for slot in empty:
+            self._fork(slot)
+        self._beat.due_at = 0.0
+
+    def _fork(self, slot: Slot) -> None:
+        read_end, slot.lifeline = os.pipe()
+        slot.id = str(uuid.uuid4())
+        slot.start_at = float("inf")
+        slot.started_at = time.monotonic()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        slot.pid = os.fork()
+        if slot.pid == 0:
+            self._become_worker(slot, read_end)
+        os.close(read_end)
+
+    def _become_worker(self, slot: Slot, lifeline: int) -> None:
+        """In the child. Never returns: it must not run the parent's code on its way out."""
+        code = 1
+        try:
+            # A lifeline ends when its last writer is gone: a worker must hold none of them.
+            for other in self._slots:
+                if other.lifeline >= 0:
+                    os.close(other.lifeline)
+            self._wakeup.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            code = Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline).run()
+        except BaseException as error:
+            logs.part_died(slot.name, error)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _see_deaths(self) -> None:
+        for slot in self._slots:
+            if slot.pid:
+                pid, status = os.waitpid(slot.pid, os.WNOHANG)
+                if pid:
+                    self._died(slot, os.waitstatus_to_exitcode(status))
+        if any(slot.unburied for slot in self._slots):
+            self._bury()
+
+    def _died(self, slot: Slot, code: int) -> None:
+        """Note the end of a process, and when the next one starts."""
+        os.close(slot.lifeline)
+        slot.pid, slot.lifeline = 0, -1
+        cause = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        slot.unburied.append((slot.id, cause))
+        its_job_is_done = code == 0 and (self.options.drain or self.options.max_jobs is not None)
+        if self._stopping or its_job_is_done:
+            if code != 0:
+                logs.worker_died(slot.name, cause, None)
+            return
+        lived = time.monotonic() - slot.started_at
+        slot.deaths = slot.deaths + 1 if lived < SETTLED else 0
+        delay = 0.0 if slot.deaths < 2 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2 ** (slot.deaths - 2))
+        slot.start_at = time.monotonic() + delay
+        logs.worker_died(slot.name, cause, delay)
+
+    def _bury(self) -> None:
+        """Take back at once what the dead held, and remove their rows; tried again as long as the database cannot be used."""
+        for slot in self._slots:
+            while slot.unburied and not self._control.retry_in:
+                worker_id, cause = slot.unburied[0]
+                with self._control.attempt():
+                    recovered = Job.objects.using(self.options.database).recover(
+                        worker_ids=[worker_id], reason=f"worker died: {cause}"
+                    )
+                    self._tell(recovered)
+                    if not recovered:
+                        WorkerRow.objects.using(self.options.database).deregister([worker_id])
+                        slot.unburied.pop(0)
+
+    # Chores
+
+    def _maintain(self) -> None:
+        for chore in self._chores:
+            with self._control.attempt():
+                chore.run_if_due()
+            if self._control.retry_in:
+                return
+
+    def _until_next(self) -> float:
+        """Seconds until something is to be done, if no signal comes first."""
+        if self._control.retry_in:
+            return self._control.retry_in
+        due = [chore.due_at for chore in self._chores]
+        starts = [slot.start_at for slot in self._slots if not slot.pid]
+        return max(0.0, min([self._kill_at, *due, *starts]) - time.monotonic())
+
+    def _tell(self, recovered: list[RecoveredJob]) -> None:
+        self._announcer.announce(Event(job_recovered, job.task, {"job": job}) for job in recovered)
+
+
+class Beat(Chore):
+    """Says that the supervisor's workers are alive."""
+
+    def __init__(self, database: str, supervisor: Supervisor) -> None:
+        super().__init__(database)
+        self._supervisor = supervisor
+
+    def run(self) -> float:
+        """See `Chore.run`."""
+        WorkerRow.objects.using(self.database).beat(self._supervisor.workers)
+        return self._supervisor.options.beat_interval

@@ -1,0 +1,74 @@
+"""What a control loop waits on: a wake-up call from a thread, a signal, a socket, or the time.
+
+Invariant: a call that comes between looking for work and falling asleep is not missed. While the loop is awake a call costs no
+system call.
+"""
+
+import os
+import selectors
+import signal
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+
+class Wakeup:
+    """One for each control loop. `call` may be used by any thread; everything else by the loop's thread alone."""
+
+    def __init__(self) -> None:
+        self._ear, self._mouth = os.pipe()
+        os.set_blocking(self._ear, False)
+        os.set_blocking(self._mouth, False)
+        self._asleep = False
+
+    def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
+        """Run `handler` on these signals, and end a wait by them. It should only set a flag."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            handler(number)
+
+        for number in signals:
+            signal.signal(number, handle)
+        signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+
+    def call(self) -> None:
+        """End the wait that is under way, if there is one."""
+        if self._asleep:
+            self._asleep = False
+            try:
+                os.write(self._mouth, b"\0")
+            except BlockingIOError:
+                pass  # the pipe is full of calls: the loop will wake
+
+    def wait(self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()) -> list[int]:
+        """Sleep up to `timeout` seconds, unless there is something to do already; which of `files` can be read."""
+        self._asleep = True  # before `unless` looks: whoever comes after that look calls
+        try:
+            if unless():
+                return self._look(0, files)
+            return self._look(timeout, files)
+        finally:
+            self._asleep = False
+
+    def close(self) -> None:
+        """Let go of the pipe, in a forked child that makes its own."""
+        signal.set_wakeup_fd(-1)
+        os.close(self._ear)
+        os.close(self._mouth)
+
+    def _look(self, timeout: float, files: Iterable[int]) -> list[int]:
+        with selectors.DefaultSelector() as selector:
+            for file in (self._ear, *files):
+                selector.register(file, selectors.EVENT_READ)
+            ready = [key.fd for key, _ in selector.select(max(timeout, 0))]
+        if self._ear in ready:
+            ready.remove(self._ear)
+            self._empty()
+        return ready
+
+    def _empty(self) -> None:
+        try:
+            while os.read(self._ear, 4096):
+                pass
+        except BlockingIOError:
+            pass

@@ -1,0 +1,307 @@
+"""One worker process: a control loop that settles what finished and claims what fits, in one round trip.
+
+Invariant: no code of the project runs in this thread, so nothing that a task does can keep it from settling, from stopping, or from
+giving jobs back. A job in `_held` is this worker's until its outcome is written or it is released.
+"""
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from django.db import connections
+
+from .. import logs
+from ..models import Job
+from ..models import Worker as WorkerRow
+from ..records import Attempt, ClaimedJob
+from ..signals import (
+    job_completed,
+    job_discarded,
+    job_failed,
+    job_retrying,
+    lease_lost,
+    worker_started,
+    worker_stopped,
+)
+from .announcer import Announcer, Event
+from .control import ControlConnection
+from .executor import Executor
+from .lookahead import LookAhead
+from .options import WorkerOptions
+from .pool import Pool
+from .wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from ..managers import JobQuerySet
+
+STOP, STOP_NOW = b"s", b"n"
+"""What the supervisor writes into a worker's lifeline. Its end says that the supervisor is gone."""
+
+IDLE_HOLD = 0.5
+"""Seconds without a finished job after which the jobs that have not started go back to their queues."""
+
+EVENT_BACKLOG = 10_000
+"""Events that may wait for the project's receivers before the worker claims no more."""
+
+EVENTS = {
+    "completed": job_completed,
+    "scheduled": job_retrying,
+    "failed": job_failed,
+    "discarded": job_discarded,
+}
+
+
+class Worker:
+    """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
+
+    def __init__(self, options: WorkerOptions, *, id: str, name: str, lifeline: int) -> None:
+        self.id = id
+        self.name = name
+        self.options = options
+        self.jobs_done = 0
+        self._lifeline: int | None = lifeline
+        self._wakeup = Wakeup()
+        self._control = ControlConnection(options.database, who=f"worker {name}")
+        executor = Executor(worker=name, database=options.database)
+        self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup)
+        self._announcer = Announcer()
+        self._look_ahead = LookAhead()
+        self._held: dict[int, ClaimedJob] = {}
+        self._unsettled: list[Attempt] = []
+        self._queue_names = list(options.queue_names)
+        self._next_look = 0.0  # when to claim although no outcome takes us to the database; monotonic seconds
+        self._next_search = 0.0  # when to search for queues that have jobs
+        self._stray_checks: list[float] = []
+        self._last_progress = 0.0
+        self._stopping = False
+        self._stop_by = float("inf")
+
+    def run(self) -> int:
+        """Work until told to stop; the exit code of the process."""
+        self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
+        self._announce_start()
+        try:
+            while not self._stopping:
+                self._turn()
+                self._wait()
+            self._shut_down()
+        except Exception as error:
+            logs.part_died(self.name, error)
+            return 1
+        return 0
+
+    def _announce_start(self) -> None:
+        about = {
+            "worker_id": self.id,
+            "queue_names": list(self.options.queue_names),
+            "concurrency": self.options.concurrency,
+        }
+        self._announcer.announce([Event(worker_started, self.name, about)])
+
+    # One turn of the loop
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        room = self._room(now)
+        if self._pool.finished or self._unsettled or (room and self._next_look <= now):
+            self._exchange(room)
+        elif self._held and now - self._last_progress > IDLE_HOLD:
+            self._give_back_unstarted()
+
+    def _room(self, now: float) -> int:
+        """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves."""
+        if self._stopping or self._announcer.backlog > EVENT_BACKLOG:
+            return 0
+        room = self.options.concurrency + self._look_ahead.size(now) - len(self._held)
+        if self.options.max_jobs is not None:
+            room = min(room, self.options.max_jobs - self.jobs_done - len(self._held))
+        return max(room, 0)
+
+    def _exchange(self, room: int) -> None:
+        """The round trip: settle what finished, claim up to `room` jobs, hand them to the pool."""
+        self._unsettled += self._pool.take_finished()
+        now = time.monotonic()
+        with self._control.attempt():
+            if self.options.listen:
+                self._control.listen()
+            self._release_strays(now)
+            if room:
+                self._choose_queues(now)
+            settled, claimed = self._jobs.settle_and_claim(
+                [attempt.settlement for attempt in self._unsettled],
+                queue_names=self._queue_names,
+                limit=room,
+                worker_id=self.id,
+            )
+            self._written(settled)
+            self._take(claimed)
+            if room:
+                self._next_look = now if len(claimed) == room else now + self.options.poll_interval
+                self._stop_if_drained(claimed)
+            self._hear()
+        if self._control.retry_in:
+            self._expect_strays(now)
+        if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
+            self._stop()
+
+    def _choose_queues(self, now: float) -> None:
+        """Without a list from the command line: serve every queue that has jobs, each in its turn first."""
+        if self.options.queue_names:
+            return
+        if self._next_search <= now:
+            self._queue_names = self._jobs.queues_with_jobs()
+            self._next_search = now + self.options.poll_interval
+        self._queue_names = self._queue_names[1:] + self._queue_names[:1]
+
+    def _written(self, settled: set[int]) -> None:
+        """Note what the database says of the outcomes that were sent, and tell the world."""
+        if not self._unsettled:
+            return
+        events = []
+        for attempt in self._unsettled:
+            event = EVENTS[attempt.outcome.status] if attempt.job.id in settled else lease_lost
+            events.append(Event(event, attempt.job.task, {"attempt": attempt}))
+            self._held.pop(attempt.job.id, None)
+        self.jobs_done += len(self._unsettled)
+        self._last_progress = time.monotonic()
+        self._look_ahead.finished(len(self._unsettled), self._last_progress)
+        self._unsettled = []
+        self._announcer.announce(events)
+
+    def _take(self, claimed: list[ClaimedJob]) -> None:
+        if claimed:
+            if not self._held:
+                self._last_progress = time.monotonic()
+            self._held.update((job.id, job) for job in claimed)
+            self._pool.submit(claimed)
+
+    def _stop_if_drained(self, claimed: list[ClaimedJob]) -> None:
+        """For --drain: stop once nothing is held, queued or due. What others hold is theirs."""
+        if not self.options.drain or claimed or self._held:
+            return
+        if self._jobs.promote() or (not self.options.queue_names and self._jobs.queues_with_jobs()):
+            self._next_look = self._next_search = 0.0
+        else:
+            self._stop()
+
+    def _hear(self) -> None:
+        """Read the notifications that have come, and look for jobs at once where they concern us."""
+        notified = self._control.notified()
+        if not self.options.queue_names:
+            self._queue_names += sorted(notified.difference(self._queue_names))
+        if notified.intersection(self._queue_names):
+            self._next_look = 0.0
+
+    @property
+    def _jobs(self) -> "JobQuerySet":
+        return Job.objects.using(self.options.database)
+
+    # Waiting
+
+    def _wait(self) -> None:
+        """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
+        now = time.monotonic()
+        until = now + self.options.poll_interval
+        if self._room(now):
+            until = min(until, self._next_look)
+        if self._held:
+            until = min(until, now + IDLE_HOLD)
+        if not self._stopping:
+            self._sleep(until - now)
+
+    def _sleep(self, timeout: float) -> None:
+        """Sleep up to `timeout` seconds; while the database cannot be used, until it is tried again."""
+        broken = self._control.retry_in > 0
+        socket = self._control.fileno()
+        ready = self._wakeup.wait(
+            self._control.retry_in if broken else timeout,
+            unless=lambda: not broken and self._pool.finished,
+            files=[file for file in (self._lifeline, socket) if file is not None],
+        )
+        if self._lifeline in ready:
+            self._obey()
+        if socket in ready:
+            with self._control.attempt():
+                self._hear()
+            if self._control.retry_in:
+                self._next_look = 0.0  # the connection broke while idle: open another one now
+
+    def _obey(self) -> None:
+        """Do what the supervisor says; where it is gone, be done before others take our jobs for lost."""
+        assert self._lifeline is not None  # noqa: S101 (for the type checker: only a readable file is obeyed)
+        command = os.read(self._lifeline, 16)
+        if not command:
+            timeout = min(self.options.shutdown_timeout, self.options.lease / 2)
+            if not self._stopping:
+                logs.supervisor_gone(self.name, timeout)
+            self._lifeline = None
+            self._stop(timeout)
+        elif STOP_NOW in command:
+            self._stop(0)
+        else:
+            self._stop()
+
+    # Stopping
+
+    def _stop(self, timeout: float | None = None) -> None:
+        """Only sets flags: signal handlers call it too. A later call may shorten the time left, never prolong it."""
+        self._stopping = True
+        wait = self.options.shutdown_timeout if timeout is None else timeout
+        self._stop_by = min(self._stop_by, time.monotonic() + wait)
+
+    def _shut_down(self) -> None:
+        """Release what has not started, finish what runs and settle it; after the time given, release that as well."""
+        self._give_back_unstarted()
+        while self._held and (left := self._stop_by - time.monotonic()) > 0:
+            if self._pool.finished or self._unsettled:
+                self._exchange(0)
+            else:
+                self._sleep(left)
+        still_running = self._give_back_running()
+        with self._control.attempt():
+            WorkerRow.objects.using(self.options.database).deregister([self.id])
+        about = {"worker_id": self.id, "jobs_done": self.jobs_done}
+        self._announcer.announce([Event(worker_stopped, self.name, about)])
+        self._announcer.stop(timeout=5)
+        if not still_running:
+            self._pool.stop()
+        connections.close_all()
+
+    def _give_back_unstarted(self) -> None:
+        if withdrawn := self._pool.withdraw():
+            self._release(withdrawn)
+
+    def _give_back_running(self) -> bool:
+        """At the end of the time to shut down: settle what is finished, release the rest; whether anything still runs."""
+        if self._pool.finished or self._unsettled:
+            self._exchange(0)
+        running = list(self._held.values())
+        if running:
+            self._release(running)
+            logs.given_back(self.name, len(running))
+        return bool(running)
+
+    def _release(self, jobs: list[ClaimedJob]) -> None:
+        """Give jobs back. Those that cannot be given back now are strays then."""
+        with self._control.attempt():
+            self._jobs.release((job.id, job.lease) for job in jobs)
+        for job in jobs:
+            self._held.pop(job.id, None)
+        if self._control.retry_in:
+            self._expect_strays(time.monotonic())
+
+    # After the connection broke
+
+    def _expect_strays(self, now: float) -> None:
+        """A claim may have been committed and never heard of. Look for such jobs once the database answers, and again a lease later,
+        when a statement that was still under way has surely ended."""
+        self._next_look = 0.0
+        self._stray_checks = [now, now + self.options.lease]
+
+    def _release_strays(self, now: float) -> None:
+        if self._stray_checks and self._stray_checks[0] <= now:
+            strays = self._jobs.release_strays(self.id, known=self._held)
+            self._stray_checks.pop(0)
+            if strays:
+                logs.strays_released(self.name, len(strays))
