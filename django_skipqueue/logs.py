@@ -7,6 +7,7 @@ nothing about arguments, and no name in them can forge a line of its own. `extra
 import functools
 import logging
 import sys
+from collections import Counter
 from typing import Any
 
 from django.dispatch import Signal
@@ -15,6 +16,9 @@ from . import signals
 from .records import Attempt, ClaimedJob, RecoveredJob
 
 logger = logging.getLogger("django_skipqueue.worker")
+
+LARGE_BATCH = 50
+"""Jobs completed in one round trip above which they share a line."""
 
 
 def connect() -> None:
@@ -49,8 +53,23 @@ def _job_started(job: ClaimedJob, worker: str, **_: Any) -> None:
     logger.debug("started %s #%s (attempt %s)", printable(job.task), job.id, job.attempt, extra=_job_extra(job, worker))
 
 
-def _job_completed(attempt: Attempt, **_: Any) -> None:
-    _finished(logging.INFO, "completed", attempt)
+def wants_completed() -> bool:
+    """Whether lines about completed jobs are read by anybody."""
+    return logger.isEnabledFor(logging.INFO)
+
+
+def completed(attempts: list[Attempt]) -> None:
+    """A line for each completed job; for a large batch one line, unless debug lines are wanted.
+
+    No signal receiver: under load a line for each job would take twice the time of running it, and nobody could read them.
+    """
+    if len(attempts) <= LARGE_BATCH or logger.isEnabledFor(logging.DEBUG):
+        for attempt in attempts:
+            _finished(logging.INFO, "completed", attempt)
+        return
+    by_task = Counter(attempt.job.task for attempt in attempts)
+    tasks = ", ".join(f"{count:,} {printable(task)}" for task, count in by_task.most_common(5))
+    logger.info("completed %s: %s", counted(len(attempts), "job"), tasks, extra={"jobs": len(attempts)})
 
 
 def _job_retrying(attempt: Attempt, **_: Any) -> None:
@@ -124,7 +143,6 @@ def _worker_stopped(sender: str, jobs_done: int, **_: Any) -> None:
 
 RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
     (signals.job_started, _job_started, logging.DEBUG),
-    (signals.job_completed, _job_completed, logging.INFO),
     (signals.job_retrying, _job_retrying, logging.INFO),
     (signals.job_failed, _job_failed, logging.ERROR),
     (signals.job_discarded, _job_discarded, logging.WARNING),

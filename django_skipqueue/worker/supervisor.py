@@ -21,7 +21,7 @@ from ..models import Job
 from ..models import Worker as WorkerRow
 from ..records import RecoveredJob
 from ..signals import job_recovered
-from .announcer import Announcer, Event
+from .announcer import Announcer
 from .control import ControlConnection
 from .maintenance import Chore, Promote, Prune, Recover
 from .options import WorkerOptions
@@ -239,7 +239,8 @@ class Supervisor:
         return max(0.0, min([self._kill_at, *due, *starts]) - time.monotonic())
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:
-        self._announcer.announce(Event(job_recovered, job.task, {"job": job}) for job in recovered)
+        for job in recovered:
+            self._announcer.event(job_recovered, job.task, job=job)
 
 
 class Beat(Chore):

@@ -7,9 +7,11 @@ giving jobs back. A job in `_held` is this worker's until its outcome is written
 import os
 import signal
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from django.db import connections
+from django.dispatch import Signal
 
 from .. import logs
 from ..models import Job
@@ -24,7 +26,7 @@ from ..signals import (
     worker_started,
     worker_stopped,
 )
-from .announcer import Announcer, Event
+from .announcer import Announcer
 from .control import ControlConnection
 from .executor import Executor
 from .lookahead import LookAhead
@@ -92,12 +94,11 @@ class Worker:
         return 0
 
     def _announce_start(self) -> None:
-        about = {
-            "worker_id": self.id,
-            "queue_names": list(self.options.queue_names),
-            "concurrency": self.options.concurrency,
-        }
-        self._announcer.announce([Event(worker_started, self.name, about)])
+        queue_names = list(self.options.queue_names)
+        concurrency = self.options.concurrency
+        self._announcer.event(
+            worker_started, self.name, worker_id=self.id, queue_names=queue_names, concurrency=concurrency
+        )
 
     # One turn of the loop
 
@@ -158,16 +159,16 @@ class Worker:
         """Note what the database says of the outcomes that were sent, and tell the world."""
         if not self._unsettled:
             return
-        events = []
+        outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
         for attempt in self._unsettled:
             event = EVENTS[attempt.outcome.status] if attempt.job.id in settled else lease_lost
-            events.append(Event(event, attempt.job.task, {"attempt": attempt}))
+            outcomes[event].append(attempt)
             self._held.pop(attempt.job.id, None)
         self.jobs_done += len(self._unsettled)
         self._last_progress = time.monotonic()
         self._look_ahead.finished(len(self._unsettled), self._last_progress)
         self._unsettled = []
-        self._announcer.announce(events)
+        self._announcer.outcomes(outcomes)
 
     def _take(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
@@ -261,8 +262,7 @@ class Worker:
         still_running = self._give_back_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])
-        about = {"worker_id": self.id, "jobs_done": self.jobs_done}
-        self._announcer.announce([Event(worker_stopped, self.name, about)])
+        self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
         self._announcer.stop(timeout=5)
         if not still_running:
             self._pool.stop()

@@ -1,0 +1,65 @@
+"""Counts that stop: nobody needs to know whether it is 1,204,817 jobs or 1,204,818, and finding out reads all of them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from django.core.paginator import Paginator
+from django.db.models import QuerySet
+from django.utils.formats import number_format
+from django.utils.translation import gettext
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+    JobPaginator = Paginator[Job]
+else:
+    JobPaginator = Paginator
+
+CAP = 10_000
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number that is exact up to `CAP`, and stands for "more" above it."""
+
+    found: int
+
+    @classmethod
+    def of(cls, jobs: "QuerySet[Any]") -> "Count":
+        """Count `jobs`, in their order, as far as the cap."""
+        return cls(jobs[: CAP + 1].count())
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there are more than `CAP`."""
+        return self.found > CAP
+
+    @property
+    def shown(self) -> int:
+        """The number, never above the cap: as many as can be paged through."""
+        return min(self.found, CAP)
+
+    def __str__(self) -> str:
+        number = number_format(self.shown, force_grouping=True)
+        return f"{number}+" if self.is_capped else number
+
+    @property
+    def spoken(self) -> str:
+        """The number within a sentence."""
+        number = number_format(self.shown, force_grouping=True)
+        return gettext("more than %(number)s") % {"number": number} if self.is_capped else number
+
+
+class CappedPaginator(JobPaginator):
+    """Pages through the first `CAP` jobs of a list, so that no page skips more rows than that."""
+
+    @cached_property
+    def total(self) -> Count:
+        """How many jobs the list has."""
+        return Count.of(self.object_list)  # type: ignore[arg-type]  # a query set, always
+
+    @property
+    def count(self) -> int:  # type: ignore[override]  # Django caches it; `total` does here
+        """How many jobs can be paged through."""
+        return self.total.shown

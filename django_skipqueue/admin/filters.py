@@ -1,0 +1,129 @@
+"""The filters of the job list. Each knows its choices without reading the job table for them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from ..models import FINISHED, Job, Status
+from . import names
+
+TIMES: Mapping[str, tuple[timedelta, Any]] = {
+    "hour": (timedelta(hours=1), _("Last hour")),
+    "day": (timedelta(days=1), _("Last 24 hours")),
+    "week": (timedelta(days=7), _("Last 7 days")),
+    "month": (timedelta(days=30), _("Last 30 days")),
+}
+
+
+class StatusFilter(admin.SimpleListFilter):
+    """By status. Shown as tabs over the list, so it has no place among the filters beside it."""
+
+    title = _("status")
+    parameter_name = "status"
+    template = "admin/django_skipqueue/job/no_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The six statuses."""
+        return list(Status.choices)
+
+    def value(self) -> str | None:
+        """The chosen status; `None` for what is none."""
+        chosen = super().value()
+        return chosen if chosen in Status.values else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs of the chosen status."""
+        return queryset.filter(status=self.value()) if self.value() else queryset
+
+
+class NameFilter(admin.SimpleListFilter):
+    """By a name out of an open set; what is asked for by address is a choice as well, known or not."""
+
+    column: str
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The known names, and the one asked for."""
+        known = self.known()
+        chosen = self.value()
+        return [(name, name) for name in ([chosen] if chosen and chosen not in known else []) + known]
+
+    def known(self) -> list[str]:
+        """The names to choose from."""
+        raise NotImplementedError
+
+    def value(self) -> str | None:
+        """The chosen name, as PostgreSQL can compare it."""
+        chosen = super().value()
+        return chosen.replace("\0", "") if chosen else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs with the chosen name."""
+        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
+
+
+class QueueFilter(NameFilter):
+    """By queue."""
+
+    title = _("queue")
+    parameter_name = "queue"
+    column = "queue_name"
+
+    def known(self) -> list[str]:
+        """The queues to choose from."""
+        return names.queue_names()
+
+
+class TaskFilter(NameFilter):
+    """By task."""
+
+    title = _("task")
+    parameter_name = "task"
+    column = "task"
+
+    def known(self) -> list[str]:
+        """The tasks to choose from."""
+        return names.task_names()
+
+
+class TimeFilter(admin.SimpleListFilter):
+    """By time: of finished jobs when they finished, which is indexed; of running ones when they started; else when enqueued."""
+
+    parameter_name = "time"
+    title = _("time")
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        status = request.GET.get(StatusFilter.parameter_name)
+        if status in FINISHED:
+            self.column, self.title = "finished_at", _("time finished")
+        elif status == Status.RUNNING:
+            self.column, self.title = "locked_at", _("time started")
+        else:
+            self.column, self.title = "enqueued_at", _("time enqueued")
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the order of the list is the order of this time."""
+        return self.column != "enqueued_at"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
+        """The presets."""
+        return [(name, label) for name, (_, label) in TIMES.items()]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Any time first, then the presets."""
+        every, *presets = super().choices(changelist)
+        yield {**every, "display": _("Any time")}
+        yield from presets
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs of the chosen time, by the database's clock."""
+        chosen = TIMES.get(self.value() or "")
+        return queryset.filter(**{f"{self.column}__gte": Now() - chosen[0]}) if chosen else queryset

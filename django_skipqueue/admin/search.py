@@ -1,0 +1,83 @@
+"""What is typed into the search box, as a condition on jobs.
+
+An id (`42`, `#42`), an argument (`payment_id=42`), or a part of a task's name; several words must all match.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import Parameter
+from typing import Any
+
+from django.db.models import Q
+from django.utils.text import smart_split, unescape_string_literal
+
+from ..payload import clean
+from ..tasks import tasks
+
+ID = re.compile(r"#?([0-9]{1,18})", re.ASCII)
+ARGUMENT = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<value>.+)", re.DOTALL)
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The words of one search."""
+
+    text: str
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The text in words; quotes keep one together."""
+        return list(smart_split(clean(self.text, 1_000)))
+
+    @property
+    def names_an_id(self) -> bool:
+        """Whether an id is searched for, which the primary key finds wherever it is."""
+        return any(ID.fullmatch(word) for word in self.words)
+
+    @property
+    def condition(self) -> Q:
+        """That all words match."""
+        condition = Q()
+        for word in self.words:
+            condition &= _condition(word)
+        return condition
+
+
+def _condition(word: str) -> Q:
+    if number := ID.fullmatch(word):
+        return Q(pk=int(number[1]))
+    if argument := ARGUMENT.fullmatch(word):
+        return _has_argument(argument["name"], argument["value"])
+    return Q(task__icontains=_unquoted(word))
+
+
+def _has_argument(name: str, text: str) -> Q:
+    """That the argument `name` was passed with this value: by name, or in the place that a known task has it."""
+    condition = Q()
+    for value in _values(text):
+        condition |= Q(kwargs__contains={name: value})
+        for task in tasks:
+            parameter = task.signature.parameters.get(name)
+            if parameter is not None and parameter.kind in POSITIONAL:
+                place = list(task.signature.parameters).index(name)
+                condition |= Q(task=task.name, **{f"args__{place}": value})
+    return condition
+
+
+def _values(text: str) -> list[Any]:
+    """What the typed text can mean: `42` the number or the text, `true` the boolean or the text, `"42"` the text alone."""
+    try:
+        value = json.loads(text, parse_constant=str)
+    except ValueError:
+        return [_unquoted(text)]
+    return [value] if isinstance(value, str) else [value, text]
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return unescape_string_literal(word)
+    except ValueError:
+        return word
