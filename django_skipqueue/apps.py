@@ -16,5 +16,5 @@ class SkipQueueConfig(AppConfig):
         """Import each installed app's `jobs` module, so that its tasks are registered."""
         from . import checks
 
-        checks.register()
+        checks.register_all()
         autodiscover_modules("jobs")

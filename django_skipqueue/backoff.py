@@ -1,8 +1,8 @@
 """How long to wait before the next attempt.
 
 A backoff is any function from the number of the attempt that failed (1, 2, …) to seconds. The factories here make the
-usual ones; each spreads its delays at random by `jitter` (0.1 = up to ten per cent either way), so that jobs that failed
-together do not come back together.
+usual ones; each spreads its delays at random by `jitter` (0.1 = up to ten per cent either way), so that jobs that
+failed together do not come back together.
 """
 
 import random
@@ -31,7 +31,7 @@ def linear(step: float = 30.0, *, cap: float = 15 * 60, jitter: float = 0.1) -> 
 
 def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
     """The same number of seconds after every attempt."""
-    return lambda attempt: _spread(seconds, jitter)
+    return lambda _attempt: _spread(seconds, jitter)
 
 
 def _spread(seconds: float, jitter: float) -> float:

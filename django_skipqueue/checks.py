@@ -1,2 +1,132 @@
 """System checks: a mistake in the set-up is named by `manage.py check`, not met at night. Each has an id and a hint."""
-def register(): pass
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseError
+from django.db import connections
+
+from . import conf
+from .preflight import OLDEST_POSTGRESQL
+from .tasks import describe_duplicate, tasks
+
+
+def register_all() -> None:
+    """Connect every check; called when the app is ready."""
+    for check in (check_settings, check_engine, check_lease, check_task_names, check_runworker):
+        register(check, "django_skipqueue")
+    register(check_server_version, Tags.database)
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """E001: an unknown key or a value of the wrong type in SKIPQUEUE."""
+    return [
+        Error(problem, hint="The reference documentation lists every key with its type.", id="skipqueue.E001")
+        for problem in conf.problems()
+    ]
+
+
+def check_engine(**_: Any) -> list[CheckMessage]:
+    """E002: the queue's database is missing or is not PostgreSQL."""
+    alias = _queue_database()
+    if alias is None:
+        return []
+    if alias not in connections:
+        return [
+            Error(
+                f"SKIPQUEUE['DATABASE'] is {alias!r}, but DATABASES has no such alias.",
+                hint=f"Choose one of {', '.join(sorted(connections))}.",
+                id="skipqueue.E002",
+            )
+        ]
+    if connections[alias].vendor != "postgresql":
+        return [
+            Error(
+                f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}.",
+                hint="Set SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database.",
+                id="skipqueue.E002",
+            )
+        ]
+    return []
+
+
+def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """E003: the server is too old. Asks the database, so it runs with `check --database` and `migrate`."""
+    alias = _queue_database()
+    if alias is None or alias not in (databases or ()) or connections[alias].vendor != "postgresql":
+        return []
+    try:
+        with connections[alias].temporary_connection():
+            version: int = connections[alias].pg_version  # type: ignore[attr-defined]
+    except DatabaseError:
+        return []  # Django itself says that the database cannot be reached
+    if version >= OLDEST_POSTGRESQL * 10_000:
+        return []
+    return [
+        Error(
+            f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer; the database {alias!r} is {version // 10_000}.",
+            hint="Upgrade the server, or keep the queue in a newer one with SKIPQUEUE['DATABASE'].",
+            id="skipqueue.E003",
+        )
+    ]
+
+
+def check_lease(**_: Any) -> list[CheckMessage]:
+    """E004: a lease that a single late heartbeat would lose."""
+    try:
+        settings = conf.load()
+    except ImproperlyConfigured:
+        return []  # E001 says why
+    if settings.lease >= 3 * settings.heartbeat_interval:
+        return []
+    return [
+        Error(
+            f"SKIPQUEUE['LEASE'] ({settings.lease:g} s) is less than three heartbeats, which come every "
+            f"{settings.heartbeat_interval:g} s.",
+            hint="A live worker whose heartbeat is late would lose its jobs, and they would run twice. "
+            "Raise LEASE or lower HEARTBEAT_INTERVAL.",
+            id="skipqueue.E004",
+        )
+    ]
+
+
+def check_task_names(**_: Any) -> list[CheckMessage]:
+    """E005: two functions registered as tasks under one name."""
+    return [
+        Error(
+            describe_duplicate(first, second),
+            hint="Jobs are stored with the name alone, so a worker could not tell which function to run.",
+            id="skipqueue.E005",
+        )
+        for first, second in tasks.duplicates.values()
+    ]
+
+
+def check_runworker(**_: Any) -> list[CheckMessage]:
+    """W001: Channels has a `runworker` command as well."""
+    if not apps.is_installed("channels"):
+        return []
+    order = [config.name for config in apps.get_app_configs()]
+    ours_wins = order.index("django_skipqueue") < order.index("channels")
+    winner, loser = ("django_skipqueue", "channels") if ours_wins else ("channels", "django_skipqueue")
+    return [
+        Warning(
+            "Both django_skipqueue and channels have a command `runworker`; "
+            f"`manage.py runworker` is the one of {winner}.",
+            hint=f"The app that stands first in INSTALLED_APPS wins. For the one of {loser}, put a command of another "
+            f"name into your project that subclasses {loser}.management.commands.runworker.Command. Silence this "
+            "check once the order is what you want.",
+            id="skipqueue.W001",
+        )
+    ]
+
+
+def _queue_database() -> str | None:
+    """The alias of the queue's database; `None` where the setting itself is wrong, which E001 reports."""
+    given = getattr(django_settings, "SKIPQUEUE", {})
+    alias = given.get("DATABASE", conf.DEFAULTS.database) if isinstance(given, dict) else None
+    return alias if isinstance(alias, str) else None

@@ -50,7 +50,7 @@ class Settings:
             "failed": timedelta(days=30),
         }
     )
-    """How long finished jobs are kept, by status: a timedelta or seconds; `None` keeps them, `0` deletes them at once."""
+    """How long finished jobs are kept, by status: a timedelta or seconds; `None`: for ever, `0`: not at all."""
 
     def retention_of(self, status: str) -> timedelta | None:
         """How long jobs that finished as `status` are kept; `None` for ever."""
@@ -154,4 +154,3 @@ if typing.TYPE_CHECKING:
     settings: Settings
 else:
     settings = _Lazy()
-

@@ -1,7 +1,8 @@
 """Every log line of the queue, and nothing else formats one.
 
-Events become lines through signal receivers; what is no event (a lost connection, a restarted worker) has a function here. Lines say
-nothing about arguments, and no name in them can forge a line of its own. `extra` carries the figures for log processors.
+Events become lines through signal receivers; what is no event (a lost connection, a restarted worker) has a function
+here. Lines say nothing about arguments, and no name in them can forge a line of its own. `extra` carries the figures
+for log processors.
 """
 
 import functools
@@ -61,7 +62,8 @@ def wants_completed() -> bool:
 def completed(attempts: list[Attempt]) -> None:
     """A line for each completed job; for a large batch one line, unless debug lines are wanted.
 
-    No signal receiver: under load a line for each job would take twice the time of running it, and nobody could read them.
+    No signal receiver: under load a line for each job would take twice the time of running it, and nobody could read
+    them.
     """
     if len(attempts) <= LARGE_BATCH or logger.isEnabledFor(logging.DEBUG):
         for attempt in attempts:
@@ -97,7 +99,13 @@ def _job_recovered(job: RecoveredJob, **_: Any) -> None:
         printable(job.locked_by),
         job.locked_at,
         job.status,
-        extra={"job_id": job.id, "task": job.task, "queue": job.queue_name, "attempt": job.attempt, "worker": job.locked_by},
+        extra={
+            "job_id": job.id,
+            "task": job.task,
+            "queue": job.queue_name,
+            "attempt": job.attempt,
+            "worker": job.locked_by,
+        },
     )
 
 
@@ -184,7 +192,13 @@ def strays_released(worker: str, count: int) -> None:
 
 def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
     """A worker process ended when nobody had asked it to."""
-    then = "" if restart_in is None else f"; starting another in {restart_in:.1f} s" if restart_in else "; starting another"
+    then = (
+        ""
+        if restart_in is None
+        else f"; starting another in {restart_in:.1f} s"
+        if restart_in
+        else "; starting another"
+    )
     logger.error("worker %s died: %s%s", printable(worker), cause, then, extra={"worker": worker})
 
 
@@ -219,6 +233,6 @@ def pruned(counts: dict[str, int]) -> None:
     logger.debug("pruned %s", ", ".join(f"{count} {status}" for status, count in counts.items()))
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str | None = None) -> str:
     """`1 job`, `2 jobs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -131,7 +131,7 @@ class Job(models.Model):
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
-        """Say that the job is still being worked on. A job claimed by hand is recovered one lease after its last heartbeat."""
+        """Say that the job is still worked on: claimed by hand, it is recovered a lease after its last heartbeat."""
         self._holds(self._verbs().heartbeat(self.pk, self.lease))
 
     # For operators. Each returns whether the job's status allowed it.
@@ -150,7 +150,9 @@ class Job(models.Model):
 
     def _holds(self, changed: object) -> None:
         if not changed:
-            raise LeaseLost(f"Job {self.pk} is no longer held by lease {self.lease}: somebody else has settled or taken it.")
+            raise LeaseLost(
+                f"Job {self.pk} is no longer held by lease {self.lease}: it was settled, or somebody else has taken it."
+            )
 
     def _verbs(self) -> JobManager:
         return Job.objects.db_manager(self._state.db)

@@ -1,7 +1,7 @@
 """What an attempt came to, decided before anything is written.
 
-Pure: nothing here touches a table. A task may raise `Retry`, `Snooze` or `Discard` to say itself what becomes of its job;
-`RetryPolicy.judge` decides for every other exception.
+Pure: nothing here touches a table. A task may raise `Retry`, `Snooze` or `Discard` to say itself what becomes of its
+job; `RetryPolicy.judge` decides for every other exception.
 """
 
 import json
@@ -25,7 +25,7 @@ def seconds(delay: Delay) -> float:
     return max(0.0, delay.total_seconds() if isinstance(delay, timedelta) else float(delay))
 
 
-class Retry(Exception):  # noqa: N818 (a request, not an error)
+class Retry(Exception):
     """Raised by a task to be run again, `after` a delay or its backoff. Costs an attempt."""
 
     def __init__(self, reason: str = "The task asked to be retried.", *, after: Delay | None = None) -> None:
@@ -33,7 +33,7 @@ class Retry(Exception):  # noqa: N818 (a request, not an error)
         self.after = after
 
 
-class Snooze(Exception):  # noqa: N818
+class Snooze(Exception):
     """Raised by a task that cannot run yet, to be run again `after` a delay. Costs no attempt."""
 
     def __init__(self, reason: str = "", *, after: Delay) -> None:
@@ -41,7 +41,7 @@ class Snooze(Exception):  # noqa: N818
         self.after = after
 
 
-class Discard(Exception):  # noqa: N818
+class Discard(Exception):
     """Raised by a task whose job is no longer wanted: no success, and no more attempts."""
 
     def __init__(self, reason: str = "The task discarded its job.") -> None:
@@ -132,7 +132,7 @@ def _traceback(error: BaseException) -> str:
 class RetryPolicy:
     """What a task wants done about its exceptions."""
 
-    backoff: Callable[[int], float] = backoffs.exponential()
+    backoff: Callable[[int], float] = field(default_factory=backoffs.exponential)
     """From the number of the failed attempt (1, 2, …) to the seconds before the next one."""
     retry_on: tuple[type[BaseException], ...] | None = None
     """Only these are retried; `None`: all are."""

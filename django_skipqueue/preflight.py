@@ -14,8 +14,8 @@ def check_database(alias: str) -> None:
     connection = connections[alias]
     if connection.vendor != "postgresql":
         raise QueueUnavailable(
-            f"The queue needs PostgreSQL, but the database {alias!r} is {connection.display_name}. Set SKIPQUEUE['DATABASE'] to the "
-            "alias of a PostgreSQL database."
+            f"The queue needs PostgreSQL, but the database {alias!r} is {connection.display_name}. "
+            "Set SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database."
         )
     try:
         connection.ensure_connection()
@@ -28,7 +28,7 @@ def check_database(alias: str) -> None:
         connection.close()
     if version < OLDEST_POSTGRESQL * 10_000:
         raise QueueUnavailable(
-            f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer, but the database {alias!r} is PostgreSQL {version // 10_000}."
+            f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer, but {alias!r} is PostgreSQL {version // 10_000}."
         )
     if missing:
         raise QueueUnavailable(

@@ -1,8 +1,8 @@
 """The events of the queue, as Django signals.
 
 Each event is sent with `send_robust`: a receiver that raises is logged and harms nothing. Sender is the task's name
-(`job_…`, `lease_lost`) or the worker's (`worker_…`), so that a receiver can be connected for one task alone. Events about an
-outcome are sent after the outcome has been committed.
+(`job_…`, `lease_lost`) or the worker's (`worker_…`), so that a receiver can be connected for one task alone. Events
+about an outcome are sent after the outcome has been committed.
 """
 
 import logging

@@ -5,9 +5,10 @@ Above each: who calls it, what it promises, which index it uses. Put values for 
 Rules, kept by all of them:
 
 - A status is written as a literal: a parameter could not use a partial index under a generic plan.
-- Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`: the choice
-  is made once, so that never more than the limit is taken, and the planner expects few ids, so that it always looks them up by
-  the primary key. Joined instead, a generic plan expects a tenth of the table and reads all of it.
+- Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`:
+the choice
+  is made once, so that never more than the limit is taken, and the planner expects few ids, so that it always looks
+  them up by the primary key. Joined instead, a generic plan expects a tenth of the table and reads all of it.
 - Everything but `SETTLE`, `RELEASE` and `HEARTBEAT` (which own their rows by lease) skips rows that others have locked.
 - A batch of values travels as one JSON document; PostgreSQL expects a hundred rows of it, whatever its length.
 - The only clock is the database's.
@@ -57,7 +58,8 @@ FROM skipqueue_job
 WHERE unique_key = ANY (%(unique_keys)s::text[]) AND status IN ('scheduled', 'queued', 'running')
 """
 
-# enqueue, retry, release, recover, promote: wakes the workers that listen. Duplicates within one transaction are folded.
+# enqueue, retry, release, recover, promote: wakes the workers that listen. Duplicates within one transaction are
+# folded.
 NOTIFY = """
 SELECT pg_notify('skipqueue', queue_name)
 FROM unnest(%(queue_names)s::text[]) AS queue_name
@@ -122,10 +124,12 @@ SET status = 'running',
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING
     job.id, job.lease, job.task, job.queue_name, job.args::text, job.kwargs::text, job.attempts, job.max_attempts,
-    job.priority, extract(epoch FROM job.run_after)::float8, extract(epoch FROM job.locked_at)::float8, job.metadata::text
+    job.priority, extract(epoch FROM job.run_after)::float8, extract(epoch FROM job.locked_at)::float8,
+    job.metadata::text
 """
 
-# worker without a list of queues → the names of the queues that have jobs waiting. Index: claim, one probe for each name.
+# worker without a list of queues → the names of the queues that have jobs waiting. Index: claim, one probe for each
+# name.
 QUEUES_WITH_JOBS = """
 WITH RECURSIVE queue AS (
     (SELECT queue_name AS name FROM skipqueue_job WHERE status = 'queued' ORDER BY queue_name LIMIT 1)
@@ -143,7 +147,8 @@ WITH RECURSIVE queue AS (
 SELECT name FROM queue WHERE name IS NOT NULL
 """
 
-# settle → the ids that were written. An outcome whose lease has passed on matches no row and is not written. Writing it ends the
+# settle → the ids that were written. An outcome whose lease has passed on matches no row and is not written. Writing
+# it ends the
 # lease: a second outcome for the same attempt matches nothing. Index: the primary key, in the order of the document.
 # No status in the WHERE: with one the planner may walk the recover index over every running and dead entry instead
 # (55 µs a job instead of 8 µs).
@@ -178,17 +183,23 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id
 """
 
-# release → id and queue of the jobs given back to their queues, no attempt charged. Fenced as settle is. Index: the primary key.
+# release → id and queue of the jobs given back to their queues, no attempt charged. Fenced as settle is. Index: the
+# primary key.
 RELEASE = """
 UPDATE skipqueue_job AS job
-SET status = 'queued', lease = job.lease + 1, attempts = job.attempts - 1, locked_at = NULL, locked_by = '', started_at = NULL
+SET status = 'queued',
+    lease = job.lease + 1,
+    attempts = job.attempts - 1,
+    locked_at = NULL,
+    locked_by = '',
+    started_at = NULL
 FROM json_to_recordset(%(leases)s::json) AS held (id bigint, lease bigint)
 WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, job.queue_name
 """
 
-# worker, after its connection broke → id and queue of the jobs it holds without knowing, given back at no attempt: the claim was
-# committed, but its answer was lost, and a live worker's jobs are never recovered. Index: recover.
+# worker, after its connection broke → id and queue of the jobs it holds without knowing, given back at no attempt: the
+# claim was committed, but its answer was lost, and a live worker's jobs are never recovered. Index: recover.
 RELEASE_STRAYS = """
 WITH stray AS MATERIALIZED (
     SELECT id
@@ -199,7 +210,12 @@ WITH stray AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'queued', lease = job.lease + 1, attempts = job.attempts - 1, locked_at = NULL, locked_by = '', started_at = NULL
+SET status = 'queued',
+    lease = job.lease + 1,
+    attempts = job.attempts - 1,
+    locked_at = NULL,
+    locked_by = '',
+    started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM stray))
 RETURNING job.id, job.queue_name
 """
@@ -231,7 +247,8 @@ promoted AS (
 SELECT queue_name, count(*) FROM promoted GROUP BY queue_name
 """
 
-# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row without one. Index: promote.
+# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row without one. Index:
+# promote.
 NEXT_DUE = """
 SELECT extract(epoch FROM run_after - statement_timestamp())::float8
 FROM skipqueue_job
@@ -240,8 +257,8 @@ ORDER BY run_after, id
 LIMIT 1
 """
 
-# supervisor → the jobs taken back: from the workers named, or, where none is named, from whoever has held a job for longer than
-# `age` and has not been heard of since. The attempt is charged; the last one fails. Index: recover.
+# supervisor → the jobs taken back: from the workers named, or, where none is named, from whoever has held a job for
+# longer than `age` and has not been heard of since. The attempt is charged; the last one fails. Index: recover.
 # A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
 # (hand-written loops) live by the job's own heartbeat.
 RECOVER = """
@@ -275,7 +292,8 @@ recovered AS (
             || jsonb_build_object(
                 'attempt', job.attempts,
                 'worker', COALESCE(
-                    (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by), job.locked_by
+                    (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by),
+                    job.locked_by
                 ),
                 'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
                 'exception', 'WorkerDied',
@@ -287,13 +305,14 @@ recovered AS (
     RETURNING job.id, job.task, job.queue_name, job.attempts, job.status
 )
 SELECT
-    recovered.id, recovered.task, recovered.queue_name, recovered.attempts, recovered.status, lost.locked_by, lost.locked_at
+    recovered.id, recovered.task, recovered.queue_name, recovered.attempts, recovered.status, lost.locked_by,
+    lost.locked_at
 FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 """
 
-# supervisor, prunejobs → how many finished jobs of each status were deleted, oldest first. Index: prune, once for each status.
-# A retention of NULL keeps a status for ever. A job that is being retried is locked, and skipped.
+# supervisor, prunejobs → how many finished jobs of each status were deleted, oldest first. Index: prune, once for each
+# status. A retention of NULL keeps a status for ever. A job that is being retried is locked, and skipped.
 PRUNE = """
 WITH expired AS MATERIALIZED (
     SELECT id FROM (
@@ -323,8 +342,9 @@ pruned AS (
 SELECT status, count(*) FROM pruned GROUP BY status
 """
 
-# operators → id and queue of the failed and discarded jobs put back into their queues, with all their attempts before them.
-# A job whose unique key is alive again stays as it is; of several that share a key the newest is taken. Index: the primary key.
+# operators → id and queue of the failed and discarded jobs put back into their queues, with all their attempts before
+# them. A job whose unique key is alive again stays as it is; of several that share a key the newest is taken. Index:
+# the primary key.
 RETRY = """
 WITH chosen AS MATERIALIZED (
     SELECT job.id

@@ -1,7 +1,7 @@
 """`@job` makes a task out of a function; `Task.defer` makes a job out of a call.
 
-Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before anything
-is written. A task's name can only ever look up the registry here; nothing is imported because a row says so.
+Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before
+anything is written. A task's name can only ever look up the registry here; nothing is imported because a row says so.
 """
 
 import inspect
@@ -19,9 +19,10 @@ from .context import JobContext
 from .exceptions import DuplicateTask, InvalidArguments, InvalidOption, InvalidTask, UnknownTask
 from .outcomes import RetryPolicy
 from .payload import encode
+from .records import Call
 
 if TYPE_CHECKING:
-    from .managers import Call, JobQuerySet
+    from .managers import JobQuerySet
     from .models import Job
 
 P = ParamSpec("P")
@@ -50,9 +51,7 @@ class Options:
         encode("queue_name", self.queue_name)
         if not _is_whole(self.priority) or not -100 <= self.priority <= 100:
             raise InvalidOption(f"priority must be a whole number from -100 to 100, not {self.priority!r}.")
-        if self.max_attempts is not None and (
-            not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767
-        ):
+        if self.max_attempts is not None and (not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767):
             raise InvalidOption(f"max_attempts must be a whole number from 1 to 32767, not {self.max_attempts!r}.")
         if not isinstance(self.run_after, datetime | timedelta | None):
             raise InvalidOption(f"run_after must be a datetime or a timedelta, not {self.run_after!r}.")
@@ -100,8 +99,8 @@ class Task(Generic[P, R]):
     def defer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
         """Insert a job in the caller's transaction, and return it.
 
-        Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If `unique_key` is held
-        by a job that is not finished, returns that job, with `job.created` False.
+        Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
+        `unique_key` is held by a job that is not finished, returns that job, with `job.created` False.
         """
         call = self._call(args, kwargs)
         return self._queue().enqueue(self.name, **call._asdict(), **self._columns())
@@ -113,8 +112,8 @@ class Task(Generic[P, R]):
     def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """Insert a job for each of `calls`, in one round trip, and return their ids in the same order.
 
-        Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the first is written.
-        A `unique_key` that is a function gets each call's arguments.
+        Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the
+        first is written. A `unique_key` that is a function gets each call's arguments.
         """
         prepared = [self._call(*_split(call, position), position) for position, call in enumerate(calls)]
         return self._queue().enqueue_many(self.name, prepared, **self._columns())
@@ -135,8 +134,8 @@ class Task(Generic[P, R]):
     ) -> "Task[P, R]":
         """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
 
-        A `run_after` that is a timedelta counts from the database's clock at the `.defer()`. `unique_key` may be a function of the
-        task's arguments. Raises `InvalidOption` for a value that cannot be used.
+        A `run_after` that is a timedelta counts from the database's clock at the `.defer()`. `unique_key` may be a
+        function of the task's arguments. Raises `InvalidOption` for a value that cannot be used.
         """
         given = {
             "queue_name": queue_name,
@@ -153,8 +152,6 @@ class Task(Generic[P, R]):
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], position: int | None = None) -> "Call":
         """Check one call against the signature and as JSON."""
-        from .managers import Call
-
         where = "" if position is None else f"call {position}: "
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -284,25 +281,27 @@ def job(
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
 
     name: what rows and logs call the task; default `module.qualname`. Give one if the function may move.
-    queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says otherwise.
+    queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says
+    otherwise.
     backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
     retry_on: only these exceptions are retried, others fail the job at once; default: all are.
     discard_on: these discard the job at once.
     takes_context: the function takes a `JobContext` before its own arguments.
 
-    Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be used.
+    Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
+    used.
     """
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
         _check_function(function)
         kind = ContextTask if takes_context else Task
-        policy = RetryPolicy(retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ())
+        policy = RetryPolicy(
+            retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ()
+        )
         task: Task[Any, Any] = kind(
             function,
             name=name or f"{function.__module__}.{function.__qualname__}",
-            options=Options(
-                queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key
-            ),
+            options=Options(queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key),
             policy=replace(policy, backoff=backoff) if backoff else policy,
             takes_context=takes_context,
         )
@@ -314,7 +313,9 @@ def job(
 
 def _check_function(function: Callable[..., Any]) -> None:
     if not inspect.isfunction(function):
-        raise InvalidTask(f"@job takes a function, not {function!r}. Put it below decorators that return something else.")
+        raise InvalidTask(
+            f"@job takes a function, not {function!r}. Put it below decorators that return something else."
+        )
     if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
         raise InvalidTask(
             f"{function.__module__}.{function.__qualname__} is not at module level, so a worker could not find it. "
@@ -329,7 +330,9 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
         return signature
     first, *others = signature.parameters.values() or [None]
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
-        raise InvalidTask(f"{function.__qualname__} has takes_context=True, so its first parameter must be the context.")
+        raise InvalidTask(
+            f"{function.__qualname__} has takes_context=True, so its first parameter must be the context."
+        )
     return signature.replace(parameters=[other for other in others if other is not None])
 
 
@@ -350,7 +353,9 @@ def _split(call: Mapping[str, Any] | Sequence[Any], position: int) -> tuple[Sequ
         return (), call
     if isinstance(call, list | tuple):
         return call, {}
-    raise InvalidArguments(f"call {position} must be a dict of keyword arguments or a tuple of positional ones, not {call!r}.")
+    raise InvalidArguments(
+        f"call {position} must be a dict of keyword arguments or a tuple of positional ones, not {call!r}."
+    )
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:

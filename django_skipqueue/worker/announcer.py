@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from django.db import connections
 from django.dispatch import Signal
 
 from .. import logs
 from ..records import Attempt
 from ..signals import announce, job_completed
-from .executor import close_unusable_connections
+from . import connections
 
 Outcomes = Mapping[Signal, list[Attempt]]
 """The attempts of one batch, by the event that each of them is."""
@@ -70,7 +69,7 @@ class Announcer:
                 count, tell = work
                 tell()
                 self._done += count
-                close_unusable_connections()
+                connections.tidy()
         finally:
             connections.close_all()
 

@@ -1,4 +1,5 @@
-"""The one connection of a control loop: in autocommit, outside the project's pool, reopened with back-off when it breaks.
+"""The one connection of a control loop: in autocommit, outside the project's pool, reopened with back-off when it
+breaks.
 
 Invariant: the verbs, called in the thread that opened it, use this connection and no other.
 """
@@ -35,7 +36,7 @@ class ControlConnection:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Try statements; a database error closes the connection and is not raised: `retry_in` says how many seconds to wait."""
+        """Try statements. A database error closes the connection and is not raised: `retry_in` says when to go on."""
         self.retry_in = 0.0
         try:
             yield

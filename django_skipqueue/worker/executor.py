@@ -1,16 +1,14 @@
 """`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing.
 
-Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes out.
+Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes
+out.
 """
 
-import asyncio
 import contextvars
 import time
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.apps import apps
-from django.db import connections
 
 from ..conf import settings
 from ..context import JobContext
@@ -22,7 +20,7 @@ from ..signals import announce, job_started
 from ..tasks import Task, tasks
 
 UNKNOWN_TASK_DELAY = 10.0
-"""Seconds for which a job whose task is unknown is put off: about the time that a rolling deploy takes for one machine."""
+"""Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
 
 
 class Executor:
@@ -42,8 +40,6 @@ class Executor:
             outcome = _returned(result)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
-        finally:
-            close_unusable_connections()
         return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
 
     async def execute_async(self, job: ClaimedJob) -> Attempt:
@@ -56,8 +52,6 @@ class Executor:
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
-            # Its queries ran in the thread that asgiref keeps for them; a connection that broke there is closed there.
-            await asyncio.shield(sync_to_async(close_unusable_connections)())
         return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
 
     def _prepare(self, job: ClaimedJob) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
@@ -98,7 +92,7 @@ class UnstorableResult(InvalidArguments):
 
 
 def _returned(result: Any) -> Outcome:
-    """The task is done. A result that cannot be kept fails the job for good: to run it again would only repeat its effects."""
+    """The task is done. A result that cannot be kept fails the job for good: another run would repeat its effects."""
     if result is None:
         return COMPLETED
     try:
@@ -122,16 +116,3 @@ def _put_off(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
         last_error=f"UnknownTask: {message}",
         metadata={"unknown_since": since},
     )
-
-
-def close_unusable_connections() -> None:
-    """Close this thread's connections that broke, grew too old, or were left in a transaction; keep the others."""
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:  # the task entered a transaction and never left it
-            connection.close()
-            connection.in_atomic_block = False
-            connection.savepoint_ids.clear()
-            connection.needs_rollback = False
-        connection.close_if_unusable_or_obsolete()
-
-

@@ -1,6 +1,7 @@
 """How many jobs a worker claims beyond its free slots. Pure: it is told the time.
 
-As many as it has lately finished in about a tenth of a second. Short jobs: batches of hundreds, so that a round trip is shared by many.
+As many as it has lately finished in about a tenth of a second. Short jobs: batches of hundreds, so that a round trip
+is shared by many.
 Long jobs: none, so that nothing waits behind them while another worker is idle.
 """
 

@@ -1,6 +1,7 @@
 """The chores of the queue, alike: each is due at intervals, does one limited batch, and says when it is due again.
 
-Invariant: every chore is idempotent and skips rows that others have locked, so that any number of supervisors may do the same ones.
+Invariant: every chore is idempotent and skips rows that others have locked, so that any number of supervisors may do
+the same ones.
 """
 
 import time
@@ -14,7 +15,7 @@ from ..models import Job, Worker
 from ..records import RecoveredJob
 
 DUE_CHECK = 1.0
-"""A scheduled job that was deferred meanwhile is seen within this many seconds; one seen before starts when it is due."""
+"""Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
 
 PRUNE_INTERVAL = 30.0
 """Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
@@ -86,5 +87,7 @@ class Prune(Chore):
         if sum(counts.values()) == BATCH:
             return 0.0
         kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
-        shortest = min((retention.total_seconds() for retention in kept if retention is not None), default=PRUNE_INTERVAL)
+        shortest = min(
+            (retention.total_seconds() for retention in kept if retention is not None), default=PRUNE_INTERVAL
+        )
         return PRUNE_INTERVAL if shortest >= PRUNE_INTERVAL else 1.0

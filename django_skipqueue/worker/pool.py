@@ -1,7 +1,8 @@
 """Where jobs run: threads for `def` tasks, one event loop for `async def` tasks.
 
-Invariant: a job handed in comes out exactly once: as an attempt in `finished`, or from `withdraw`. Nothing here touches the queue's
-tables. A thread that breaks says so, by an exception in `finished`, instead of leaving its jobs waiting for ever.
+Invariant: a job handed in comes out exactly once: as an attempt in `finished`, or from `withdraw`. Nothing here
+touches the queue's tables. A thread that breaks says so, by an exception in `finished`, instead of leaving its jobs
+waiting for ever.
 """
 
 import asyncio
@@ -10,9 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from asgiref.sync import sync_to_async
+
 from ..exceptions import UnknownTask
 from ..records import Attempt, ClaimedJob
 from ..tasks import tasks
+from . import connections
 from .executor import Executor
 from .wakeup import Wakeup
 
@@ -103,11 +107,11 @@ class ThreadRunner:
             thread.join()
 
     def _run(self) -> None:
-        from django.db import connections
-
         try:
             while (job := self._waiting.get()) is not None:
-                self._finish(self._executor.execute(job))
+                attempt = self._executor.execute(job)
+                connections.tidy()
+                self._finish(attempt)
         except BaseException as error:
             self._finish(error)
         finally:
@@ -174,7 +178,11 @@ class EventLoopRunner:
             task.add_done_callback(self._done)
 
     async def _execute(self, job: ClaimedJob) -> None:
-        self._finish(await self._executor.execute_async(job))
+        attempt = await self._executor.execute_async(job)
+        if attempt.outcome.error is not None:
+            # Its queries ran in the thread that asgiref keeps for them; a connection that broke is closed there.
+            await sync_to_async(connections.tidy)()
+        self._finish(attempt)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
@@ -188,5 +196,3 @@ def _is_async(job: ClaimedJob) -> bool:
         return tasks.get(job.task).is_async
     except UnknownTask:
         return False  # the executor says what becomes of it
-
-

@@ -1,7 +1,7 @@
 """The parent of the worker processes: keeps them alive, says so to the database, and does the queue's chores.
 
-Invariant: no user code runs in its main thread, and no thread but that one exists while it forks. What a worker held when it ended is
-taken back as soon as the end is seen.
+Invariant: no user code runs in its main thread, and no thread but that one exists while it forks. What a worker held
+when it ended is taken back as soon as the end is seen.
 """
 
 import contextlib
@@ -129,7 +129,7 @@ class Supervisor:
             self._kill_at = float("inf")
 
     def _stop(self, command: bytes, kill_at: float) -> None:
-        """Tell the workers by their lifelines: unlike a signal, that cannot be doubled by a terminal or an init system."""
+        """Tell the workers by their lifelines: a terminal or an init system may double a signal, but not that."""
         self._stopping = True
         self._kill_at = min(self._kill_at, kill_at)
         for slot in self._slots:
@@ -208,7 +208,7 @@ class Supervisor:
         logs.worker_died(slot.name, cause, delay)
 
     def _bury(self) -> None:
-        """Take back at once what the dead held, and remove their rows; tried again as long as the database cannot be used."""
+        """Take back what the dead held, and remove their rows; tried again until the database can be used."""
         for slot in self._slots:
             while slot.unburied and not self._control.retry_in:
                 worker_id, cause = slot.unburied[0]

@@ -1,9 +1,10 @@
 """What a control loop waits on: a wake-up call from a thread, a signal, a socket, or the time.
 
-Invariant: a call that comes between looking for work and falling asleep is not missed. While the loop is awake a call costs no
-system call.
+Invariant: a call that comes between looking for work and falling asleep is not missed. While the loop is awake a call
+costs no system call.
 """
 
+import contextlib
 import os
 import selectors
 import signal
@@ -24,7 +25,7 @@ class Wakeup:
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
         """Run `handler` on these signals, and end a wait by them. It should only set a flag."""
 
-        def handle(number: int, frame: FrameType | None) -> None:
+        def handle(number: int, _: FrameType | None) -> None:
             handler(number)
 
         for number in signals:
@@ -35,12 +36,12 @@ class Wakeup:
         """End the wait that is under way, if there is one."""
         if self._asleep:
             self._asleep = False
-            try:
+            with contextlib.suppress(BlockingIOError):  # the pipe is full of calls: the loop will wake
                 os.write(self._mouth, b"\0")
-            except BlockingIOError:
-                pass  # the pipe is full of calls: the loop will wake
 
-    def wait(self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()) -> list[int]:
+    def wait(
+        self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
+    ) -> list[int]:
         """Sleep up to `timeout` seconds, unless there is something to do already; which of `files` can be read."""
         self._asleep = True  # before `unless` looks: whoever comes after that look calls
         try:
@@ -67,8 +68,6 @@ class Wakeup:
         return ready
 
     def _empty(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self._ear, 4096):
                 pass
-        except BlockingIOError:
-            pass

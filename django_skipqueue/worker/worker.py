@@ -1,7 +1,7 @@
 """One worker process: a control loop that settles what finished and claims what fits, in one round trip.
 
-Invariant: no code of the project runs in this thread, so nothing that a task does can keep it from settling, from stopping, or from
-giving jobs back. A job in `_held` is this worker's until its outcome is written or it is released.
+Invariant: no code of the project runs in this thread, so nothing that a task does can keep it from settling, from
+stopping, or from giving jobs back. A job in `_held` is this worker's until its outcome is written or it is released.
 """
 
 import os
@@ -273,7 +273,7 @@ class Worker:
             self._release(withdrawn)
 
     def _give_back_running(self) -> bool:
-        """At the end of the time to shut down: settle what is finished, release the rest; whether anything still runs."""
+        """When the time is over: settle what is finished, release the rest; whether anything still runs."""
         if self._pool.finished or self._unsettled:
             self._exchange(0)
         running = list(self._held.values())
@@ -294,7 +294,8 @@ class Worker:
     # After the connection broke
 
     def _expect_strays(self, now: float) -> None:
-        """A claim may have been committed and never heard of. Look for such jobs once the database answers, and again a lease later,
+        """A claim may have been committed and never heard of. Look for such jobs once the database answers, and again
+        a lease later,
         when a statement that was still under way has surely ended."""
         self._next_look = 0.0
         self._stray_checks = [now, now + self.options.lease]

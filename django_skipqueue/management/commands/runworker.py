@@ -2,11 +2,13 @@
 
 import argparse
 import atexit
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -30,23 +32,33 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = _Options(parser)
-        add("-q", "--queues", help="queues to serve, separated by commas, first served first; default: every queue that has jobs")
+        add("-q", "--queues", help="queues to serve, separated by commas, in this order; default: all that have jobs")
         add("-c", "--concurrency", type=_at_least(1), default=4, help="jobs that one process runs at once")
         add("--processes", type=_at_least(1), default=1, help="worker processes")
         add.flag("--drain", help="stop when nothing is runnable")
         add("--max-jobs", type=_at_least(1), help="stop each process after this many jobs")
-        add("--poll-interval", type=_seconds, default=settings.poll_interval, help="seconds between two looks when nothing wakes it")
-        add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
-        add("--shutdown-timeout", type=_seconds, default=settings.shutdown_timeout, help="seconds to let running jobs finish")
-        add("--lease", type=_seconds, default=settings.lease, help="seconds without a heartbeat after which a worker is taken for dead")
-        add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and in the admin")
-        add("--database", default=settings.database, help="the alias of the database that holds the queue")
-        parser.add_argument(
-            "--reload",
-            action=argparse.BooleanOptionalAction,
-            default=None,
-            help="restart when code changes; default: when DEBUG is on and this is a terminal",
+        add(
+            "--poll-interval",
+            type=_seconds(0.01),
+            default=settings.poll_interval,
+            help="seconds between two looks for jobs when nothing wakes the worker",
         )
+        add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
+        add(
+            "--shutdown-timeout",
+            type=_seconds(0),
+            default=settings.shutdown_timeout,
+            help="seconds for running jobs to finish in after the first signal; then they are given back",
+        )
+        add(
+            "--lease",
+            type=_seconds(1),
+            default=settings.lease,
+            help="seconds without a heartbeat after which a worker is taken for dead",
+        )
+        add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
+        add("--database", default=settings.database, help="the alias of the database that holds the queue")
+        add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
 
     def handle(self, **options: Any) -> None:
         """Run until stopped."""
@@ -66,7 +78,9 @@ class Command(BaseCommand):
         return None
 
     def _options(self, options: dict[str, Any]) -> WorkerOptions:
-        queue_names = tuple(dict.fromkeys(name.strip() for name in (options["queues"] or "").split(",") if name.strip()))
+        queue_names = tuple(
+            dict.fromkeys(name.strip() for name in (options["queues"] or "").split(",") if name.strip())
+        )
         if options["queues"] and not queue_names:
             raise CommandError("--queues names no queue.")
         if options["database"] not in django_settings.DATABASES:
@@ -105,6 +119,13 @@ class _Options:
         given = os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
         self._parser.add_argument(flag, action="store_true", default=given, help=_escaped(f"{help} [{variable}]"))
 
+    def switch(self, flag: str, *, help: str) -> None:
+        variable = _variable(flag)
+        given = {"1": True, "true": True, "0": False, "false": False}.get(os.environ.get(variable, "").lower())
+        self._parser.add_argument(
+            flag, action=argparse.BooleanOptionalAction, default=given, help=_escaped(f"{help} [{variable}]")
+        )
+
 
 def _variable(flag: str) -> str:
     return f"SKIPQUEUE_{flag.lstrip('-').upper().replace('-', '_')}"
@@ -114,32 +135,39 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _at_least(least: int) -> Any:
+def _at_least(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        value = int(text)
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} up")
+        return int(text)
+
+    return number
+
+
+def _seconds(least: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} up")
         return value
 
     return number
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
-    return value
-
-
 def _introduction(worker: WorkerOptions) -> list[str]:
     """What a person who has just started a worker wants to know."""
-    names = sorted(task.name for task in tasks)
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
-    woken = f"woken by NOTIFY, and every {worker.poll_interval:g} s" if worker.listen else f"polling every {worker.poll_interval:g} s"
+    processes = logs.counted(worker.processes, "process", "processes")
+    names = ", ".join(sorted(task.name for task in tasks)) or "is your jobs module in an installed app?"
+    interval = f"every {worker.poll_interval:g} s"
+    woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
     return [
         f"django_skipqueue {__version__}: {logs.printable(worker.name)} serves {queues}",
-        f"{logs.counted(worker.processes, 'process')}, each running {worker.concurrency} at once, on database {worker.database!r}",
-        f"{logs.counted(len(names), 'task')}: {', '.join(names) if names else 'none registered; is your jobs module in an installed app?'}",
+        f"{processes}, each running {worker.concurrency} at once, on database {worker.database!r}",
+        f"{logs.counted(len(tasks), 'task')}: {names}",
         f"{woken}; stop with Ctrl-C or SIGTERM",
     ]
 
@@ -147,7 +175,7 @@ def _introduction(worker: WorkerOptions) -> list[str]:
 def _run_again_without_reload() -> None:
     """In the reloader's thread: a worker of its own process, which ends when the reloader does."""
     command = [sys.executable, *sys.orig_argv[1:], "--no-reload"]
-    child = subprocess.Popen(command)  # noqa: S603 (our own command line)
+    child = subprocess.Popen(command)
 
     def end() -> None:
         if child.poll() is None:

@@ -1,48 +1,31 @@
-"""The verbs of the queue: each is one statement of `sql.py`, on one connection, and returns what it changed.
-
-The only user of `sql.py`. Nothing here decides what becomes of a job; it writes what was decided elsewhere.
-"""
+"""The verbs for jobs, and the filters named after their statuses."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from django.db import DatabaseError, IntegrityError, connections, models, transaction
-from django.db.models.functions import Now
 
-from . import sql
-from .conf import settings
-from .outcomes import Outcome, Settlement, error_entry, summary
-from .records import Call, ClaimedJob, RecoveredJob
-from .signals import announce, job_deferred
+from .. import sql
+from ..conf import settings
+from ..outcomes import Settlement
+from ..records import Call, ClaimedJob, RecoveredJob
+from ..signals import announce, job_deferred
+from .batches import calls_as_json, in_lock_order, is_refused, leases_as_json, outcomes_as_json, pipelined, unstorable
+from .notifications import wake
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from .models import Job, Worker
+    from ..models import Job
 
 BATCH = 1_000
 """How many rows one statement of maintenance touches at most."""
 
 
-@dataclass(frozen=True)
-class Notification:
-    """Wakes the workers that wait for jobs in one queue. Equal ones are sent once a transaction."""
-
-    database: str
-    queue_name: str
-
-    def __call__(self) -> None:
-        with connections[self.database].cursor() as cursor:
-            cursor.execute(sql.NOTIFY, {"queue_names": [self.queue_name]})
-
-
 class JobQuerySet(models.QuerySet["Job"]):
-    """Filters named after the statuses, and the verbs. The verbs act on the queue, whatever the query set is filtered by."""
+    """Filters named after the statuses, and the verbs; a verb acts on the whole queue, not on what was filtered."""
 
     def scheduled(self) -> "JobQuerySet":
         """Jobs that are not due yet."""
@@ -124,7 +107,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         keyed: dict[str, int] = {}
         missing = calls
         while missing:
-            created = self._rows(sql.ENQUEUE_MANY, row | {"calls": _calls_as_json(missing)})
+            created = self._rows(sql.ENQUEUE_MANY, row | {"calls": calls_as_json(missing)})
             plain.extend(id for id, key, _ in created if key is None)
             keyed.update({key: id for id, key, _ in created if key is not None})
             if created:
@@ -152,36 +135,36 @@ class JobQuerySet(models.QuerySet["Job"]):
 
         An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
         """
-        batch = _in_lock_order(settlements)
+        batch = in_lock_order(settlements)
         if not batch:
             return set()
         try:
-            return {id for (id,) in self._rows(sql.SETTLE, {"outcomes": _outcomes_as_json(batch)})}
+            return {id for (id,) in self._rows(sql.SETTLE, {"outcomes": outcomes_as_json(batch)})}
         except DatabaseError as error:
-            if not _refused(error) or self._connection().in_atomic_block:
+            if not is_refused(error) or self._connection().in_atomic_block:
                 raise
             if len(batch) > 1:
                 return set().union(*(self.settle([settlement]) for settlement in batch))
-            return self.settle([_unstorable(batch[0], error)])
+            return self.settle([unstorable(batch[0], error)])
 
     def settle_and_claim(
         self, settlements: Iterable[Settlement], *, queue_names: Sequence[str], limit: int, worker_id: str
     ) -> tuple[set[int], list[ClaimedJob]]:
         """Settle and claim in one round trip and one transaction; for the worker, whose connection is in autocommit."""
-        batch = _in_lock_order(settlements)
+        batch = in_lock_order(settlements)
         connection = self._connection()
         connection.ensure_connection()
         try:
             with connection.wrap_database_errors:
-                settled, claimed = _pipelined(
+                settled, claimed = pipelined(
                     connection.connection,
-                    (sql.SETTLE, {"outcomes": _outcomes_as_json(batch)}) if batch else None,
+                    (sql.SETTLE, {"outcomes": outcomes_as_json(batch)}) if batch else None,
                     (sql.CLAIM_TO_RUN, {"queue_names": list(queue_names), "limit": limit, "worker_id": worker_id})
                     if limit > 0 and queue_names
                     else None,
                 )
         except DatabaseError as error:
-            if not _refused(error):
+            if not is_refused(error):
                 raise
             return self.settle(batch), []
         position = {name: index for index, name in enumerate(queue_names)}
@@ -191,9 +174,8 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def release(self, leases: Iterable[tuple[int, int]]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
-        held = [{"id": id, "lease": lease} for id, lease in sorted(leases)]
-        rows = self._rows(sql.RELEASE, {"leases": json.dumps(held)}) if held else []
-        self._wake(queue_name for _, queue_name in rows)
+        rows = self._rows(sql.RELEASE, {"leases": leases_as_json(leases)})
+        wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
     def heartbeat(self, job_id: int, lease: int) -> bool:
@@ -203,7 +185,7 @@ class JobQuerySet(models.QuerySet["Job"]):
     def release_strays(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
         """Give back what a live worker holds without knowing: a claim that was committed, and whose answer was lost."""
         rows = self._rows(sql.RELEASE_STRAYS, {"worker_id": worker_id, "known": list(known)})
-        self._wake(queue_name for _, queue_name in rows)
+        wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
     def listen(self) -> None:
@@ -220,7 +202,7 @@ class JobQuerySet(models.QuerySet["Job"]):
     def promote(self, *, limit: int = BATCH) -> dict[str, int]:
         """Make scheduled jobs that are due claimable; how many in each queue."""
         promoted = dict(self._rows(sql.PROMOTE, {"limit": limit}))
-        self._wake(promoted)
+        wake(self.db, promoted)
         return promoted
 
     def next_due(self) -> float | None:
@@ -236,7 +218,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         reason: str = "its worker was not heard of within its lease",
         limit: int = BATCH,
     ) -> list[RecoveredJob]:
-        """Take back the jobs of `worker_ids`, or of every holder not heard of for `lease` seconds (default: the setting).
+        """Take back the jobs of `worker_ids`, or of every holder not heard of for `lease` seconds (default: the
+        setting).
 
         The attempt is charged: a job that has none left fails.
         """
@@ -251,7 +234,7 @@ class JobQuerySet(models.QuerySet["Job"]):
             },
         )
         recovered = [RecoveredJob._make(row) for row in rows]
-        self._wake(job.queue_name for job in recovered if job.status == "queued")
+        wake(self.db, (job.queue_name for job in recovered if job.status == "queued"))
         return recovered
 
     def prune(self, *, limit: int = BATCH) -> dict[str, int]:
@@ -273,9 +256,11 @@ class JobQuerySet(models.QuerySet["Job"]):
                     rows = self._rows(sql.RETRY, {"ids": chosen})
             except IntegrityError:
                 continue  # somebody took one of the unique keys meanwhile; the next look sees it
-            self._wake(queue_name for _, queue_name in rows)
+            wake(self.db, (queue_name for _, queue_name in rows))
             return {id for id, _ in rows}
-        raise IntegrityError("The unique keys of these jobs are being taken by others again and again; retry them singly.")
+        raise IntegrityError(
+            "The unique keys of these jobs are being taken by others again and again; retry them singly."
+        )
 
     def discard(self, ids: Iterable[int], *, reason: str = "Discarded by hand.") -> set[int]:
         """Finish scheduled and queued jobs without running them; the ids that were."""
@@ -314,23 +299,9 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def _deferred(self, task: str, queue_name: str, ids: list[int], *, due: bool) -> None:
         if due:
-            self._wake([queue_name])
+            wake(self.db, [queue_name])
         if job_deferred.has_listeners(task):
             announce(job_deferred, task, queue_name=queue_name, job_ids=ids)
-
-    def _wake(self, queue_names: Iterable[str]) -> None:
-        """Notify the workers of these queues once the transaction is committed.
-
-        Not inside it: that would take PostgreSQL's database-wide notify lock at the caller's commit (measured with 16 clients
-        inserting: 4,200 commits/s with the NOTIFY inside, 9,700 with it after, 14,200 without).
-        """
-        connection = self._connection()
-        for queue_name in set(queue_names):
-            notification = Notification(self.db, queue_name)
-            if not connection.get_autocommit() and not connection.in_atomic_block:
-                notification()  # the caller manages the transaction by hand: there is no hook after its commit
-            elif all(waiting != notification for _, waiting, _ in connection.run_on_commit):
-                transaction.on_commit(notification, using=self.db, robust=True)
 
 
 class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[misc]
@@ -339,84 +310,3 @@ class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[mis
     def get_queryset(self) -> JobQuerySet:
         """All jobs, in the queue's database."""
         return JobQuerySet(self.model, using=self._db or settings.database)
-
-
-class WorkerQuerySet(models.QuerySet["Worker"]):
-    """The verbs for worker rows."""
-
-    def live(self, *, lease: float | None = None) -> "WorkerQuerySet":
-        """Workers heard of within `lease` seconds (default: the setting), by the database's clock."""
-        within = timedelta(seconds=settings.lease if lease is None else lease)
-        return self.filter(heartbeat_at__gt=Now() - within)
-
-    def beat(self, workers: Sequence[Mapping[str, Any]]) -> None:
-        """Say that these workers are alive: each a mapping of id, name, hostname, pid, queues and concurrency."""
-        self._execute(sql.BEAT, {"workers": json.dumps(workers)})
-
-    def deregister(self, worker_ids: Sequence[str]) -> None:
-        """Remove workers that have stopped."""
-        self._execute(sql.DEREGISTER, {"worker_ids": list(worker_ids)})
-
-    def forget(self, *, age: float) -> None:
-        """Remove workers not heard of for `age` seconds that hold no job any more."""
-        self._execute(sql.FORGET, {"age": age})
-
-    def _execute(self, statement: str, values: Mapping[str, Any]) -> None:
-        with connections[self.db].cursor() as cursor:
-            cursor.execute(statement, values)
-
-
-class WorkerManager(models.Manager.from_queryset(WorkerQuerySet)):  # type: ignore[misc]
-    """`Worker.objects`: the processes that run jobs, in the queue's database."""
-
-    def get_queryset(self) -> WorkerQuerySet:
-        """All workers, in the queue's database."""
-        return WorkerQuerySet(self.model, using=self._db or settings.database)
-
-
-Statement = tuple[str, dict[str, Any]]
-
-
-def _pipelined(
-    connection: psycopg.Connection[Any], settle: Statement | None, claim: Statement | None
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """Run both in one round trip, prepared, and in one implicit transaction; the rows of each."""
-    cursors = [psycopg.Cursor(connection), psycopg.Cursor(connection)]
-    with connection.pipeline():
-        for cursor, statement in zip(cursors, (settle, claim), strict=True):
-            if statement is not None:
-                cursor.execute(*statement, prepare=True)
-    settled, claimed = (
-        cursor.fetchall() if statement is not None else []
-        for cursor, statement in zip(cursors, (settle, claim), strict=True)
-    )
-    return settled, claimed
-
-
-def _calls_as_json(calls: Sequence[Call]) -> str:
-    """The document that ENQUEUE_MANY reads; arguments are JSON already and go in as they are."""
-    return "[" + ",".join(
-        f'{{"args":{call.args},"kwargs":{call.kwargs},"unique_key":{json.dumps(call.unique_key)}}}' for call in calls
-    ) + "]"
-
-
-def _in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """By id, so that two batches over the same jobs wait for each other and never deadlock."""
-    return sorted(settlements, key=itemgetter(0))
-
-
-def _outcomes_as_json(settlements: Sequence[Settlement]) -> str:
-    return "[" + ",".join(outcome.as_json(id, lease) for id, lease, outcome in settlements) + "]"
-
-
-def _refused(error: DatabaseError) -> bool:
-    """Whether PostgreSQL refused the values (SQLSTATE classes 22, data, and 54, limits), not the connection or statement."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return state[:2] in ("22", "54")
-
-
-def _unstorable(settlement: Settlement, error: DatabaseError) -> Settlement:
-    """The same lease with an outcome that can surely be written."""
-    attempt = (settlement.outcome.error or {}).get("attempt", 0)
-    entry = error_entry(error, attempt=attempt, worker="", duration_ms=0.0)
-    return settlement._replace(outcome=Outcome("failed", last_error=summary(error), error=entry))

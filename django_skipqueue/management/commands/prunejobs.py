@@ -1,0 +1,39 @@
+"""`manage.py prunejobs`: delete finished jobs past their retention, now. Workers do the same all the time."""
+
+from collections import Counter
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ...conf import settings
+from ...exceptions import QueueUnavailable
+from ...managers import BATCH
+from ...models import Job
+from ...preflight import check_database
+
+
+class Command(BaseCommand):
+    """Deletes in batches, each a transaction of its own, so that it may be stopped at any time."""
+
+    help = "Delete finished jobs that are older than SKIPQUEUE['RETENTION'] says."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument(
+            "--database", default=settings.database, help="the alias of the database that holds the queue"
+        )
+
+    def handle(self, **options: Any) -> None:
+        """Prune until nothing is left to prune."""
+        try:
+            check_database(options["database"])
+        except QueueUnavailable as error:
+            raise CommandError(str(error)) from None
+        jobs = Job.objects.using(options["database"])
+        deleted: Counter[str] = Counter()
+        while counts := jobs.prune():
+            deleted.update(counts)
+            if sum(counts.values()) < BATCH:
+                break
+        told = ", ".join(f"{count:,} {status}" for status, count in sorted(deleted.items())) or "none were old enough"
+        self.stdout.write(f"Deleted {deleted.total():,} jobs: {told}.")

@@ -1,0 +1,48 @@
+"""The verbs for worker rows: who is alive, and since when."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections, models
+from django.db.models.functions import Now
+
+from .. import sql
+from ..conf import settings
+
+if TYPE_CHECKING:
+    from ..models import Worker  # noqa: F401 (the type that the managers are of)
+
+
+class WorkerQuerySet(models.QuerySet["Worker"]):
+    """The verbs for worker rows."""
+
+    def live(self, *, lease: float | None = None) -> "WorkerQuerySet":
+        """Workers heard of within `lease` seconds (default: the setting), by the database's clock."""
+        within = timedelta(seconds=settings.lease if lease is None else lease)
+        return self.filter(heartbeat_at__gt=Now() - within)
+
+    def beat(self, workers: Sequence[Mapping[str, Any]]) -> None:
+        """Say that these workers are alive: each a mapping of id, name, hostname, pid, queues and concurrency."""
+        self._execute(sql.BEAT, {"workers": json.dumps(workers)})
+
+    def deregister(self, worker_ids: Sequence[str]) -> None:
+        """Remove workers that have stopped."""
+        self._execute(sql.DEREGISTER, {"worker_ids": list(worker_ids)})
+
+    def forget(self, *, age: float) -> None:
+        """Remove workers not heard of for `age` seconds that hold no job any more."""
+        self._execute(sql.FORGET, {"age": age})
+
+    def _execute(self, statement: str, values: Mapping[str, Any]) -> None:
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(statement, values)
+
+
+class WorkerManager(models.Manager.from_queryset(WorkerQuerySet)):  # type: ignore[misc]
+    """`Worker.objects`: the processes that run jobs, in the queue's database."""
+
+    def get_queryset(self) -> WorkerQuerySet:
+        """All workers, in the queue's database."""
+        return WorkerQuerySet(self.model, using=self._db or settings.database)

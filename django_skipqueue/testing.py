@@ -1,0 +1,48 @@
+"""For the tests of projects that use the queue: run what was deferred, here and now, in the test's own transaction.
+
+The jobs are real rows and go through the real claim, executor and settle; only the processes and threads are left out.
+"""
+
+from collections.abc import Sequence
+
+from asgiref.sync import async_to_sync
+
+from .conf import settings
+from .models import Job
+from .outcomes import Settlement
+from .records import ClaimedJob
+from .tasks import tasks
+from .worker.executor import Executor
+
+WORKER = "test"
+
+
+def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = False, limit: int = 1_000) -> list[Job]:
+    """Run queued jobs, and those that they defer, until none is left; each job as it is after its last attempt here.
+
+    queue_names: only these queues, in this order; default: all.
+    due_by_force: run scheduled jobs as well, retries among them, as if their time had come.
+    limit: raises RuntimeError after this many attempts, so that jobs that defer each other for ever end the test.
+    """
+    jobs = Job.objects.using(settings.database)
+    executor = Executor(worker=WORKER, database=settings.database)
+    ran: list[int] = []
+    while True:
+        if due_by_force:
+            jobs.scheduled().update(status="queued")
+        queues = jobs.queues_with_jobs() if queue_names is None else queue_names
+        _, claimed = jobs.settle_and_claim([], queue_names=queues, limit=1, worker_id=WORKER)
+        if not claimed:
+            found = jobs.in_bulk(ran)
+            return [found[id] for id in dict.fromkeys(ran) if id in found]
+        if len(ran) == limit:
+            jobs.release([(job.id, job.lease) for job in claimed])
+            raise RuntimeError(f"{limit} attempts were made and there are still jobs to run.")
+        ran.append(claimed[0].id)
+        jobs.settle([_run(executor, claimed[0])])
+
+
+def _run(executor: Executor, job: ClaimedJob) -> Settlement:
+    is_async = job.task in {task.name for task in tasks if task.is_async}
+    execute = async_to_sync(executor.execute_async) if is_async else executor.execute
+    return execute(job).settlement
