@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
@@ -137,7 +137,7 @@ class Task(Generic[P, R]):
         A `run_after` that is a timedelta counts from the database's clock at the `.defer()`. `unique_key` may be a
         function of the task's arguments. Raises `InvalidOption` for a value that cannot be used.
         """
-        given = {
+        given: dict[str, Any] = {
             "queue_name": queue_name,
             "priority": priority,
             "run_after": run_after,
@@ -180,7 +180,7 @@ class Task(Generic[P, R]):
 
         tasks.check_unique(self)
         database = self.options.database
-        return cast("JobQuerySet", Job.objects.using(database) if database else Job.objects.all())
+        return Job.objects.using(database) if database else Job.objects.all()
 
 
 class ContextTask(Task[P, R]):

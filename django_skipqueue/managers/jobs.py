@@ -114,7 +114,7 @@ class JobQuerySet(models.QuerySet["Job"]):
                 self._deferred(task, queue_name, [id for id, _, _ in created], due=created[0][2] == "queued")
             taken = [call.unique_key for call in calls if call.unique_key is not None and call.unique_key not in keyed]
             if taken:
-                keyed.update({job.unique_key: job.pk for job in self.raw(sql.HOLDERS, {"unique_keys": taken})})
+                keyed.update((job.unique_key or "", job.pk) for job in self.raw(sql.HOLDERS, {"unique_keys": taken}))
             missing = [call for call in calls if call.unique_key is not None and call.unique_key not in keyed]
         ids = iter(sorted(plain))
         return [next(ids) if call.unique_key is None else keyed[call.unique_key] for call in calls]
@@ -274,7 +274,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     def _rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         with self._connection().cursor() as cursor:
             cursor.execute(statement, values)
-            return cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            return rows
 
     def _common(
         self,
@@ -304,7 +305,10 @@ class JobQuerySet(models.QuerySet["Job"]):
             announce(job_deferred, task, queue_name=queue_name, job_ids=ids)
 
 
-class JobManager(models.Manager.from_queryset(JobQuerySet)):  # type: ignore[misc]
+_Verbs = models.Manager.from_queryset(JobQuerySet)
+
+
+class JobManager(_Verbs["Job"]):
     """`Job.objects`: works on the database that `SKIPQUEUE["DATABASE"]` names, whatever the project's routers say."""
 
     def get_queryset(self) -> JobQuerySet:

@@ -32,5 +32,5 @@ def wake(database: str, queue_names: Iterable[str]) -> None:
         notification = Notification(database, queue_name)
         if not connection.get_autocommit() and not connection.in_atomic_block:
             notification()  # the caller manages the transaction by hand: there is no hook after its commit
-        elif all(waiting != notification for _, waiting, _ in connection.run_on_commit):
+        elif all(hook[1] != notification for hook in connection.run_on_commit):
             transaction.on_commit(notification, using=database, robust=True)

@@ -40,7 +40,10 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
             cursor.execute(statement, values)
 
 
-class WorkerManager(models.Manager.from_queryset(WorkerQuerySet)):  # type: ignore[misc]
+_Verbs = models.Manager.from_queryset(WorkerQuerySet)
+
+
+class WorkerManager(_Verbs["Worker"]):
     """`Worker.objects`: the processes that run jobs, in the queue's database."""
 
     def get_queryset(self) -> WorkerQuerySet:

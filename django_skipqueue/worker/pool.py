@@ -35,7 +35,8 @@ class Pool:
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these as soon as there is room, in this order."""
-        threaded, coroutines = [], []
+        threaded: list[ClaimedJob] = []
+        coroutines: list[ClaimedJob] = []
         for job in jobs:
             (coroutines if _is_async(job) else threaded).append(job)
         if threaded:
