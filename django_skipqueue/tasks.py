@@ -150,6 +150,10 @@ class Task(Generic[P, R]):
         other.options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
         return other
 
+    def context(self, context: JobContext) -> Any:
+        """What a task with `takes_context` gets as its first argument."""
+        return context
+
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], position: int | None = None) -> "Call":
         """Check one call against the signature and as JSON."""
         where = "" if position is None else f"call {position}: "

@@ -60,7 +60,7 @@ class Executor:
         task = tasks.get(job.task)
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, self._context(job))
+            args.insert(0, task.context(self._context(job)))
         return task, args, decode(job.kwargs)
 
     def _context(self, job: ClaimedJob) -> JobContext:
