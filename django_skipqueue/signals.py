@@ -5,6 +5,7 @@ Each event is sent with `send_robust`: a receiver that raises is logged and harm
 about an outcome are sent after the outcome has been committed.
 """
 
+import contextlib
 import logging
 from typing import Any
 
@@ -44,8 +45,12 @@ worker_stopped = Signal()
 
 
 def announce(signal: Signal, sender: str, **event: Any) -> None:
-    """Send `signal` to its receivers, and log those that raise."""
-    for receiver, error in signal.send_robust(sender, **event):
-        if isinstance(error, BaseException):
-            name = getattr(receiver, "__qualname__", repr(receiver))
-            logger.error("The signal receiver %s raised: %r", name, error, exc_info=error)
+    """Send `signal` to its receivers, and log those that raise, also what `send_robust` lets through: SystemExit."""
+    try:
+        for receiver, error in signal.send_robust(sender, **event):
+            if isinstance(error, BaseException):
+                name = getattr(receiver, "__qualname__", repr(receiver))
+                logger.error("The signal receiver %s raised: %r", name, error, exc_info=error)
+    except BaseException as error:
+        with contextlib.suppress(BaseException):  # the project's logging may be what raised
+            logger.error("A signal receiver raised: %r", error, exc_info=error)

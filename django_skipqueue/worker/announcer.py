@@ -3,6 +3,7 @@
 Invariant: a receiver that is slow or stuck holds up other receivers, and nothing else.
 """
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -77,7 +78,8 @@ class Announcer:
 def _tell(outcomes: Outcomes) -> None:
     for signal, attempts in outcomes.items():
         if signal is job_completed:
-            logs.completed(attempts)
+            with contextlib.suppress(BaseException):  # a logging filter or handler of the project's
+                logs.completed(attempts)
         if signal.receivers:
             for attempt in attempts:
                 announce(signal, attempt.job.task, attempt=attempt)

@@ -26,7 +26,7 @@ from .control import ControlConnection
 from .maintenance import Chore, Promote, Prune, Recover
 from .options import WorkerOptions
 from .wakeup import Wakeup
-from .worker import STOP, STOP_NOW, Worker
+from .worker import ENDED_WELL, STOP, STOP_NOW, Worker
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 """Seconds before a worker is replaced that died again within `SETTLED` of its start."""
@@ -58,10 +58,11 @@ class Slot:
 
 
 class Supervisor:
-    """Runs in the main thread of the `runworker` command."""
+    """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, *, lifeline: int | None = None) -> None:
         self.options = options
+        self._lifeline = lifeline
         self._wakeup = Wakeup()
         self._control = ControlConnection(options.database, who="the supervisor")
         self._announcer = Announcer()
@@ -77,8 +78,8 @@ class Supervisor:
         self._kill_at = float("inf")
         self._stopping = False
 
-    def run(self) -> int:
-        """Keep workers running until told to stop; the exit code of the command."""
+    def run(self) -> None:
+        """Keep workers running until told to stop."""
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
@@ -87,10 +88,12 @@ class Supervisor:
             self._fill_slots()
             self._maintain()
             if self._working():
-                self._wakeup.wait(self._until_next(), unless=lambda: self._signals)
+                files = () if self._lifeline is None else (self._lifeline,)
+                if self._wakeup.wait(self._until_next(), unless=lambda: self._signals, files=files):
+                    self._lifeline = None
+                    self._signals.append(signal.SIGTERM)
         self._announcer.stop(timeout=5)
         connections.close_all()
-        return 0
 
     @property
     def workers(self) -> list[dict[str, Any]]:
@@ -115,7 +118,7 @@ class Supervisor:
 
     def _heed_signals(self) -> None:
         while self._signals:
-            name = signal.Signals(self._signals.pop(0)).name
+            name = _signal_name(self._signals.pop(0))
             if not self._stopping:
                 logs.stopping(name, self.options.shutdown_timeout)
                 self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
@@ -194,11 +197,12 @@ class Supervisor:
         """Note the end of a process, and when the next one starts."""
         os.close(slot.lifeline)
         slot.pid, slot.lifeline = 0, -1
-        cause = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+        ended_well = code == ENDED_WELL
+        cause = "told to stop by another process" if ended_well else _cause(code)
         slot.unburied.append((slot.id, cause))
-        its_job_is_done = code == 0 and (self.options.drain or self.options.max_jobs is not None)
-        if self._stopping or its_job_is_done:
-            if code != 0:
+        its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
+        if self._stopping or its_work_is_done:
+            if not ended_well:
                 logs.worker_died(slot.name, cause, None)
             return
         lived = time.monotonic() - slot.started_at
@@ -241,6 +245,17 @@ class Supervisor:
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
             self._announcer.event(job_recovered, job.task, job=job)
+
+
+def _cause(code: int) -> str:
+    return f"signal {-code} ({_signal_name(-code)})" if code < 0 else f"exit code {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return "unnamed"
 
 
 class Beat(Chore):

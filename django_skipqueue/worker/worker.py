@@ -43,6 +43,12 @@ STOP, STOP_NOW = b"s", b"n"
 IDLE_HOLD = 0.5
 """Seconds without a finished job after which the jobs that have not started go back to their queues."""
 
+LOCKED_DELAY = 0.05
+"""Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
+
+ENDED_WELL = 93
+"""Exit code of a process that has given back all it held. Not 0: a task may call os._exit(0)."""
+
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
 
@@ -91,7 +97,7 @@ class Worker:
         except Exception as error:
             logs.part_died(self.name, error)
             return 1
-        return 0
+        return ENDED_WELL
 
     def _announce_start(self) -> None:
         queue_names = list(self.options.queue_names)
@@ -181,10 +187,17 @@ class Worker:
         """For --drain: stop once nothing is held, queued or due. What others hold is theirs."""
         if not self.options.drain or claimed or self._held:
             return
-        if self._jobs.promote() or (not self.options.queue_names and self._jobs.queues_with_jobs()):
-            self._next_look = self._next_search = 0.0
+        if self._something_runnable():
+            # Somebody else has it locked this moment: a supervisor that promotes it, a worker that gives it back.
+            self._next_look = self._next_search = time.monotonic() + LOCKED_DELAY
         else:
             self._stop()
+
+    def _something_runnable(self) -> bool:
+        """Whether a job is due or queued that this worker would serve, even if a claim did not get it."""
+        due = self._jobs.promote() or (self._jobs.next_due() or 1.0) <= 0
+        waiting = self._jobs.queues_with_jobs()
+        return bool(due) or any(name in waiting for name in self.options.queue_names or waiting)
 
     def _hear(self) -> None:
         """Read the notifications that have come, and look for jobs at once where they concern us."""

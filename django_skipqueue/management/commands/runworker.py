@@ -4,10 +4,10 @@ import argparse
 import atexit
 import math
 import os
-import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +22,9 @@ from ...preflight import check_database
 from ...tasks import tasks
 from ...worker.options import WorkerOptions
 from ...worker.supervisor import Supervisor
+
+LIFELINE = "SKIPQUEUE_LIFELINE"
+"""Environment variable: the file descriptor of a pipe whose end says that the reloader is gone. Set by the reloader."""
 
 
 class Command(BaseCommand):
@@ -72,9 +75,8 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         logs.connect()
         logs.starting(_introduction(worker))
-        code = Supervisor(worker).run()
-        if code:
-            sys.exit(code)
+        lifeline = os.environ.pop(LIFELINE, None)
+        Supervisor(worker, lifeline=int(lifeline) if lifeline else None).run()
         return None
 
     def _options(self, options: dict[str, Any]) -> WorkerOptions:
@@ -173,15 +175,22 @@ def _introduction(worker: WorkerOptions) -> list[str]:
 
 
 def _run_again_without_reload() -> None:
-    """In the reloader's thread: a worker of its own process, which ends when the reloader does."""
-    command = [sys.executable, *sys.orig_argv[1:], "--no-reload"]
-    child = subprocess.Popen(command)
+    """In the reloader's thread: a worker in a process of its own, which ends with the reloader, however that ends."""
+    ear, mouth = os.pipe()
+    child = subprocess.Popen(
+        [sys.executable, *sys.orig_argv[1:], "--no-reload"],
+        env={**os.environ, LIFELINE: str(ear)},
+        pass_fds=[ear],
+    )
+    os.close(ear)
+    reloading = threading.Event()
 
     def end() -> None:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM)
+        reloading.set()
+        os.close(mouth)
         child.wait()
 
     atexit.register(end)
     code = child.wait()
-    os._exit(code)
+    if not reloading.is_set():  # the worker ended by itself, or by Ctrl-C
+        os._exit(code)

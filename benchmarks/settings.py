@@ -1,0 +1,9 @@
+"""The smallest project that has a queue; its database is the one of DATABASE_URL."""
+
+import environ
+
+DATABASES = {"default": environ.Env().db("DATABASE_URL")}
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_skipqueue", "benchmarks"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECRET_KEY = "only-for-benchmarks"
+USE_TZ = True
