@@ -147,7 +147,7 @@ WITH RECURSIVE queue AS (
 SELECT name FROM queue WHERE name IS NOT NULL
 """
 
-# settle → the ids that were written. An outcome whose lease has passed on matches no row and is not written. Writing
+# settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is not written. Writing
 # it ends the
 # lease: a second outcome for the same attempt matches nothing. Index: the primary key, in the order of the document.
 # No status in the WHERE: with one the planner may walk the recover index over every running and dead entry instead
@@ -180,7 +180,7 @@ FROM json_to_recordset(%(outcomes)s::json) AS outcome (
     metadata jsonb
 )
 WHERE job.id = outcome.id AND job.lease = outcome.lease
-RETURNING job.id
+RETURNING job.id, outcome.lease
 """
 
 # release → id and queue of the jobs given back to their queues, no attempt charged. Fenced as settle is. Index: the

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from ..models import Job
 
+Lease = tuple[int, int]
+"""A job's id, and the number that entitles to settle it."""
+
 BATCH = 1_000
 """How many rows one statement of maintenance touches at most."""
 
@@ -131,26 +134,20 @@ class JobQuerySet(models.QuerySet["Job"]):
         return sorted(jobs, key=lambda job: (position[job.queue_name], -job.priority, job.run_after, job.pk))
 
     def settle(self, settlements: Iterable[Settlement]) -> set[int]:
-        """Write outcomes, many in one statement; the ids whose lease still held, and which are now written.
+        """Write outcomes, many in one statement; the ids of the jobs whose lease still held, and which are now written.
 
         An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
         """
-        batch = in_lock_order(settlements)
-        if not batch:
-            return set()
-        try:
-            return {id for (id,) in self._rows(sql.SETTLE, {"outcomes": outcomes_as_json(batch)})}
-        except DatabaseError as error:
-            if not is_refused(error) or self._connection().in_atomic_block:
-                raise
-            if len(batch) > 1:
-                return set().union(*(self.settle([settlement]) for settlement in batch))
-            return self.settle([unstorable(batch[0], error)])
+        return {id for id, _ in self._settle(in_lock_order(settlements))}
 
     def settle_and_claim(
         self, settlements: Iterable[Settlement], *, queue_names: Sequence[str], limit: int, worker_id: str
-    ) -> tuple[set[int], list[ClaimedJob]]:
-        """Settle and claim in one round trip and one transaction; for the worker, whose connection is in autocommit."""
+    ) -> tuple[set[Lease], list[ClaimedJob]]:
+        """Settle and claim in one round trip and one transaction; the leases that held, and the jobs claimed.
+
+        For the worker, whose connection is in autocommit. Where an outcome is refused, it settles as `settle` does, and
+        claims nothing this time.
+        """
         batch = in_lock_order(settlements)
         connection = self._connection()
         connection.ensure_connection()
@@ -166,13 +163,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         except DatabaseError as error:
             if not is_refused(error):
                 raise
-            return self.settle(batch), []
+            return self._settle(batch), []
         position = {name: index for index, name in enumerate(queue_names)}
         jobs = [ClaimedJob._make(row) for row in claimed]
         jobs.sort(key=lambda job: (position[job.queue_name], -job.priority, job.run_after, job.id))
-        return {id for (id,) in settled}, jobs
+        return {(id, lease) for id, lease in settled}, jobs
 
-    def release(self, leases: Iterable[tuple[int, int]]) -> set[int]:
+    def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
         rows = self._rows(sql.RELEASE, {"leases": leases_as_json(leases)})
         wake(self.db, (queue_name for _, queue_name in rows))
@@ -270,6 +267,20 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def _connection(self) -> "BaseDatabaseWrapper":
         return connections[self.db]
+
+    def _settle(self, batch: list[Settlement]) -> set[Lease]:
+        """Settle a batch; where one of its outcomes is refused, each half alone."""
+        if not batch:
+            return set()
+        try:
+            return {(id, lease) for id, lease in self._rows(sql.SETTLE, {"outcomes": outcomes_as_json(batch)})}
+        except DatabaseError as error:
+            if not is_refused(error) or self._connection().in_atomic_block:
+                raise
+            if len(batch) == 1:
+                return self._settle([unstorable(batch[0], error)])
+            middle = len(batch) // 2
+            return self._settle(batch[:middle]) | self._settle(batch[middle:])
 
     def _rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         with self._connection().cursor() as cursor:

@@ -35,7 +35,7 @@ from .pool import Pool
 from .wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from ..managers import JobQuerySet
+    from ..managers import JobQuerySet, Lease
 
 STOP, STOP_NOW = b"s", b"n"
 """What the supervisor writes into a worker's lifeline. Its end says that the supervisor is gone."""
@@ -75,7 +75,7 @@ class Worker:
         self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup)
         self._announcer = Announcer()
         self._look_ahead = LookAhead()
-        self._held: dict[int, ClaimedJob] = {}
+        self._held: dict[Lease, ClaimedJob] = {}
         self._unsettled: list[Attempt] = []
         self._queue_names = list(options.queue_names)
         self._next_look = 0.0  # when to claim although no outcome takes us to the database; monotonic seconds
@@ -161,15 +161,16 @@ class Worker:
             self._next_search = now + self.options.poll_interval
         self._queue_names = self._queue_names[1:] + self._queue_names[:1]
 
-    def _written(self, settled: set[int]) -> None:
+    def _written(self, settled: set[Lease]) -> None:
         """Note what the database says of the outcomes that were sent, and tell the world."""
         if not self._unsettled:
             return
         outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
         for attempt in self._unsettled:
-            event = EVENTS[attempt.outcome.status] if attempt.job.id in settled else lease_lost
+            lease = (attempt.job.id, attempt.job.lease)
+            event = EVENTS[attempt.outcome.status] if lease in settled else lease_lost
             outcomes[event].append(attempt)
-            self._held.pop(attempt.job.id, None)
+            self._held.pop(lease, None)
         self.jobs_done += len(self._unsettled)
         self._last_progress = time.monotonic()
         self._look_ahead.finished(len(self._unsettled), self._last_progress)
@@ -180,7 +181,7 @@ class Worker:
         if claimed:
             if not self._held:
                 self._last_progress = time.monotonic()
-            self._held.update((job.id, job) for job in claimed)
+            self._held.update(((job.id, job.lease), job) for job in claimed)
             self._pool.submit(claimed)
 
     def _stop_if_drained(self, claimed: list[ClaimedJob]) -> None:
@@ -227,9 +228,11 @@ class Worker:
     def _sleep(self, timeout: float) -> None:
         """Sleep up to `timeout` seconds; while the database cannot be used, until it is tried again."""
         broken = self._control.retry_in > 0
+        if broken:
+            timeout = min(self._control.retry_in, self._stop_by - time.monotonic())
         socket = self._control.fileno()
         ready = self._wakeup.wait(
-            self._control.retry_in if broken else timeout,
+            timeout,
             unless=lambda: not broken and self._pool.finished,
             files=[file for file in (self._lifeline, socket) if file is not None],
         )
@@ -300,7 +303,7 @@ class Worker:
         with self._control.attempt():
             self._jobs.release((job.id, job.lease) for job in jobs)
         for job in jobs:
-            self._held.pop(job.id, None)
+            self._held.pop((job.id, job.lease), None)
         if self._control.retry_in:
             self._expect_strays(time.monotonic())
 
@@ -315,7 +318,7 @@ class Worker:
 
     def _release_strays(self, now: float) -> None:
         if self._stray_checks and self._stray_checks[0] <= now:
-            strays = self._jobs.release_strays(self.id, known=self._held)
+            strays = self._jobs.release_strays(self.id, known=[job.id for job in self._held.values()])
             self._stray_checks.pop(0)
             if strays:
                 logs.strays_released(self.name, len(strays))
