@@ -73,6 +73,14 @@ def load() -> Settings:
     return Settings(**given)
 
 
+def load_or_default() -> Settings:
+    """The project's settings, or the defaults where those are wrong: for `--help`, which must work in any case."""
+    try:
+        return load()
+    except ImproperlyConfigured:
+        return DEFAULTS
+
+
 def problems() -> Iterator[str]:
     """One sentence for each unknown key and each value of the wrong type in `SKIPQUEUE`."""
     given = _given()

@@ -4,6 +4,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
+from .databases import own_connection
 from .exceptions import QueueUnavailable
 
 OLDEST_POSTGRESQL = 14
@@ -11,7 +12,11 @@ OLDEST_POSTGRESQL = 14
 
 def check_database(alias: str) -> None:
     """Raise `QueueUnavailable`, with one sentence that says what to do, unless workers can use this database."""
-    connection = connections[alias]
+    if alias not in connections:
+        raise QueueUnavailable(
+            f"DATABASES has no alias {alias!r}. Choose one of {', '.join(sorted(connections))} for the queue."
+        )
+    connection = own_connection(alias)
     if connection.vendor != "postgresql":
         raise QueueUnavailable(
             f"The queue needs PostgreSQL, but the database {alias!r} is {connection.display_name}. "

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from .outcomes import Outcome, Settlement
 
+Lease = tuple[int, int]
+"""A job's id, and the number that entitles to settle it."""
+
 
 class Call(NamedTuple):
     """The arguments of one job, as JSON, and its unique key."""

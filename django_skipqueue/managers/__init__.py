@@ -3,7 +3,7 @@
 The only user of `sql.py`. Nothing here decides what becomes of a job; it writes what was decided elsewhere.
 """
 
-from .jobs import BATCH, JobManager, JobQuerySet, Lease
+from .jobs import BATCH, JobManager, JobQuerySet
 from .workers import WorkerManager, WorkerQuerySet
 
-__all__ = ["BATCH", "JobManager", "JobQuerySet", "Lease", "WorkerManager", "WorkerQuerySet"]
+__all__ = ["BATCH", "JobManager", "JobQuerySet", "WorkerManager", "WorkerQuerySet"]

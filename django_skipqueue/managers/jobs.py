@@ -10,7 +10,7 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 from .. import sql
 from ..conf import settings
 from ..outcomes import Settlement
-from ..records import Call, ClaimedJob, RecoveredJob
+from ..records import Call, ClaimedJob, Lease, RecoveredJob
 from ..signals import announce, job_deferred
 from .batches import calls_as_json, in_lock_order, is_refused, leases_as_json, outcomes_as_json, pipelined, unstorable
 from .notifications import wake
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from ..models import Job
-
-Lease = tuple[int, int]
-"""A job's id, and the number that entitles to settle it."""
 
 BATCH = 1_000
 """How many rows one statement of maintenance touches at most."""
@@ -145,8 +142,8 @@ class JobQuerySet(models.QuerySet["Job"]):
     ) -> tuple[set[Lease], list[ClaimedJob]]:
         """Settle and claim in one round trip and one transaction; the leases that held, and the jobs claimed.
 
-        For the worker, whose connection is in autocommit. Where an outcome is refused, it settles as `settle` does, and
-        claims nothing this time.
+        For the worker, whose connection is in autocommit. Where an outcome is refused, settles as `settle` does, and
+        claims then.
         """
         batch = in_lock_order(settlements)
         connection = self._connection()
@@ -163,7 +160,8 @@ class JobQuerySet(models.QuerySet["Job"]):
         except DatabaseError as error:
             if not is_refused(error):
                 raise
-            return self._settle(batch), []
+            written = self._settle(batch)
+            return written, self.settle_and_claim([], queue_names=queue_names, limit=limit, worker_id=worker_id)[1]
         position = {name: index for index, name in enumerate(queue_names)}
         jobs = [ClaimedJob._make(row) for row in claimed]
         jobs.sort(key=lambda job: (position[job.queue_name], -job.priority, job.run_after, job.id))

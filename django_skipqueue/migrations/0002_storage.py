@@ -49,7 +49,7 @@ ALTER TABLE skipqueue_worker RESET (fillfactor, autovacuum_vacuum_scale_factor, 
 def _on_postgresql(*statements: str) -> Any:
     """Run these where the queue can live; in other databases of the project the tables stay empty, and as they are."""
 
-    def run(apps: Any, schema_editor: Any) -> None:
+    def run(_apps: Any, schema_editor: Any) -> None:
         if schema_editor.connection.vendor == "postgresql":
             for statement in statements:
                 schema_editor.execute(statement)

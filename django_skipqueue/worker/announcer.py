@@ -12,10 +12,9 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from .. import logs
+from .. import databases, logs
 from ..records import Attempt
 from ..signals import announce, job_completed
-from . import connections
 
 Outcomes = Mapping[Signal, list[Attempt]]
 """The attempts of one batch, by the event that each of them is."""
@@ -70,9 +69,9 @@ class Announcer:
                 count, tell = work
                 tell()
                 self._done += count
-                connections.tidy()
+                databases.tidy()
         finally:
-            connections.close_all()
+            databases.close_all()
 
 
 def _tell(outcomes: Outcomes) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from django.db import Error, connections
 
 from .. import logs
+from ..databases import own_connection
 from ..models import Job
 
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
@@ -27,12 +28,8 @@ class ControlConnection:
         self._heard: set[str] = set()
         self._who = who
         self._failures = 0
-        wrapper = connections.create_connection(database)
-        # A pooled connection may be handed to somebody else between two statements; LISTEN would be lost with it.
-        options = {key: value for key, value in wrapper.settings_dict.get("OPTIONS", {}).items() if key != "pool"}
-        wrapper.settings_dict = {**wrapper.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
-        connections[database] = wrapper
-        self._wrapper: Any = wrapper
+        connections[database] = own_connection(database)
+        self._wrapper: Any = connections[database]
 
     @contextmanager
     def attempt(self) -> Iterator[None]:

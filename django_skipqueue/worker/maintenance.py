@@ -31,11 +31,14 @@ class Chore(ABC):
         self.database = database
         self.due_at = 0.0
 
-    def run_if_due(self) -> None:
-        """Do one batch, if it is time."""
-        now = time.monotonic()
-        if self.due_at <= now:
-            self.due_at = now + self.run()
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time."""
+        return self.due_at <= time.monotonic()
+
+    def do(self) -> None:
+        """Do one batch, and note when the next one is due."""
+        self.due_at = time.monotonic() + self.run()
 
     @abstractmethod
     def run(self) -> float:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 from asgiref.sync import sync_to_async
 
+from .. import databases
 from ..exceptions import UnknownTask
 from ..records import Attempt, ClaimedJob
 from ..tasks import tasks
-from . import connections
 from .executor import Executor
 from .wakeup import Wakeup
 
@@ -111,12 +111,12 @@ class ThreadRunner:
         try:
             while (job := self._waiting.get()) is not None:
                 attempt = self._executor.execute(job)
-                connections.tidy()
+                databases.tidy()
                 self._finish(attempt)
         except BaseException as error:
             self._finish(error)
         finally:
-            connections.close_all()
+            databases.close_all()
 
 
 class EventLoopRunner:
@@ -182,7 +182,7 @@ class EventLoopRunner:
         attempt = await self._executor.execute_async(job)
         if attempt.outcome.error is not None:
             # Its queries ran in the thread that asgiref keeps for them; a connection that broke is closed there.
-            await sync_to_async(connections.tidy)()
+            await sync_to_async(databases.tidy)()
         self._finish(attempt)
 
     def _done(self, task: "asyncio.Task[None]") -> None:

@@ -14,9 +14,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db import connections
-
-from .. import logs
+from .. import databases, logs
 from ..models import Job
 from ..models import Worker as WorkerRow
 from ..records import RecoveredJob
@@ -82,6 +80,7 @@ class Supervisor:
         """Keep workers running until told to stop."""
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        databases.close_before_fork()  # what the start of the project may have opened
         while self._working():
             self._heed_signals()
             self._see_deaths()
@@ -93,7 +92,7 @@ class Supervisor:
                     self._lifeline = None
                     self._signals.append(signal.SIGTERM)
         self._announcer.stop(timeout=5)
-        connections.close_all()
+        self._control.close()
 
     @property
     def workers(self) -> list[dict[str, Any]]:
@@ -229,10 +228,11 @@ class Supervisor:
 
     def _maintain(self) -> None:
         for chore in self._chores:
-            with self._control.attempt():
-                chore.run_if_due()
-            if self._control.retry_in:
-                return
+            if chore.is_due:
+                with self._control.attempt():
+                    chore.do()
+                if self._control.retry_in:
+                    return
 
     def _until_next(self) -> float:
         """Seconds until something is to be done, if no signal comes first."""

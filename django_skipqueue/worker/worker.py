@@ -10,13 +10,12 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from django.db import connections
 from django.dispatch import Signal
 
 from .. import logs
 from ..models import Job
 from ..models import Worker as WorkerRow
-from ..records import Attempt, ClaimedJob
+from ..records import Attempt, ClaimedJob, Lease
 from ..signals import (
     job_completed,
     job_discarded,
@@ -35,7 +34,7 @@ from .pool import Pool
 from .wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from ..managers import JobQuerySet, Lease
+    from ..managers import JobQuerySet
 
 STOP, STOP_NOW = b"s", b"n"
 """What the supervisor writes into a worker's lifeline. Its end says that the supervisor is gone."""
@@ -273,7 +272,7 @@ class Worker:
         while self._held and (left := self._stop_by - time.monotonic()) > 0:
             if self._pool.finished or self._unsettled:
                 self._exchange(0)
-            else:
+            if self._held:
                 self._sleep(left)
         still_running = self._give_back_running()
         with self._control.attempt():
@@ -282,7 +281,7 @@ class Worker:
         self._announcer.stop(timeout=5)
         if not still_running:
             self._pool.stop()
-        connections.close_all()
+        self._control.close()
 
     def _give_back_unstarted(self) -> None:
         if withdrawn := self._pool.withdraw():

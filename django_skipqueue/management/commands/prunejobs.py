@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...conf import settings
+from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
 from ...managers import BATCH
 from ...models import Job
@@ -20,7 +20,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument(
-            "--database", default=settings.database, help="the alias of the database that holds the queue"
+            "--database", default=load_or_default().database, help="the alias of the database that holds the queue"
         )
 
     def handle(self, **options: Any) -> None:

@@ -15,8 +15,7 @@ from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import autoreload
 
-from ... import __version__, logs
-from ...conf import settings
+from ... import __version__, conf, logs
 from ...exceptions import QueueUnavailable
 from ...preflight import check_database
 from ...tasks import tasks
@@ -35,6 +34,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = _Options(parser)
+        settings = conf.load_or_default()
         add("-q", "--queues", help="queues to serve, separated by commas, in this order; default: all that have jobs")
         add("-c", "--concurrency", type=_at_least(1), default=4, help="jobs that one process runs at once")
         add("--processes", type=_at_least(1), default=1, help="worker processes")
@@ -85,8 +85,6 @@ class Command(BaseCommand):
         )
         if options["queues"] and not queue_names:
             raise CommandError("--queues names no queue.")
-        if options["database"] not in django_settings.DATABASES:
-            raise CommandError(f"--database: there is no database {options['database']!r} in DATABASES.")
         return WorkerOptions(
             name=options["name"],
             database=options["database"],
@@ -99,7 +97,7 @@ class Command(BaseCommand):
             poll_interval=options["poll_interval"],
             shutdown_timeout=options["shutdown_timeout"],
             lease=options["lease"],
-            heartbeat_interval=settings.heartbeat_interval,
+            heartbeat_interval=conf.settings.heartbeat_interval,
         )
 
 
