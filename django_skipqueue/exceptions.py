@@ -32,5 +32,14 @@ class LeaseLost(SkipQueueError):
     """The job is no longer this worker's: it was recovered, settled, released, retried or discarded meanwhile."""
 
 
+class JobTimeout(BaseException):
+    """The attempt ran for longer than its task's timeout."""
+
+    # Not an Exception: a task's own `except Exception` must not keep it running.
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or self.__doc__)
+
+
 class QueueUnavailable(SkipQueueError):
     """The queue's database cannot be used."""

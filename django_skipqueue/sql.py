@@ -148,8 +148,8 @@ SELECT name FROM queue WHERE name IS NOT NULL
 """
 
 # settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is
-# not written. Writing one ends the lease: a second outcome for the same attempt matches nothing. Index: the primary key, in
-# the order of the document.
+# not written. Writing one ends the lease: a second outcome for the same attempt matches nothing. Index: the primary
+# key, in the order of the document.
 # No status in the WHERE: with one the planner may walk the recover index over every running and dead entry instead
 # (55 µs a job instead of 8 µs).
 SETTLE = """

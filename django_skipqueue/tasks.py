@@ -5,6 +5,7 @@ anything is written. A task's name can only ever look up the registry here; noth
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -41,6 +42,8 @@ class Options:
     """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
     run_after: datetime | timedelta | None = None
     unique_key: UniqueKey | None = None
+    timeout: float | None = None
+    """Seconds that an attempt may take; `None`: what the task says."""
     database: str | None = None
     """`None`: what `SKIPQUEUE["DATABASE"]` says."""
 
@@ -58,6 +61,8 @@ class Options:
         if isinstance(self.run_after, datetime) and is_naive(self.run_after) == django_settings.USE_TZ:
             kind = "an aware" if django_settings.USE_TZ else "a naive"
             raise InvalidOption(f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}.")
+        if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < math.inf):
+            raise InvalidOption(f"timeout must be a number of seconds above 0, not {self.timeout!r}.")
         if isinstance(self.unique_key, str):
             encode("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
@@ -75,11 +80,13 @@ class Task(Generic[P, R]):
         options: Options,
         policy: RetryPolicy,
         takes_context: bool,
+        timeout: float | None = None,
     ) -> None:
         self.function = function
         self.name = name
         self.options = options
         self.policy = policy
+        self.timeout = timeout
         self.takes_context = takes_context
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = _signature(function, takes_context)
@@ -130,6 +137,7 @@ class Task(Generic[P, R]):
         run_after: datetime | timedelta | None = None,
         max_attempts: int | None = None,
         unique_key: UniqueKey | None = None,
+        timeout: float | None = None,
         database: str | None = None,
     ) -> "Task[P, R]":
         """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
@@ -143,6 +151,7 @@ class Task(Generic[P, R]):
             "run_after": run_after,
             "max_attempts": max_attempts,
             "unique_key": unique_key,
+            "timeout": timeout,
             "database": database,
         }
         other = object.__new__(type(self))
@@ -177,6 +186,7 @@ class Task(Generic[P, R]):
             "priority": options.priority,
             "max_attempts": options.max_attempts,
             "run_after": options.run_after,
+            "metadata": None if options.timeout is None else {"timeout": options.timeout},
         }
 
     def _queue(self) -> "JobQuerySet":
@@ -253,6 +263,7 @@ def job(
     retry_on: tuple[type[BaseException], ...] | None = None,
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
+    timeout: float | None = None,
     takes_context: Literal[False] = False,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 @overload
@@ -266,6 +277,7 @@ def job(
     retry_on: tuple[type[BaseException], ...] | None = None,
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
+    timeout: float | None = None,
     takes_context: Literal[True],
 ) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
 def job(
@@ -280,6 +292,7 @@ def job(
     retry_on: tuple[type[BaseException], ...] | None = None,
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
+    timeout: float | None = None,
     takes_context: bool = False,
 ) -> Any:
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
@@ -290,6 +303,7 @@ def job(
     backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
     retry_on: only these exceptions are retried, others fail the job at once; default: all are.
     discard_on: these discard the job at once.
+    timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
@@ -308,6 +322,7 @@ def job(
             options=Options(queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key),
             policy=replace(policy, backoff=backoff) if backoff else policy,
             takes_context=takes_context,
+            timeout=Options(timeout=timeout).timeout,
         )
         tasks.register(task)
         return task
@@ -370,6 +385,10 @@ def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | 
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
         raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
     return tuple(listed)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> bool:

@@ -6,6 +6,7 @@ out.
 
 import contextvars
 import time
+from functools import partial
 from typing import Any
 
 from django.apps import apps
@@ -13,11 +14,12 @@ from django.apps import apps
 from ..conf import settings
 from ..context import JobContext
 from ..exceptions import InvalidArguments, UnknownTask
-from ..outcomes import COMPLETED, Outcome, error_entry, summary
-from ..payload import decode, encode
+from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Outcome, error_entry, summary
+from ..payload import clean, decode, encode
 from ..records import Attempt, ClaimedJob
 from ..signals import announce, job_started
 from ..tasks import Task, tasks
+from .limits import GRACE, Limit, Limits
 
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
@@ -29,6 +31,7 @@ class Executor:
     def __init__(self, *, worker: str, database: str) -> None:
         self.worker = worker
         self.database = database
+        self.limits = Limits()
 
     def execute(self, job: ClaimedJob) -> Attempt:
         """Run a `def` task in this thread."""
@@ -36,7 +39,9 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task, args, kwargs = self._prepare(job)
-            result = contextvars.copy_context().run(task.function, *args, **kwargs)
+            seconds = _timeout(task, job)
+            run = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
+            result = run() if seconds is None else self.limits.run(job, seconds, run)
             outcome = _returned(result)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
@@ -48,11 +53,21 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task, args, kwargs = self._prepare(job)
-            result = await task.function(*args, **kwargs)
+            with self.limits.coroutine(job, _timeout(task, job)):
+                result = await task.function(*args, **kwargs)
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
         return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+
+    def stuck(self, limit: Limit, stack: str) -> Attempt:
+        """The attempt that a job comes to whose code ignores that its time is over."""
+        error = limit.error
+        entry = error_entry(error, attempt=limit.job.attempt, worker=self.worker, duration_ms=limit.seconds * 1000)
+        entry["message"] = f"{error}, and did not end within {GRACE:g} s more; its worker is replaced"
+        entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
+        outcome = self._judge(limit.job, tasks.get(limit.job.task), error, entry)
+        return Attempt(limit.job, outcome, entry["duration_ms"], self.worker)
 
     def _prepare(self, job: ClaimedJob) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
         if job_started.has_listeners(job.task):
@@ -80,11 +95,20 @@ class Executor:
             return _put_off(job, entry)
         if task is None or isinstance(error, UnstorableResult):
             return Outcome("failed", last_error=summary(error), error=entry)
+        return self._judge(job, task, error, entry)
+
+    def _judge(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             return task.policy.judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
         except Exception as broken:  # a backoff of the project's that raises
             entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
             return Outcome("failed", last_error=summary(broken), error=entry)
+
+
+def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
+    """Seconds, or `None`: what the job says, else what its task says."""
+    own = None if job.metadata == "{}" else decode(job.metadata).get("timeout")
+    return task.timeout if own is None else float(own)
 
 
 class UnstorableResult(InvalidArguments):

@@ -29,6 +29,7 @@ class Pool:
 
     def __init__(self, executor: Executor, *, concurrency: int, wakeup: Wakeup) -> None:
         self.finished: deque[Finished] = deque()
+        self._executor = executor
         self._threads = ThreadRunner(executor, concurrency, self._finish)
         self._event_loop = EventLoopRunner(executor, concurrency, self._finish)
         self._wakeup = wakeup
@@ -57,6 +58,17 @@ class Pool:
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started."""
         return self._threads.withdraw() + self._event_loop.withdraw()
+
+    @property
+    def next_deadline(self) -> float:
+        """When to call `enforce_limits` next, in monotonic seconds."""
+        return self._executor.limits.next_deadline
+
+    def enforce_limits(self) -> bool:
+        """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
+        stuck = self._executor.limits.enforce()
+        self.finished.extend(self._executor.stuck(limit, stack) for limit, stack in stuck)
+        return bool(stuck)
 
     def stop(self) -> None:
         """End the runners once they have nothing to run; returns when they are gone."""

@@ -24,7 +24,7 @@ from .control import ControlConnection
 from .maintenance import Chore, Promote, Prune, Recover
 from .options import WorkerOptions
 from .wakeup import Wakeup
-from .worker import ENDED_WELL, STOP, STOP_NOW, Worker
+from .worker import ENDED_WELL, STOP, STOP_NOW, STUCK, Worker
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 """Seconds before a worker is replaced that died again within `SETTLED` of its start."""
@@ -197,7 +197,7 @@ class Supervisor:
         os.close(slot.lifeline)
         slot.pid, slot.lifeline = 0, -1
         ended_well = code == ENDED_WELL
-        cause = "told to stop by another process" if ended_well else _cause(code)
+        cause = CAUSES.get(code) or _cause(code)
         slot.unburied.append((slot.id, cause))
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
         if self._stopping or its_work_is_done:
@@ -245,6 +245,9 @@ class Supervisor:
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
             self._announcer.event(job_recovered, job.task, job=job)
+
+
+CAUSES = {ENDED_WELL: "told to stop by another process", STUCK: "a job was stuck"}
 
 
 def _cause(code: int) -> str:

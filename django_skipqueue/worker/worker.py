@@ -48,6 +48,9 @@ LOCKED_DELAY = 0.05
 ENDED_WELL = 93
 """Exit code of a process that has given back all it held. Not 0: a task may call os._exit(0)."""
 
+STUCK = 94
+"""Exit code of a process that has given back all it held, but for a job that is stuck."""
+
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
 
@@ -83,6 +86,7 @@ class Worker:
         self._last_progress = 0.0
         self._stopping = False
         self._stop_by = float("inf")
+        self._exit_code = ENDED_WELL
 
     def run(self) -> int:
         """Work until told to stop; the exit code of the process."""
@@ -96,7 +100,7 @@ class Worker:
         except Exception as error:
             logs.part_died(self.name, error)
             return 1
-        return ENDED_WELL
+        return self._exit_code
 
     def _announce_start(self) -> None:
         queue_names = list(self.options.queue_names)
@@ -108,12 +112,19 @@ class Worker:
     # One turn of the loop
 
     def _turn(self) -> None:
+        self._enforce_limits()
         now = time.monotonic()
         room = self._room(now)
         if self._pool.finished or self._unsettled or (room and self._next_look <= now):
             self._exchange(room)
         elif self._held and now - self._last_progress > IDLE_HOLD:
             self._give_back_unstarted()
+
+    def _enforce_limits(self) -> None:
+        """Interrupt attempts whose time is over. One that is stuck keeps its thread: the process is replaced."""
+        if self._pool.enforce_limits():
+            self._exit_code = STUCK
+            self._stop()
 
     def _room(self, now: float) -> int:
         """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves."""
@@ -220,7 +231,7 @@ class Worker:
         if self._room(now):
             until = min(until, self._next_look)
         if self._held:
-            until = min(until, now + IDLE_HOLD)
+            until = min(until, now + IDLE_HOLD, self._pool.next_deadline)
         if not self._stopping:
             self._sleep(until - now)
 
@@ -272,14 +283,15 @@ class Worker:
         while self._held and (left := self._stop_by - time.monotonic()) > 0:
             if self._pool.finished or self._unsettled:
                 self._exchange(0)
+            self._enforce_limits()
             if self._held:
-                self._sleep(left)
+                self._sleep(min(left, self._pool.next_deadline - time.monotonic()))
         still_running = self._give_back_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])
         self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
         self._announcer.stop(timeout=5)
-        if not still_running:
+        if not still_running and self._exit_code != STUCK:
             self._pool.stop()
         self._control.close()
 
