@@ -28,10 +28,10 @@ UNKNOWN_TASK_DELAY = 10.0
 class Executor:
     """Runs jobs for one worker. `execute` may be called by several threads at once."""
 
-    def __init__(self, *, worker: str, database: str) -> None:
+    def __init__(self, *, worker: str, database: str, limits: Limits | None = None) -> None:
         self.worker = worker
         self.database = database
-        self.limits = Limits()
+        self.limits = limits or Limits()
 
     def execute(self, job: ClaimedJob) -> Attempt:
         """Run a `def` task in this thread."""
@@ -75,7 +75,7 @@ class Executor:
         task = tasks.get(job.task)
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, task.context(self._context(job)))
+            args.insert(0, task.context(self._context(job), job))
         return task, args, decode(job.kwargs)
 
     def _context(self, job: ClaimedJob) -> JobContext:
@@ -99,7 +99,7 @@ class Executor:
 
     def _judge(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
-            return task.policy.judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+            return task.policy_for(job).judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
         except Exception as broken:  # a backoff of the project's that raises
             entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
             return Outcome("failed", last_error=summary(broken), error=entry)

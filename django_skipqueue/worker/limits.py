@@ -53,10 +53,12 @@ class Limit:
 class Limits:
     """The attempts of one worker that have a time limit.
 
-    `run` and `coroutine` are called in the threads of the attempts, everything else by the control loop.
+    `run` and `coroutine` are called in the threads of the attempts, everything else by the control loop. `on_new` tells
+    the loop to look at `next_deadline` again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_new: Callable[[], object] = lambda: None) -> None:
+        self._on_new = on_new
         self._running: dict[Limit, None] = {}
         self._interrupted: list[Limit] = []
 
@@ -70,6 +72,7 @@ class Limits:
         result, error = None, None
         try:
             self._running[limit] = None
+            self._on_new()
             result = call()
         except BaseException as raised:
             error = raised
@@ -102,6 +105,7 @@ class Limits:
 
         limit = Limit(job, seconds, threading.get_ident(), lambda limit: loop.call_soon_threadsafe(cancel, limit))
         self._running[limit] = None
+        self._on_new()
         try:
             yield
         except asyncio.CancelledError:
@@ -142,7 +146,7 @@ def _raise_in_thread(limit: Limit) -> None:
 
 
 def _forget_exception() -> None:
-    """Drop an exception that was set for this thread and has not been raised yet."""
+    """Drop an exception that was set for this thread and has not been raised yet: the interpreter may be late with it."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
 
 

@@ -28,6 +28,7 @@ from ..signals import (
 from .announcer import Announcer
 from .control import ControlConnection
 from .executor import Executor
+from .limits import Limits
 from .lookahead import LookAhead
 from .options import WorkerOptions
 from .pool import Pool
@@ -73,7 +74,7 @@ class Worker:
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._control = ControlConnection(options.database, who=f"worker {name}")
-        executor = Executor(worker=name, database=options.database)
+        executor = Executor(worker=name, database=options.database, limits=Limits(self._wakeup.call))
         self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup)
         self._announcer = Announcer()
         self._look_ahead = LookAhead()

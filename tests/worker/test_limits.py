@@ -1,0 +1,228 @@
+"""Attempts that take too long are interrupted, and never their neighbours."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_skipqueue.exceptions import InvalidOption, JobTimeout
+from django_skipqueue.models import Job
+from django_skipqueue.records import ClaimedJob
+from django_skipqueue.worker import limits as module
+from django_skipqueue.worker.limits import Limits
+
+from ..app.jobs import add
+from ..app.waiting import wait_until
+from .processes import ManagePy, wait_for_statuses
+
+JOBS = """
+    import asyncio
+    import time
+
+    from django_skipqueue import job
+
+
+    @job(timeout=0.2, max_attempts=1)
+    def sleeps_in_python():
+        while True:
+            time.sleep(0.01)
+
+
+    @job(timeout=0.2, max_attempts=1)
+    def catches_exceptions():
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+
+
+    @job(timeout=0.2, max_attempts=1)
+    def ignores_everything():
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                pass
+
+
+    @job(timeout=0.2, max_attempts=1)
+    async def sleeps_in_coroutine():
+        await asyncio.sleep(3600)
+
+
+    @job(timeout=0.2, max_attempts=2, backoff=lambda attempt: 0)
+    async def cleans_up():
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            raise
+
+
+    @job
+    def neighbour():
+        time.sleep(0.5)
+
+
+    @job
+    async def coroutine_neighbour():
+        await asyncio.sleep(0.5)
+"""
+
+
+def claimed(job_id: int = 1) -> ClaimedJob:
+    """A job as a worker holds it."""
+    return ClaimedJob(job_id, 1, "task", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
+
+
+def busy(seconds: float) -> None:
+    """Run Python code for this long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def keep_enforcing(limits: Limits) -> Callable[[], None]:
+    """Does what the control loop does, in a thread; returns what ends it."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set():
+            limits.enforce()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        over.set()
+        thread.join()
+
+    return end
+
+
+def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
+    limits = Limits()
+    assert limits.run(claimed(), 60, lambda: "done") == "done"
+    assert limits.next_deadline == float("inf")
+
+
+def test_a_call_that_takes_too_long_gets_a_timeout_that_says_how_long() -> None:
+    limits = Limits()
+    end = keep_enforcing(limits)
+    try:
+        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s"):
+            limits.run(claimed(), 0.05, lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
+    finally:
+        end()
+
+
+def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
+    """Calls that end at about their deadline: whoever is first, nothing is left behind for the code after them."""
+    limits = Limits()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    end = keep_enforcing(limits)
+    outcomes = {"in time": 0, "too late": 0}
+    try:
+        for number in range(2_000):
+            try:
+                limits.run(claimed(number), 0.0004, lambda: busy(0.0004))
+            except JobTimeout:
+                outcomes["too late"] += 1
+            else:
+                outcomes["in time"] += 1
+            busy(0.00005)  # where an interruption that came too late would strike
+    finally:
+        end()
+        sys.setswitchinterval(interval)
+    assert limits.enforce() == []
+    assert limits.next_deadline == float("inf")
+    assert min(outcomes.values()) > 0, f"the race was not run: {outcomes}"
+
+
+def test_what_the_call_raises_comes_out() -> None:
+    limits = Limits()
+    with pytest.raises(ZeroDivisionError):
+        limits.run(claimed(), 60, lambda: 1 / 0)
+
+
+def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.05)
+    limits = Limits()
+    may_end = threading.Event()
+
+    def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                time.sleep(0.001)
+            except JobTimeout:
+                continue
+
+    thread = threading.Thread(target=lambda: limits.run(claimed(7), 0.05, stubborn), daemon=True)
+    thread.start()
+    found: list[Any] = []
+    try:
+        wait_until(lambda: found.extend(limits.enforce()) or found, "the call is found to be stuck")
+    finally:
+        may_end.set()
+        thread.join()
+    [(limit, stack)] = found
+    assert limit.job.id == 7
+    assert "stubborn" in stack
+    assert limits.enforce() == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), True, "soon"])
+def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+    with pytest.raises(InvalidOption, match="timeout must be a number of seconds above 0"):
+        add.using(timeout=timeout)
+
+
+@pytest.mark.parametrize("task", ["sleeps_in_python", "catches_exceptions", "sleeps_in_coroutine"])
+def test_an_attempt_that_takes_too_long_fails(task: str, runworker: Callable[..., ManagePy]) -> None:
+    job = Job.objects.enqueue(f"extra.jobs.{task}", max_attempts=1)
+    neighbours = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("neighbour", "coroutine_neighbour")]
+    assert runworker("--drain", jobs=JOBS).wait() == 0
+    job.refresh_from_db()
+    assert (job.status, job.last_error) == ("failed", "JobTimeout: timed out after 0.2 s")
+    assert job.errors[0]["exception"] == "django_skipqueue.exceptions.JobTimeout"
+    assert {(other.status, other.attempts) for other in Job.objects.filter(pk__in=[n.pk for n in neighbours])} == {
+        ("completed", 1)
+    }
+
+
+def test_an_attempt_that_timed_out_is_retried(runworker: Callable[..., ManagePy]) -> None:
+    job = Job.objects.enqueue("extra.jobs.cleans_up", max_attempts=2)
+    assert runworker("--drain", jobs=JOBS).wait() == 0
+    job.refresh_from_db()
+    assert (job.status, job.attempts, len(job.errors)) == ("failed", 2, 2)
+
+
+def test_a_job_may_have_a_time_limit_of_its_own(runworker: Callable[..., ManagePy]) -> None:
+    job = Job.objects.enqueue("extra.jobs.neighbour", max_attempts=1, metadata={"timeout": 0.05})
+    assert runworker("--drain", jobs=JOBS).wait() == 0
+    job.refresh_from_db()
+    assert job.last_error == "JobTimeout: timed out after 0.05 s"
+
+
+def test_using_keeps_the_limit_with_the_job(db: None) -> None:
+    assert add.using(timeout=2.5).defer(1).metadata == {"timeout": 2.5}
+    assert add.defer(1).metadata == {}
+
+
+def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runworker: Callable[..., ManagePy]) -> None:
+    stuck = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
+    neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
+    worker = runworker("-c", "2", jobs=JOBS)
+    worker.wait_for("a job was stuck; starting another")
+    wait_for_statuses(failed=1, completed=3)
+    stuck.refresh_from_db()
+    assert "did not end within 5 s more" in stuck.errors[0]["message"]
+    assert "ignores_everything" in stuck.errors[0]["traceback"]
+    assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}
+    Job.objects.enqueue("extra.jobs.neighbour")
+    wait_for_statuses(failed=1, completed=4)  # the replacement works
