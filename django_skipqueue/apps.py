@@ -1,7 +1,12 @@
 """The app: finds every task at start, and registers the system checks."""
 
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
 from django.apps import AppConfig
-from django.utils.module_loading import autodiscover_modules
+from django.conf import settings
+from django.utils.module_loading import autodiscover_modules, import_string
 from django.utils.translation import gettext_lazy as _
 
 
@@ -13,8 +18,19 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import each installed app's `jobs` module, so that its tasks are registered."""
+        """Import each installed app's `jobs` module, and its `tasks` if we are Django's task backend: all register."""
         from . import checks
 
         checks.register_all()
         autodiscover_modules("jobs")
+        for backend in _task_backends():
+            if hasattr(backend, "discover_tasks"):  # it is ours: asked like this, since nothing imports a surface
+                backend.discover_tasks()
+
+
+def _task_backends() -> Iterator[Any]:
+    """The classes that Django's `TASKS` setting names. What is wrong there, Django's own checks say."""
+    configured = getattr(settings, "TASKS", None) or {}
+    for path in {params["BACKEND"] for params in configured.values() if "BACKEND" in params}:
+        with suppress(ImportError):
+            yield import_string(path)

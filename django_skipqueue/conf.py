@@ -91,7 +91,7 @@ def problems() -> Iterator[str]:
     for key, value in given.items():
         name = key.lower() if isinstance(key, str) and key.isupper() else None
         if name not in hints:
-            yield f"SKIPQUEUE has no key {key!r}.{_did_you_mean(str(key).upper(), [known.upper() for known in hints])}"
+            yield f"SKIPQUEUE has no key {key!r}.{did_you_mean(str(key).upper(), [known.upper() for known in hints])}"
         elif name == "retention":
             yield from _retention_problems(value)
         elif not _fits(value, hints[name]):
@@ -110,7 +110,7 @@ def _retention_problems(value: object) -> Iterator[str]:
         if status not in DEFAULTS.retention:
             yield (
                 f"SKIPQUEUE['RETENTION'] has no status {status!r}: the finished ones are "
-                f"{', '.join(DEFAULTS.retention)}.{_did_you_mean(str(status), list(DEFAULTS.retention))}"
+                f"{', '.join(DEFAULTS.retention)}.{did_you_mean(str(status), list(DEFAULTS.retention))}"
             )
         elif not _is_retention(kept):
             yield f"SKIPQUEUE['RETENTION'][{status!r}] must be a timedelta, seconds (0 or more) or None, not {kept!r}."
@@ -138,7 +138,8 @@ def _describe(kind: type) -> str:
     return {float: "a number of seconds above 0", int: "a whole number above 0", str: "a text"}.get(kind, kind.__name__)
 
 
-def _did_you_mean(name: str, known: list[str]) -> str:
+def did_you_mean(name: str, known: list[str]) -> str:
+    """The end of a sentence about a name that is none of `known`."""
     close = difflib.get_close_matches(name, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" It knows {', '.join(sorted(known))}."
 

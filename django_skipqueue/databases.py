@@ -24,6 +24,7 @@ def tidy() -> None:
             connection.savepoint_ids.clear()
             connection.atomic_blocks.clear()
             connection.needs_rollback = False
+            connection.closed_in_transaction = False
             connection.close()
         connection.close_if_unusable_or_obsolete()
 

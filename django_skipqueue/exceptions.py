@@ -41,5 +41,13 @@ class JobTimeout(BaseException):
         super().__init__(message or self.__doc__)
 
 
+class WorkerDied(SkipQueueError):
+    """The worker process ended while it ran the job, or was not heard of within its lease."""
+
+
+class RecordedError(SkipQueueError):
+    """An error of another thread or process, told again; its text is the traceback that was recorded there."""
+
+
 class QueueUnavailable(SkipQueueError):
     """The queue's database cannot be used."""

@@ -68,3 +68,5 @@ class RecoveredJob(NamedTuple):
     """What it is now: queued, or failed where no attempts are left."""
     locked_by: str
     locked_at: datetime
+    metadata: str
+    """A JSON object, not yet decoded."""

@@ -7,40 +7,74 @@ about an outcome are sent after the outcome has been committed.
 
 import contextlib
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 from django.dispatch import Signal
 
 logger = logging.getLogger("django_skipqueue")
 
-job_deferred = Signal()
+
+class Event(Signal):
+    """A signal whose senders are names. A receiver may be connected for one task: `sender=send_receipt`, or its name.
+
+    Django compares senders by identity, and two equal texts need not be the same object; so a sender is replaced by the
+    one object that stands for its name.
+    """
+
+    _senders: ClassVar[dict[str, str]] = {}
+
+    def connect(self, receiver: Any, sender: Any = None, weak: bool = True, dispatch_uid: Any = None) -> None:
+        """See Django."""
+        if sender is not None:
+            name = getattr(sender, "name", sender)
+            sender = self._senders.setdefault(name, name)
+        super().connect(receiver, sender, weak, dispatch_uid)
+
+    def disconnect(self, receiver: Any = None, sender: Any = None, dispatch_uid: Any = None) -> bool:
+        """See Django."""
+        return bool(super().disconnect(receiver, self._known(sender), dispatch_uid))
+
+    def has_listeners(self, sender: Any = None) -> bool:
+        """See Django."""
+        return bool(self.receivers) and super().has_listeners(self._known(sender))
+
+    def send_robust(self, sender: Any, **named: Any) -> list[tuple[Any, Any]]:
+        """See Django."""
+        return super().send_robust(self._known(sender), **named)
+
+    def _known(self, sender: Any) -> Any:
+        name = getattr(sender, "name", sender)
+        return self._senders.get(name, name)
+
+
+job_deferred = Event()
 """Jobs were inserted; workers see them once the caller's transaction commits. Carries `queue_name`, `job_ids`."""
 
-job_started = Signal()
+job_started = Event()
 """An attempt begins. Sent in the thread that runs it. Carries `job` (a `ClaimedJob`), `worker` (its name)."""
 
-job_completed = Signal()
+job_completed = Event()
 """The task returned. Carries `attempt` (an `Attempt`)."""
 
-job_retrying = Signal()
+job_retrying = Event()
 """The attempt failed, or asked for it, and the job will run again. Carries `attempt` (an `Attempt`)."""
 
-job_failed = Signal()
+job_failed = Event()
 """The last attempt failed. Carries `attempt` (an `Attempt`)."""
 
-job_discarded = Signal()
+job_discarded = Event()
 """The task raised `Discard`, or one of its `discard_on` errors. Carries `attempt` (an `Attempt`)."""
 
-job_recovered = Signal()
+job_recovered = Event()
 """A job was taken back from a worker that is gone. Carries `job` (a `RecoveredJob`)."""
 
-lease_lost = Signal()
+lease_lost = Event()
 """An outcome came too late: somebody took the job from its worker meanwhile. Carries `attempt` (an `Attempt`)."""
 
-worker_started = Signal()
+worker_started = Event()
 """A worker process is about to claim its first job. Carries `worker_id`, `queue_names`, `concurrency`."""
 
-worker_stopped = Signal()
+worker_stopped = Event()
 """A worker process has given back what it held and is about to exit. Carries `worker_id`, `jobs_done`."""
 
 

@@ -170,9 +170,8 @@ SET status = CASE
     last_error = COALESCE(outcome.last_error, job.last_error),
     errors = CASE
         WHEN outcome.error IS NULL THEN job.errors
-        WHEN jsonb_array_length(job.errors) < 10
-            THEN job.errors || (outcome.error || jsonb_build_object('at', statement_timestamp()))
-        ELSE (job.errors - 0) || (outcome.error || jsonb_build_object('at', statement_timestamp()))
+        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+            || (outcome.error || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by))
     END,
     metadata = CASE WHEN outcome.metadata IS NULL THEN job.metadata ELSE job.metadata || outcome.metadata END
 FROM json_to_recordset(%(outcomes)s::json) AS outcome (
@@ -295,18 +294,19 @@ recovered AS (
                     (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by),
                     job.locked_by
                 ),
+                'worker_id', job.locked_by,
                 'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
-                'exception', 'WorkerDied',
+                'exception', 'django_skipqueue.exceptions.WorkerDied',
                 'message', %(reason)s,
                 'traceback', '',
                 'at', statement_timestamp()
             )
     WHERE job.id = ANY (ARRAY (SELECT id FROM lost))
-    RETURNING job.id, job.task, job.queue_name, job.attempts, job.status
+    RETURNING job.id, job.task, job.queue_name, job.attempts, job.status, job.metadata
 )
 SELECT
     recovered.id, recovered.task, recovered.queue_name, recovered.attempts, recovered.status, lost.locked_by,
-    lost.locked_at
+    lost.locked_at, recovered.metadata::text
 FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 """

@@ -20,7 +20,7 @@ from .context import JobContext
 from .exceptions import DuplicateTask, InvalidArguments, InvalidOption, InvalidTask, UnknownTask
 from .outcomes import RetryPolicy
 from .payload import encode
-from .records import Call
+from .records import Call, ClaimedJob
 
 if TYPE_CHECKING:
     from .managers import JobQuerySet
@@ -159,9 +159,15 @@ class Task(Generic[P, R]):
         other.options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
         return other
 
-    def context(self, context: JobContext) -> Any:
+    # What the executor asks of a task; a surface that brings tasks of its own may answer in its own way.
+
+    def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """What a task with `takes_context` gets as its first argument."""
         return context
+
+    def policy_for(self, job: ClaimedJob) -> RetryPolicy:
+        """What is done about an exception of this job's."""
+        return self.policy
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], position: int | None = None) -> "Call":
         """Check one call against the signature and as JSON."""

@@ -146,7 +146,7 @@ def _raise_in_thread(limit: Limit) -> None:
 
 
 def _forget_exception() -> None:
-    """Drop an exception that was set for this thread and has not been raised yet: the interpreter may be late with it."""
+    """Drop an exception that was set for this thread and not raised yet: the interpreter may be late with it."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
 
 

@@ -192,10 +192,13 @@ class EventLoopRunner:
 
     async def _execute(self, job: ClaimedJob) -> None:
         attempt = await self._executor.execute_async(job)
+        # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
+        # so it is done after an error, and when there is nothing else to do.
         if attempt.outcome.error is not None:
-            # Its queries ran in the thread that asgiref keeps for them; a connection that broke is closed there.
             await sync_to_async(databases.tidy)()
         self._finish(attempt)
+        if not self._waiting and len(self._running) == 1:
+            await sync_to_async(databases.tidy)()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)

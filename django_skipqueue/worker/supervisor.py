@@ -74,6 +74,7 @@ class Supervisor:
         ]
         self._signals: list[int] = []
         self._kill_at = float("inf")
+        self._bury_by = float("inf")
         self._stopping = False
 
     def run(self) -> None:
@@ -111,7 +112,10 @@ class Supervisor:
         ]
 
     def _working(self) -> bool:
-        return any(slot.pid or slot.unburied or slot.start_at < float("inf") for slot in self._slots)
+        if any(slot.pid or slot.start_at < float("inf") for slot in self._slots):
+            return True
+        # Without a database the dead cannot be buried: other supervisors recover their jobs after the lease.
+        return any(slot.unburied for slot in self._slots) and time.monotonic() < self._bury_by
 
     # Signals
 
@@ -134,6 +138,7 @@ class Supervisor:
         """Tell the workers by their lifelines: a terminal or an init system may double a signal, but not that."""
         self._stopping = True
         self._kill_at = min(self._kill_at, kill_at)
+        self._bury_by = self._kill_at if command == STOP else time.monotonic() + 1
         for slot in self._slots:
             slot.start_at = float("inf")
             if slot.pid:
@@ -237,10 +242,10 @@ class Supervisor:
     def _until_next(self) -> float:
         """Seconds until something is to be done, if no signal comes first."""
         if self._control.retry_in:
-            return self._control.retry_in
+            return max(0.0, min(self._control.retry_in, self._bury_by - time.monotonic()))
         due = [chore.due_at for chore in self._chores]
         starts = [slot.start_at for slot in self._slots if not slot.pid]
-        return max(0.0, min([self._kill_at, *due, *starts]) - time.monotonic())
+        return max(0.0, min([self._kill_at, self._bury_by, *due, *starts]) - time.monotonic())
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:

@@ -116,7 +116,8 @@ class Worker:
         self._enforce_limits()
         now = time.monotonic()
         room = self._room(now)
-        if self._pool.finished or self._unsettled or (room and self._next_look <= now):
+        look = room > 0 and self._next_look <= now
+        if self._pool.finished or self._unsettled or look or self._next_stray_check <= now:
             self._exchange(room)
         elif self._held and now - self._last_progress > IDLE_HOLD:
             self._give_back_unstarted()
@@ -228,7 +229,7 @@ class Worker:
     def _wait(self) -> None:
         """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
         now = time.monotonic()
-        until = now + self.options.poll_interval
+        until = min(now + self.options.poll_interval, self._next_stray_check)
         if self._room(now):
             until = min(until, self._next_look)
         if self._held:
@@ -328,8 +329,12 @@ class Worker:
         self._next_look = 0.0
         self._stray_checks = [now, now + self.options.lease]
 
+    @property
+    def _next_stray_check(self) -> float:
+        return self._stray_checks[0] if self._stray_checks else float("inf")
+
     def _release_strays(self, now: float) -> None:
-        if self._stray_checks and self._stray_checks[0] <= now:
+        if self._next_stray_check <= now:
             strays = self._jobs.release_strays(self.id, known=[job.id for job in self._held.values()])
             self._stray_checks.pop(0)
             if strays:

@@ -36,7 +36,7 @@ class Command(BaseCommand):
         add = _Options(parser)
         settings = conf.load_or_default()
         add("-q", "--queues", help="queues to serve, separated by commas, in this order; default: all that have jobs")
-        add("-c", "--concurrency", type=_at_least(1), default=4, help="jobs that one process runs at once")
+        add("-c", "--concurrency", type=_at_least(1), default=4, help="threads of one process, and as many coroutines")
         add("--processes", type=_at_least(1), default=1, help="worker processes")
         add.flag("--drain", help="stop when nothing is runnable")
         add("--max-jobs", type=_at_least(1), help="stop each process after this many jobs")
