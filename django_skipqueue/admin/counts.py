@@ -1,8 +1,8 @@
-"""Counts that stop: nobody needs to know whether it is 1,204,817 jobs or 1,204,818, and finding out reads all of them."""
+"""Counts that stop: whether it is 1,204,817 jobs or 1,204,818 helps nobody, and finding out reads all of them."""
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -57,9 +57,9 @@ class CappedPaginator(JobPaginator):
     @cached_property
     def total(self) -> Count:
         """How many jobs the list has."""
-        return Count.of(self.object_list)  # type: ignore[arg-type]  # a query set, always
+        return Count.of(cast("QuerySet[Job]", self.object_list))
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # Django caches it; `total` does here
+    def count(self) -> int:  # Django caches it; here `total` does
         """How many jobs can be paged through."""
         return self.total.shown

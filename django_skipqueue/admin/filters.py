@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -93,7 +93,7 @@ class TaskFilter(NameFilter):
 
 
 class TimeFilter(admin.SimpleListFilter):
-    """By time: of finished jobs when they finished, which is indexed; of running ones when they started; else when enqueued."""
+    """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
 
     parameter_name = "time"
     title = _("time")

@@ -1,7 +1,7 @@
 """In which order jobs are listed: for each status the one in which an index keeps them.
 
-Invariant: the first page of every list is the front of an index; nothing is sorted, whatever the table's size. What no index can
-find (a task, an argument) is looked for among the first `LOOK` jobs of a list, and the page says so.
+Invariant: the first page of every list is the front of an index; nothing is sorted, whatever the table's size. What no
+index can find (a task, an argument) is looked for among the first `LOOK` jobs of a list, and the page says so.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,12 @@ from django.utils.translation import gettext_lazy as _
 
 from ..managers import JobQuerySet
 from ..models import Job, Status
+from .counts import Count
 
-Key: TypeAlias = F | Func
+Key: TypeAlias = "F | Func[Any]"
 
 LOOK = 50_000
-"""How many jobs of a list are looked at for what no index can find: more than a person pages through, 50 ms for PostgreSQL."""
+"""How many jobs of a list are looked at for what no index can find: for PostgreSQL some 20 ms, at worst 60."""
 
 MINUS_PRIORITY = Func(F("priority"), template="(-%(expressions)s)", output_field=SmallIntegerField())
 """As the claim index spells it; Django's own `-F("priority")` is another expression to PostgreSQL."""
@@ -56,7 +57,7 @@ FINISHED = Order((F("finished_at"),), True, _("last finished first"))
 
 ORDERS: Mapping[str, Order] = {
     Status.SCHEDULED: Order((F("run_after"),), False, _("next due first")),
-    Status.QUEUED: Order((F("queue_name"), MINUS_PRIORITY, F("run_after")), False, _("by queue, next to be claimed first")),
+    Status.QUEUED: Order((F("queue_name"), MINUS_PRIORITY, F("run_after")), False, _("by queue, next claimed first")),
     Status.RUNNING: Order((F("locked_at"),), True, _("last claimed first")),
     Status.COMPLETED: FINISHED,
     Status.FAILED: FINISHED,
@@ -91,8 +92,14 @@ class Indexed:
             jobs = jobs.filter(queue_name=self.queue_name)
         return jobs.order_by(*self.order.by())
 
+    def count(self) -> Count:
+        """How many these are."""
+        return Count.of(self._by_keys())
+
     def edge(self) -> tuple[Any, ...] | None:
         """The keys of the last of the first `LOOK` jobs; `None` where there are not more than that."""
-        keys = self.order.keys
-        by_keys = self.order.by()[: len(keys)]  # without the id, so that most indexes answer alone
-        return self.jobs().order_by(*by_keys).values_list(*keys)[LOOK : LOOK + 1].first()
+        return self._by_keys().values_list(*self.order.keys)[LOOK : LOOK + 1].first()
+
+    def _by_keys(self) -> JobQuerySet:
+        """In order but for the id, so that most indexes answer without the table."""
+        return self.jobs().order_by(*self.order.by()[: len(self.order.keys)])

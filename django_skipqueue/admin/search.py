@@ -7,18 +7,18 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from inspect import Parameter
 from typing import Any
 
 from django.db.models import Q
 from django.utils.text import smart_split, unescape_string_literal
 
-from ..payload import clean
-from ..tasks import tasks
+from .. import tasks as registered
+from ..exceptions import InvalidArguments
+from ..payload import clean, encode
+from .parameters import names_of
 
 ID = re.compile(r"#?([0-9]{1,18})", re.ASCII)
 ARGUMENT = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<value>.+)", re.DOTALL)
-POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ def _has_argument(name: str, text: str) -> Q:
     condition = Q()
     for value in _values(text):
         condition |= Q(kwargs__contains={name: value})
-        for task in tasks:
-            parameter = task.signature.parameters.get(name)
-            if parameter is not None and parameter.kind in POSITIONAL:
-                place = list(task.signature.parameters).index(name)
-                condition |= Q(task=task.name, **{f"args__{place}": value})
+        for task in registered.tasks:
+            places = names_of(task)
+            if name in places:
+                condition |= Q(task=task.name, **{f"args__{places.index(name)}": value})
     return condition
 
 
 def _values(text: str) -> list[Any]:
-    """What the typed text can mean: `42` the number or the text, `true` the boolean or the text, `"42"` the text alone."""
+    """What the typed text can mean: `42` the number or the text, `"42"` the text alone."""
     try:
-        value = json.loads(text, parse_constant=str)
-    except ValueError:
+        value = json.loads(text)
+        encode("The value", value)
+    except (ValueError, RecursionError, InvalidArguments):  # no JSON, or none that a job could carry
         return [_unquoted(text)]
     return [value] if isinstance(value, str) else [value, text]
 

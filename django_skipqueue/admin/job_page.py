@@ -1,0 +1,123 @@
+"""The page of one job: what it is, when it was what, with which arguments, and what became of each attempt."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext
+
+from ..models import Job, Status, Worker
+from ..payload import clean
+from .attempts import Attempt, attempts_of
+from .durations import distance, span
+from .parameters import named
+
+WAITING = frozenset({Status.SCHEDULED, Status.QUEUED})
+
+JSON_LIMIT = 20_000
+"""Characters. An argument may be megabytes long; a page should not."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One entry of the job's timeline."""
+
+    label: str
+    at: datetime
+    distance: str
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """One job as its page shows it; `now` is the database's time."""
+
+    job: Job
+    now: datetime
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """Each argument's name, or its place, and its value as JSON."""
+        passed = [*named(self.job.task, self.job.args), *self.job.kwargs.items()]
+        return [(name, pretty(value)) for name, value in passed]
+
+    @property
+    def result(self) -> str | None:
+        """What the task returned, as JSON; `None` unless it has returned."""
+        return pretty(self.job.result) if self.job.status == Status.COMPLETED else None
+
+    @property
+    def reason(self) -> str:
+        """Why the job was discarded, unless an attempt says so."""
+        errors = self.job.errors
+        last = errors[-1] if errors and isinstance(errors[-1], dict) else {}
+        told = self.job.status == Status.DISCARDED and self.job.last_error != last.get("message")
+        return self.job.last_error if told else ""
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        """The newest first."""
+        held_by = self.worker_name
+        return [
+            replace(attempt, worker=held_by) if attempt.worker == self.job.locked_by else attempt
+            for attempt in attempts_of(self.job)
+        ]
+
+    @property
+    def missing_attempts(self) -> int:
+        """How many earlier attempts the row has not kept."""
+        numbers = [attempt.number for attempt in self.attempts if attempt.number]
+        return max(min(numbers) - 1, 0) if numbers else 0
+
+    @cached_property
+    def worker_name(self) -> str:
+        """The process that holds or held the job: its name while its row is there, then its id."""
+        try:
+            worker = Worker.objects.filter(pk=UUID(self.job.locked_by)).first()
+        except ValueError:  # a hand-written loop calls itself what it likes
+            return self.job.locked_by
+        return worker.name if worker else self.job.locked_by
+
+    @property
+    def timeline(self) -> list[Moment]:
+        """When the job was what, in order."""
+        moments = sorted(self._moments(), key=itemgetter(1))
+        return [Moment(label, at, distance(at, self.now)) for label, at in moments]
+
+    @property
+    def waited(self) -> str:
+        """How long the job was due before its last attempt began."""
+        started = self.job.started_at
+        return span(started - self.job.run_after) if started and started >= self.job.run_after else ""
+
+    @property
+    def ran(self) -> str:
+        """How long the last attempt took, or has taken so far."""
+        started = self.job.started_at
+        if started is None or self.job.status not in (Status.RUNNING, Status.COMPLETED):
+            return ""
+        return span((self.job.finished_at or self.now) - started)
+
+    @property
+    def metadata(self) -> str:
+        """What else was kept with the job."""
+        return pretty(self.job.metadata) if self.job.metadata else ""
+
+    def _moments(self) -> Iterator[tuple[str, datetime]]:
+        job = self.job
+        yield gettext("enqueued"), job.enqueued_at
+        if job.run_after > job.enqueued_at:
+            yield gettext("due"), job.run_after
+        if job.started_at:
+            yield gettext("last started") if job.status in WAITING else gettext("started"), job.started_at
+        if job.finished_at:
+            yield job.get_status_display(), job.finished_at
+
+
+def pretty(value: Any) -> str:
+    """JSON to read; a long one is cut in the middle."""
+    return clean(json.dumps(value, indent=2, ensure_ascii=False), JSON_LIMIT)

@@ -1,0 +1,139 @@
+"""What can be done with one job, by a button on its page: retry, discard, run again as a new job.
+
+Invariant: the verbs of the queue decide. A status read before says only which buttons to show; what has changed
+meanwhile is refused, and told.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from django.db.models import TextField
+from django.db.models.functions import Cast
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ..models import ALIVE, FINISHED, Job, Status
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a verb."""
+
+    message: str
+    show: int
+    """The id of the job to look at next."""
+    changes: tuple[tuple[int, str, str], ...] = ()
+    """For the log: id and name of each job that was changed, and how."""
+
+
+class Verb(ABC):
+    """One button."""
+
+    name: ClassVar[str]
+    label: ClassVar[str | Promise]
+    hint: ClassVar[str | Promise]
+    statuses: ClassVar[frozenset[str]]
+
+    def fits(self, job: Job) -> bool:
+        """Whether the job's status allows it."""
+        return job.status in self.statuses
+
+    @abstractmethod
+    def apply(self, job: Job, user: str) -> Answer:
+        """Do it, if the job still allows it, in the name of `user`."""
+
+    def refused(self, job: Job) -> Answer:
+        """Why nothing was done, by what the job is now."""
+        now = Job.objects.filter(pk=job.pk).first()
+        if now is None:
+            return Answer(gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}, job.pk)
+        values = {"id": job.pk, "status": now.get_status_display(), "verb": self.label}
+        if not self.fits(now):
+            return Answer(gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values, job.pk)
+        holder = Job.objects.filter(unique_key=job.unique_key, status__in=ALIVE).first() if job.unique_key else None
+        if holder is not None:
+            return Answer(_key_is_held(job, holder), job.pk)
+        return Answer(gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values, job.pk)
+
+
+class RetryJob(Verb):
+    """Put the job back into its queue."""
+
+    name = "retry"
+    label = _("Retry")
+    hint = _("Put this job back into its queue, with all its attempts before it.")
+    statuses = frozenset({Status.FAILED, Status.DISCARDED})
+
+    def apply(self, job: Job, user: str) -> Answer:
+        """Retry."""
+        if not job.retry():
+            return self.refused(job)
+        message = gettext("Job %(id)s is back in the queue “%(queue)s”.") % {"id": job.pk, "queue": job.queue_name}
+        return Answer(message, job.pk, ((job.pk, str(job), gettext("Retried.")),))
+
+
+class DiscardJob(Verb):
+    """Finish the job without running it."""
+
+    name = "discard"
+    label = _("Discard")
+    hint = _("Finish this job without running it. It can be retried later.")
+    statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
+
+    def apply(self, job: Job, user: str) -> Answer:
+        """Discard."""
+        if not job.discard(reason=f"Discarded by {user}."):
+            return self.refused(job)
+        message = gettext("Job %(id)s is discarded.") % {"id": job.pk}
+        return Answer(message, job.pk, ((job.pk, str(job), gettext("Discarded.")),))
+
+
+class RunJobAgain(Verb):
+    """Enqueue a copy: same task, arguments, queue, priority, attempts and unique key."""
+
+    name = "run_again"
+    label = _("Run again as a new job")
+    hint = _("Leave this job as it is, and enqueue a copy of it.")
+    statuses = frozenset(FINISHED)
+
+    def apply(self, job: Job, user: str) -> Answer:
+        """Copy the row's JSON texts as they are. The key goes with them: a second run must not break its promise."""
+        if not self.fits(job):
+            return self.refused(job)
+        args, kwargs = (Cast(name, TextField()) for name in ("args", "kwargs"))
+        texts = Job.objects.filter(pk=job.pk).values_list(args, kwargs).first()
+        if texts is None:
+            return self.refused(job)
+        copy = Job.objects.enqueue(
+            job.task,
+            args=texts[0],
+            kwargs=texts[1],
+            queue_name=job.queue_name,
+            priority=job.priority,
+            max_attempts=job.max_attempts,
+            unique_key=job.unique_key,
+        )
+        if not copy.created:
+            return Answer(_key_is_held(job, copy), job.pk)
+        values = {"id": job.pk, "copy": copy.pk}
+        return Answer(
+            gettext("This is job %(copy)s, a copy of job %(id)s.") % values,
+            copy.pk,
+            (
+                (job.pk, str(job), gettext("Run again as job %(copy)s.") % values),
+                (copy.pk, str(copy), gettext("Copied from job %(id)s.") % values),
+            ),
+        )
+
+
+VERBS: tuple[Verb, ...] = (RetryJob(), DiscardJob(), RunJobAgain())
+
+
+def _key_is_held(job: Job, holder: Job) -> str:
+    return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
+        "key": job.unique_key,
+        "id": holder.pk,
+        "status": holder.get_status_display(),
+    }

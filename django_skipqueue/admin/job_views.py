@@ -1,0 +1,127 @@
+"""The pages about one job, the buttons on it, and the question before an action.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and what was changed is logged.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import helpers
+from django.core.exceptions import PermissionDenied
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+
+from ..models import Job
+from . import history
+from .actions import Action, Delete
+from .job_page import JobPage
+from .job_verbs import VERBS, Verb
+from .permissions import JobPermissions
+from .selection import Selection
+
+
+class JobViews(JobPermissions):
+    """What stands at the addresses of one job."""
+
+    def get_urls(self) -> list[URLPattern]:
+        """Django's pages, and one for each button."""
+        return [
+            path(
+                f"<int:job_id>/{verb.name.replace('_', '-')}/",
+                self.admin_site.admin_view(self._view_of(verb)),
+                name=f"django_skipqueue_job_{verb.name}",
+            )
+            for verb in VERBS
+        ] + super().get_urls()
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show a job. There is nothing to be posted here."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if object_id.isdecimal() else None
+        if job is None:
+            return self._gone(request, object_id)
+        context = self._context(request, job, title=str(job)) | {
+            "page": JobPage(job, job.now),
+            "verbs": self._verbs_for(request, job),
+            "history": self._address("history", job.pk),
+            "delete": self._address("delete", job.pk) if self.has_delete_permission(request, job) else "",
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context | (extra_context or {}))
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Ask whether to delete one job. The answer goes to the list's action: jobs are deleted in one way only."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_delete_permission(request):
+            raise PermissionDenied
+        selection = Selection.by_hand([object_id])
+        if not selection.jobs.exists():
+            return self._gone(request, object_id)
+        return self.ask(request, Delete(), selection, target=self._address("changelist"))
+
+    def ask(self, request: HttpRequest, action: Action, selection: Selection, target: str = "") -> HttpResponse:
+        """Ask whether to do it; the answer is posted to `target`, or to where the question was."""
+        count = selection.count()
+        context = self._context(request, action.order(count), title=f"{action.order(count)}?") | {
+            "action": action,
+            "count": count,
+            "sample": selection.sample(),
+            "selection": selection,
+            "refused": action.refused(selection),
+            "target": target,
+            "back": target or request.get_full_path(),
+            "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
+        """What Django's templates want; `subject` ends the breadcrumbs."""
+        return {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "original": subject,
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+        }
+
+    def _verbs_for(self, request: HttpRequest, job: Job) -> list[tuple[Verb, str]]:
+        """The buttons that the job's status and the user's permissions allow, and where each is posted."""
+        allowed = (verb for verb in VERBS if verb.fits(job) and self.may(request, verb.name))
+        return [(verb, self._address(verb.name, job.pk)) for verb in allowed]
+
+    def _view_of(self, verb: Verb) -> Callable[..., HttpResponse]:
+        def view(request: HttpRequest, job_id: int) -> HttpResponse:
+            if request.method != "POST":
+                return HttpResponseNotAllowed(["POST"])
+            if not self.may(request, verb.name):
+                raise PermissionDenied
+            job = Job.objects.filter(pk=job_id).first()
+            if job is None:
+                return self._gone(request, str(job_id))
+            answer = verb.apply(job, request.user.get_username())
+            for pk, name, message in answer.changes:
+                history.record(request, {pk: name}, message)
+            self.message_user(request, answer.message, messages.SUCCESS if answer.changes else messages.WARNING)
+            return HttpResponseRedirect(self._address("change", answer.show))
+
+        return view
+
+    def _address(self, name: str, *args: Any) -> str:
+        return reverse(f"admin:django_skipqueue_job_{name}", args=args, current_app=self.admin_site.name)
+
+    def _gone(self, request: HttpRequest, job_id: str) -> HttpResponse:
+        message = gettext("There is no job %(id)s. It may have been deleted.") % {"id": job_id}
+        self.message_user(request, message, messages.WARNING)
+        return HttpResponseRedirect(self._address("changelist"))

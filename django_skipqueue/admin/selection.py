@@ -1,0 +1,57 @@
+"""The jobs an action is for: some chosen by hand, or all that match a list."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from ..managers import BATCH
+from ..models import Job
+from .counts import CAP, Count
+
+LARGEST_ID = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Read in batches by id, so that no transaction and no list in memory grows with the number of jobs."""
+
+    jobs: QuerySet[Job]
+    ids: tuple[int, ...] | None
+    """Those chosen by hand, also where they match the list no longer; `None`: all that match."""
+
+    @classmethod
+    def by_hand(cls, chosen: Iterable[str]) -> "Selection":
+        """The jobs with these ids, as a browser sent them."""
+        ids = {int(each) for each in chosen if each.isdecimal() and int(each) <= LARGEST_ID}
+        return cls(Job.objects.filter(pk__in=ids).order_by("pk"), tuple(sorted(ids)))
+
+    @classmethod
+    def all_matching(cls, jobs: QuerySet[Job]) -> "Selection":
+        """All jobs of a list."""
+        return cls(jobs, None)
+
+    def statuses(self) -> Counter[str]:
+        """How many jobs there are in each status, among the first ones that a count counts."""
+        return Counter(self.jobs.values_list("status", flat=True)[: CAP + 1])
+
+    def count(self) -> Count:
+        """How many jobs there are."""
+        return Count.of(self.jobs)
+
+    def sample(self) -> list[Job]:
+        """A few of the jobs, to be recognized."""
+        return list(self.jobs.only("pk", "task", "status")[:5])
+
+    def batches(self) -> Iterator[list[int]]:
+        """The ids, ascending, up to the newest there was at the beginning: new jobs never prolong it."""
+        if self.ids is not None:
+            yield from (list(self.ids[start : start + BATCH]) for start in range(0, len(self.ids), BATCH))
+            return
+        newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+        after = 0
+        by_id = self.jobs.order_by("pk").filter(pk__lte=newest).values_list("pk", flat=True)
+        while ids := list(by_id.filter(pk__gt=after)[:BATCH]):
+            yield ids
+            after = ids[-1]

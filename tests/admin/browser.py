@@ -1,0 +1,114 @@
+"""A real Chromium for the tests of the admin.
+
+Without one those tests are skipped, for one reason that names it; with SKIPQUEUE_REQUIRE_BROWSER=1 they fail instead.
+Each test has a Chromium of its own: Playwright's event loop runs in the thread of the tests, and must be gone before
+Django cleans up the database, or the next test of another module begins.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+POLICY = "default-src 'self'"
+
+
+class ContentSecurityPolicy:
+    """Middleware: forbids whatever does not come from a file of this server."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Answer as ever, under the policy."""
+        response = self.get_response(request)
+        response.headers["Content-Security-Policy"] = POLICY
+        return response
+
+
+class Complaints(list[str]):
+    """What a page complains about: violations of the policy, scripts that fail, files that are not there."""
+
+    def listen_to(self, page: Page) -> None:
+        """Collect from this page."""
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.append(str(error)))
+        page.on("dialog", lambda dialog: (self.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and "favicon" not in message.location.get("url", ""):
+            self.append(f"{message.text} ({message.location.get('url')})")
+
+
+@pytest.fixture
+def chromium(server: str) -> Iterator[Browser]:
+    """A running Chromium; started after the server, so that it ends before it."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        reason = f"there is no Chromium ({', '.join(NAMES)}) for the browser tests"
+        if os.environ.get("SKIPQUEUE_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> Complaints:
+    """What the pages of this test have complained about."""
+    return Complaints()
+
+
+@pytest.fixture
+def server(transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the admin, served under the policy."""
+    from pytest_django.live_server_helper import LiveServer
+
+    # With Playwright's loop in this thread, the test's own queries look like blocking calls of an async program.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    settings.ALLOWED_HOSTS = ["localhost"]
+    settings.MIDDLEWARE = [f"{__name__}.ContentSecurityPolicy", *settings.MIDDLEWARE]
+    live = LiveServer("localhost")
+    yield f"{live.url}/admin/"
+    live.stop()
+
+
+@pytest.fixture
+def open_admin(chromium: Browser, server: str, complaints: Complaints, client: Any) -> Iterator[Callable[..., Page]]:
+    """Opens a page of the admin as this user, in a window of its own; options are the window's."""
+    contexts = []
+
+    def make(user: Any, address: str = "", **options: Any) -> Page:
+        client.force_login(user)
+        context = chromium.new_context(**options)
+        contexts.append(context)
+        context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": server}])
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        complaints.listen_to(page)
+        page.goto(server + address)
+        return page
+
+    yield make
+    for context in contexts:
+        try:
+            context.close()
+        except Error:  # a browser that has died has failed the test already
+            break

@@ -1,0 +1,46 @@
+"""What the tests of the admin share: people with permissions, and the addresses of pages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fixtures)
+
+LIST = "/admin/django_skipqueue/job/"
+WORKERS = "/admin/django_skipqueue/worker/"
+
+
+def page(name: str, job_id: int) -> str:
+    """The address of a page of one job: change, retry, discard, run_again, delete, history."""
+    return reverse(f"admin:django_skipqueue_job_{name}", args=[job_id])
+
+
+@pytest.fixture
+def log_in(db: None) -> Callable[..., Client]:
+    """Makes a browser of somebody with these permissions on jobs, and on workers `view_worker`; `*`: all there are."""
+
+    def make(*codenames: str) -> Client:
+        user = User.objects.create_user("ann", password="secret", is_staff=True, is_superuser="*" in codenames)
+        known = Permission.objects.filter(content_type__app_label="django_skipqueue", codename__in=codenames)
+        assert "*" in codenames or known.count() == len(codenames)
+        user.user_permissions.set(known)
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return make
+
+
+@pytest.fixture
+def operator(log_in: Callable[..., Client]) -> Client:
+    """The browser of somebody who may do everything."""
+    return log_in("*")
+
+
+def messages_of(response: Any) -> list[str]:
+    """What the page that was redirected to says."""
+    return [str(message) for message in response.context["messages"]]

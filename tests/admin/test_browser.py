@@ -1,0 +1,159 @@
+"""The admin in a real Chromium, under a policy that allows no inline script and no inline style."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from playwright.sync_api import Page, expect
+
+from django_skipqueue.models import Job
+
+from ..app.jobs import add
+from ..app.rows import STATUSES, make_job, make_worker
+from .browser import Complaints
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+JOBS = "django_skipqueue/job/"
+WORKERS = "django_skipqueue/worker/"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+CONTRASTS = """elements => elements.map(element => {
+    const channels = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    const luminance = colour => {
+        const [r, g, b] = channels(colour).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const style = getComputedStyle(element);
+    const [low, high] = [luminance(style.color), luminance(style.backgroundColor)].sort((a, b) => a - b);
+    return [element.textContent.trim(), (high + 0.05) / (low + 0.05)];
+})"""
+
+
+@pytest.fixture
+def boss(transactional_db: None) -> User:
+    """Somebody who may do everything."""
+    return User.objects.create_superuser("boss")
+
+
+@pytest.fixture
+def viewer(transactional_db: None) -> User:
+    """Somebody who may only look."""
+    user = User.objects.create_user("viewer", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", "view_worker"]))
+    return user
+
+
+def make_everything() -> dict[str, Job]:
+    """A job in each status, and a worker."""
+    worker = make_worker(name="web/1", queues=["default"])
+    make_job(queue_name="nobody serves it")
+    errors = [{"attempt": 1, "exception": "x.Y", "message": HOSTILE, "traceback": HOSTILE}]
+    return {
+        status: make_job(
+            status, kwargs={"a": HOSTILE}, last_error=HOSTILE, errors=errors, locked_by=str(worker.pk), task=HOSTILE
+        )
+        for status in STATUSES
+    }
+
+
+def test_a_failed_job_is_retried_with_a_click_and_completes(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints, runworker: Callable[..., Any]
+) -> None:
+    job = make_job("failed", task=add.name, kwargs={"a": 1, "b": 2}, last_error="ValueError: busy")
+    page = open_admin(boss, f"{JOBS}?status=failed")
+    page.locator("#result_list").get_by_role("link").click()
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator(".messagelist")).to_have_text(f"Job {job.pk} is back in the queue “default”.")
+    expect(page.locator("h1 .skipqueue-badge")).to_have_text("queued")
+    assert runworker("--drain").wait() == 0
+    page.reload()
+    expect(page.locator("h1 .skipqueue-badge")).to_have_text("completed")
+    expect(page.locator("section", has_text="Result").locator("pre")).to_have_text("3")
+    expect(page.get_by_role("button", name="Retry")).to_have_count(0)
+    assert complaints == []
+
+
+def test_all_matching_jobs_are_retried_after_a_question(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints
+) -> None:
+    for _ in range(60):
+        make_job("failed")
+    make_job("completed")
+    page = open_admin(boss, f"{JOBS}?status=failed")
+    page.locator("#action-toggle").check()
+    page.get_by_text("Select all 60 jobs").click()
+    expect(page.get_by_text("All 60 selected")).to_be_visible()
+    page.locator("select[name=action]").select_option("retry_selected")
+    page.locator("button[name=index]").click()
+    expect(page.locator("h1")).to_have_text("Retry 60 jobs?")
+    page.get_by_role("button", name="Retry 60 jobs").click()
+    expect(page.locator(".messagelist")).to_have_text("60 jobs were put back into their queues.")
+    assert Job.objects.queued().count() == 60
+    assert complaints == []
+
+
+def test_the_keyboard_is_enough(boss: User, open_admin: Callable[..., Page]) -> None:
+    job = make_job("queued")
+    page = open_admin(boss, f"{JOBS}{job.pk}/change/")
+    page.get_by_role("button", name="Discard").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1 .skipqueue-badge")).to_have_text("discarded")
+
+
+def test_who_may_only_look_sees_no_buttons(viewer: User, open_admin: Callable[..., Page]) -> None:
+    jobs = make_everything()
+    page = open_admin(viewer, JOBS)
+    expect(page.locator("#result_list")).to_be_visible()
+    expect(page.locator("select[name=action], #result_list input")).to_have_count(0)
+    for job in jobs.values():
+        page.goto(f"{page.url.partition(JOBS)[0]}{JOBS}{job.pk}/change/")
+        expect(page.locator("h1 .skipqueue-badge")).to_be_visible()
+        expect(page.locator("#content-main form, #content-main button")).to_have_count(0)
+
+
+def test_no_page_breaks_the_policy_or_runs_what_a_job_carries(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints
+) -> None:
+    jobs = make_everything()
+    page = open_admin(boss, JOBS)
+    root = page.url.removesuffix(JOBS)
+    expect(page.locator(".skipqueue-banner")).to_be_visible()
+    pages = [f"{JOBS}?status=failed&q=x", f"{JOBS}?queue=default&time=day", WORKERS]
+    for job in jobs.values():
+        pages += [f"{JOBS}{job.pk}/{name}/" for name in ("change", "history", "delete")]
+    for address in pages:
+        response = page.goto(root + address)
+        assert response is not None
+        assert response.status == (403 if "running" in address else 200)
+        assert "Content-Security-Policy" in str(response.all_headers()) or response.headers["content-security-policy"]
+        expect(page.locator("#content")).to_be_visible()
+    assert complaints == []
+
+
+def test_a_page_that_breaks_the_policy_would_be_noticed(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints
+) -> None:
+    page = open_admin(boss, JOBS)
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p style=\"color: red\">x</p>')")
+    page.evaluate("document.body.append(Object.assign(document.createElement('script'), {textContent: '1'}))")
+    page.reload()
+    assert len(complaints) == 2
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_status_is_a_word_with_enough_contrast(boss: User, open_admin: Callable[..., Page], scheme: str) -> None:
+    make_everything()
+    page = open_admin(boss, JOBS, color_scheme=scheme)
+    contrasts = page.locator(".skipqueue-badge, .skipqueue-count, .skipqueue-banner").evaluate_all(CONTRASTS)
+    assert set(STATUSES) <= {text for text, _ in contrasts}
+    assert min(contrast for _, contrast in contrasts) >= 4.5
+
+
+def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_admin: Callable[..., Page]) -> None:
+    jobs = make_everything()
+    page = open_admin(boss, JOBS, viewport={"width": 390, "height": 800})
+    for address in (JOBS, f"{JOBS}{jobs['failed'].pk}/change/"):
+        page.goto(page.url.partition(JOBS)[0] + address)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
