@@ -1,0 +1,61 @@
+# Everything a contributor types. `make` alone lists it.
+
+PYTHON ?= python3
+VENV ?= .venv
+DJANGO ?=
+ARGS ?=
+PORT ?= 8000
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
+MANAGE := $(BIN)/python example_project/manage.py
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint format types docs bench build clean
+
+help: ## List these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create the virtual environment (PYTHON=python3.13 VENV=.venv-6.1 DJANGO=6.1 choose another)
+
+demo: setup ## Sell 412 times and e-mail the receipts, through the queue
+	@$(WITH_POSTGRES) --database shop $(MANAGE) demo
+
+serve: setup ## Run the shop, its admin and a worker until Ctrl-C (PORT=8001 chooses another)
+	@$(WITH_POSTGRES) --database shop $(MANAGE) serve --port $(PORT)
+
+test: setup ## Run the tests (ARGS="-k claim" chooses some of them)
+	$(WITH_POSTGRES) $(BIN)/pytest -n 2 $(ARGS)
+
+lint: setup ## Check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup ## Repair style and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup ## Check the types
+	$(BIN)/mypy
+
+docs: setup ## Build the documentation into docs/_build
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
+
+bench: setup ## Measure (ARGS="--help" says what can be chosen)
+	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)
+
+build: setup ## Build the sdist and the wheel into dist/
+	$(BIN)/python -m build
+
+clean: ## Remove everything that these commands made
+	rm -rf $(VENV) .postgres build dist docs/_build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf example_project/outbox example_project/worker.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' $(if $(DJANGO),'django~=$(DJANGO).0')
+	@touch $@

@@ -1,0 +1,42 @@
+"""The work that the shop's pages leave to a worker."""
+
+from django.db import OperationalError, transaction
+
+from django_skipqueue import job
+from django_skipqueue.backoff import constant
+
+from .models import BlockedAddress, EmailDelivery, Payment
+from .receipts import receipt_email
+
+
+class AddressBlocked(Exception):
+    """Mail to this address came back before."""
+
+
+@job(queue_name="emails", max_attempts=5, backoff=constant(1), retry_on=(OSError, OperationalError))
+def send_receipt(payment_id: int) -> str:
+    """E-mail the receipt of a payment, once, and return the address.
+
+    The mail leaves inside the transaction that remembers it. Run again after a success, or twice at once, this finds
+    the remembered delivery and sends nothing. If the mail server refuses (an error of `smtplib` is an `OSError`),
+    nothing is remembered, and the job is retried.
+
+    One gap is left: a crash after the mail server took the mail and before the COMMIT. Then the receipt is sent twice,
+    with the same Message-ID. To commit first and send afterwards would instead leave some receipts unsent for ever.
+    """
+    payment = Payment.objects.get(pk=payment_id)
+    refuse_blocked(payment.email)
+    with transaction.atomic():
+        _, is_first = EmailDelivery.objects.get_or_create(
+            payment=payment, email_type=EmailDelivery.Type.RECEIPT, defaults={"address": payment.email}
+        )
+        if is_first:
+            receipt_email(payment).send()
+    return payment.email
+
+
+def refuse_blocked(address: str) -> None:
+    """Raise `AddressBlocked`, which no retry can mend: a person must look into it."""
+    blocked = BlockedAddress.objects.filter(address__iexact=address).first()
+    if blocked:
+        raise AddressBlocked(f"{address} is blocked: {blocked.reason}")

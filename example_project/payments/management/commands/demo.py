@@ -1,0 +1,129 @@
+"""`manage.py demo`: 412 payments, a job for each, a worker, 410 receipts, two failures; then the figures, checked."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+from django.db.models import Count, QuerySet
+
+from django_skipqueue.models import Job
+from payments.jobs import send_receipt
+from payments.models import BlockedAddress, Payment
+from payments.outbox import Outbox
+from payments.summary import Summary
+
+from .prepare import NAME, PASSWORD
+
+# Two customers had one of their receipts sent to an accountant, from whom mail has come back before.
+ACCOUNTANTS = {
+    "0404": BlockedAddress(address="office@ledger-and-sons.example", reason="the mailbox is full"),
+    "0411": BlockedAddress(address="invoices@zaehlwerk.example", reason="the mailbox is full"),
+}
+WORKER_LOG: Path = settings.BASE_DIR / "worker.log"
+TIME_LIMIT = 120  # seconds; it takes a few
+
+NEXT = f"""  Next    make serve
+          Log in to the admin as {NAME} with the password {PASSWORD}, take an address off the blocked ones,
+          open its failed job, and click Retry: the receipt is sent.
+"""
+
+
+class Command(BaseCommand):
+    """Send the receipts of all invoices through the queue."""
+
+    help = "E-mail the receipts of 412 payments through the queue, and check them. Starts afresh each time."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Prepare, defer, work, sum up."""
+        call_command("prepare")
+        start_afresh()
+        call_command("import_invoices")
+        bring_in_accountants()
+        payments = Payment.objects.order_by("reference").values_list("pk", flat=True)
+        ids = send_receipt.defer_many([{"payment_id": payment_id} for payment_id in payments])
+        self.stdout.write(f"{len(ids)} jobs deferred, one {send_receipt.name} for each payment.")
+
+        jobs = Job.objects.filter(pk__in=ids)
+        work(jobs, Progress(self.stdout, total=len(ids)))
+        summary = Summary.of(jobs, Outbox())
+        self.stdout.write(summary.report(log=WORKER_LOG))
+        problems = summary.problems()
+        if problems:
+            raise CommandError(" ".join(problems))
+        self.stdout.write(NEXT)
+
+
+def start_afresh() -> None:
+    """Forget the demo before this one; touch nothing that is not the shop's."""
+    Job.objects.filter(task=send_receipt.name).delete()
+    Payment.objects.all().delete()
+    BlockedAddress.objects.all().delete()
+    Outbox().clear()
+
+
+def bring_in_accountants() -> None:
+    """Two receipts go to addresses that are blocked."""
+    BlockedAddress.objects.bulk_create(ACCOUNTANTS.values())
+    for reference, blocked in ACCOUNTANTS.items():
+        Payment.objects.filter(reference=reference).update(email=blocked.address)
+
+
+class Progress:
+    """A line that follows the worker: rewritten in place on a terminal, otherwise written again after each quarter."""
+
+    def __init__(self, out: OutputWrapper, *, total: int) -> None:
+        self.out = out
+        self.total = total
+        self.quarters = 0
+
+    def show(self, counts: dict[str, int]) -> bool:
+        """Show how many jobs have each status; return whether any is left to run."""
+        completed, failed, again = (counts.get(status, 0) for status in ("completed", "failed", "scheduled"))
+        line = f"  {completed} receipts sent, {again} to be tried again, {failed} failed"
+        quarters = (completed + failed) * 4 // self.total
+        if self.out.isatty():
+            self.out.write(f"\r{line}  ", ending="")
+            self.out.flush()
+        elif quarters > self.quarters:
+            self.out.write(line)
+        self.quarters = quarters
+        return completed + failed < self.total
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self.out.isatty():
+            self.out.write("")
+
+
+def work(jobs: QuerySet[Job], progress: Progress) -> None:
+    """Run a worker, as an operator would, until no job is left; its mail server is busy now and then."""
+    deadline = time.monotonic() + TIME_LIMIT
+    with WORKER_LOG.open("w") as log:
+        worker = subprocess.Popen(
+            [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "emails", "--no-reload"],
+            env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.outbox.BusyOutboxBackend"},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        while progress.show(by_status(jobs)):
+            if worker.poll() is not None:
+                raise CommandError(f"The worker stopped by itself; {WORKER_LOG} says why.")
+            if time.monotonic() > deadline:
+                raise CommandError(f"Not done after {TIME_LIMIT} seconds; {WORKER_LOG} may say why.")
+            time.sleep(0.2)
+    finally:
+        progress.end()
+        worker.terminate()
+        worker.wait()
+
+
+def by_status(jobs: QuerySet[Job]) -> dict[str, int]:
+    """How many of the jobs have each status."""
+    return dict(jobs.values_list("status").annotate(jobs=Count("pk")))

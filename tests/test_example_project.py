@@ -1,0 +1,249 @@
+"""The example project: the shop takes payments, mails receipts once, and its demo says the truth."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from django.core.management import call_command
+from django.db import transaction
+from django.db.models import F, Sum
+
+from django_skipqueue.models import Job
+from django_skipqueue.testing import run_jobs
+from payments.forms import PaymentForm
+from payments.jobs import send_receipt
+from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine
+from payments.outbox import Outbox, amount_paid
+from payments.receipts import receipt_email
+from payments.views import take_payment
+
+MANAGE = Path(__file__).resolve().parent.parent / "example_project" / "manage.py"
+ORDER = {"customer_name": "Bjørn Hansen", "email": "bjorn@hansen.example", "track": "0"}
+
+pytestmark = pytest.mark.urls("shop.urls")
+
+
+@pytest.fixture
+def payment(db: None) -> Payment:
+    return make_payment()
+
+
+@pytest.fixture
+def outbox(settings: Any, tmp_path: Path) -> Outbox:
+    """Mails are written into files of this test."""
+    settings.EMAIL_BACKEND = "payments.outbox.OutboxBackend"
+    settings.EMAIL_FILE_PATH = str(tmp_path / "outbox")
+    return Outbox()
+
+
+def make_payment(reference: str = "0001", **values: Any) -> Payment:
+    values = {"customer_name": "Leonie Köhler", "email": "leonie@koehler.example", "total": "1.98", **values}
+    payment = Payment.objects.create(reference=reference, paid_on=date(2021, 1, 1), **values)
+    PaymentLine.objects.create(
+        payment=payment, position=1, track="L'Été", artist="Vivaldi & Söhne", unit_price="0.99", quantity=2
+    )
+    payment.refresh_from_db()
+    return payment
+
+
+class TestTakingAPayment:
+    def test_saves_it_and_defers_its_receipt(self, db: None, client: Any) -> None:
+        assert client.post("/", ORDER).status_code == 302
+
+        payment = Payment.objects.get()
+        assert payment.total == sum(line.unit_price * line.quantity for line in payment.lines.all())
+        assert Job.objects.get().kwargs == {"payment_id": payment.pk}
+
+    def test_a_rollback_leaves_neither(self, db: None) -> None:
+        form = PaymentForm(ORDER)
+        assert form.is_valid()
+        with transaction.atomic():
+            take_payment(form)
+            transaction.set_rollback(True)
+
+        assert not Payment.objects.exists()
+        assert not Job.objects.exists()
+
+    def test_there_is_no_payment_without_a_job(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        form = PaymentForm(ORDER)
+        assert form.is_valid()
+        monkeypatch.setattr(send_receipt, "defer", lambda payment_id: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            take_payment(form)
+
+        assert not Payment.objects.exists()
+
+    def test_a_wrong_address_is_refused(self, db: None, client: Any) -> None:
+        assert b"Enter a valid email address" in client.post("/", {**ORDER, "email": "nowhere"}).content
+        assert not Job.objects.exists()
+
+    def test_the_page_says_what_became_of_each_receipt(self, db: None, client: Any) -> None:
+        for reference, email in [("0001", "a@sent.example"), ("0002", "b@blocked.example"), ("0003", "c@new.example")]:
+            make_payment(reference, email=email)
+        send_receipt(Payment.objects.get(reference="0001").pk)
+        BlockedAddress.objects.create(address="B@blocked.example")
+
+        rows = re.findall(r"<td>(000\d)</td>.*?<span class=\"(\w+)\">", client.get("/").content.decode(), re.DOTALL)
+        assert dict(rows) == {"0001": "sent", "0002": "blocked", "0003": "waiting"}
+
+
+class TestSendReceipt:
+    def test_sends_once_however_often_it_runs(self, payment: Payment, mailoutbox: list[Any]) -> None:
+        for _ in range(2):
+            assert send_receipt(payment.pk) == payment.email
+
+        assert len(mailoutbox) == 1
+        assert EmailDelivery.objects.get().payment == payment
+
+    def test_sends_once_when_it_runs_twice_at_the_same_time(
+        self, session: Any, transactional_db: None, mailoutbox: list[Any]
+    ) -> None:
+        payment = make_payment()
+        first, second = session(), session()
+        first.begin()
+        first(send_receipt, payment.pk)
+        late = second.start(send_receipt, payment.pk)
+        second.wait_until_blocked()
+        first.commit()
+
+        assert late.result() == payment.email
+        assert len(mailoutbox) == 1
+
+    def test_sends_again_when_the_first_run_was_rolled_back(
+        self, session: Any, transactional_db: None, mailoutbox: list[Any]
+    ) -> None:
+        payment = make_payment()
+        crashed = session()
+        crashed.begin()
+        crashed(send_receipt, payment.pk)
+        crashed.rollback()
+        send_receipt(payment.pk)
+
+        assert [mail.message()["Message-ID"] for mail in mailoutbox] == ["<receipt-0001@chinook.example>"] * 2
+        assert EmailDelivery.objects.count() == 1
+
+    def test_a_busy_mail_server_is_tried_again(self, db: None, outbox: Outbox, settings: Any) -> None:
+        settings.EMAIL_BACKEND = "payments.outbox.BusyOutboxBackend"
+        for number in range(30):
+            send_receipt.defer(payment_id=make_payment(f"{number:04}").pk)
+
+        run_jobs()
+        refused = Job.objects.scheduled()
+        assert 0 < refused.count() == outbox.refusals() < 10
+        assert EmailDelivery.objects.count() == 30 - refused.count()
+        assert all("The mail server is busy" in job.last_error for job in refused)
+
+        run_jobs(due_by_force=True)
+        assert Job.objects.completed().count() == 30
+        assert len(list(outbox.receipts())) == 30
+
+    def test_a_blocked_address_fails_at_once_until_it_is_taken_off_the_list_and_retried(
+        self, payment: Payment, mailoutbox: list[Any]
+    ) -> None:
+        blocked = BlockedAddress.objects.create(address=payment.email, reason="the mailbox is full")
+        send_receipt.defer(payment_id=payment.pk)
+        [job] = run_jobs()
+        assert (job.status, job.attempts) == ("failed", 1)
+        assert job.last_error == f"AddressBlocked: {payment.email} is blocked: the mailbox is full"
+        assert not mailoutbox
+
+        blocked.delete()
+        assert job.retry()
+        [job] = run_jobs()
+        assert job.status == "completed"
+        assert [mail.to for mail in mailoutbox] == [[f'"Leonie Köhler" <{payment.email}>']]
+
+
+class TestReceipts:
+    def test_say_what_was_bought_and_paid(self, payment: Payment) -> None:
+        body = receipt_email(payment).body
+        assert "Dear Leonie Köhler," in body
+        assert "2 x $0.99  L'Été (Vivaldi & Söhne)" in body
+        assert "Total paid: $1.98" in body
+
+    @pytest.mark.parametrize(
+        ("name", "email"),
+        [
+            ("Leonie Köhler", "leonie@koehler.example"),
+            ("Hugh O'Reilly", "hugh@oreilly.example"),
+            ('Roberto "Beto" Almeida, Jr.', "beto@almeida.example"),
+            ("Stanisław Wójcik", "stanisław.wójcik@wojcik.example"),
+        ],
+    )
+    def test_come_out_of_the_outbox_as_they_went_in(self, db: None, outbox: Outbox, name: str, email: str) -> None:
+        receipt_email(make_payment(customer_name=name, email=email, total="13.86")).send()
+
+        [mail] = outbox.receipts()
+        [address] = mail["To"].addresses
+        assert (address.display_name, address.addr_spec) == (name, email)
+        assert f"Dear {name}," in mail.get_content()
+        assert amount_paid(mail) == Decimal("13.86")
+
+    def test_a_receipt_sent_twice_can_be_seen(self, payment: Payment, outbox: Outbox) -> None:
+        for _ in range(2):
+            receipt_email(payment).send()
+        assert len(list(outbox.receipts())) == 2
+
+        (outbox.folder / "letter.eml").touch()
+        outbox.clear()
+        assert [path.name for path in outbox.folder.glob("*.eml")] == ["letter.eml"]
+
+
+def test_the_invoices_are_imported_once_however_often(db: None) -> None:
+    for _ in range(2):
+        call_command("import_invoices", verbosity=0)
+
+    assert Payment.objects.count() == 412
+    assert PaymentLine.objects.count() == 2240
+    assert Payment.objects.aggregate(total=Sum("total")) == {"total": Decimal("2328.60")}
+    lines = Payment.objects.annotate(lines_total=Sum(F("lines__unit_price") * F("lines__quantity")))
+    assert not lines.exclude(total=F("lines_total")).exists()
+
+
+class TestDemo:
+    """`manage.py demo`, in a database of its own on the server under test."""
+
+    FIGURES = """
+  receipts sent      410   $2,288.88   counted from the mails in the outbox
+    after a retry     28               the mail server was busy at the first attempt
+  failed               2      $39.72
+    0404                     $25.86   AddressBlocked: office@ledger-and-sons.example is blocked: the mailbox is full
+    0411                     $13.86   AddressBlocked: invoices@zaehlwerk.example is blocked: the mailbox is full
+  together           412   $2,328.60   of 412 payments, $2,328.60
+"""
+
+    @pytest.fixture
+    def url(self) -> Iterator[str]:
+        server = os.environ["DATABASE_URL"]
+        name = f"demo_{os.getpid()}"
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+            yield urlsplit(server)._replace(path=f"/{name}").geturl()
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    @pytest.mark.timeout(300)
+    def test_every_receipt_is_sent_or_accounted_for_also_when_it_runs_again(self, url: str, tmp_path: Path) -> None:
+        environment = {**os.environ, "DATABASE_URL": url, "EMAIL_FILE_PATH": str(tmp_path)}
+        environment.pop("DJANGO_SETTINGS_MODULE", None)
+        for _ in range(2):
+            demo = subprocess.run([sys.executable, MANAGE, "demo"], env=environment, capture_output=True, text=True)
+            assert demo.returncode == 0, demo.stderr
+            assert self.FIGURES in demo.stdout
+            assert "make serve" in demo.stdout
+
+        receipts = list(Outbox(tmp_path).receipts())
+        assert len({mail["Message-ID"] for mail in receipts}) == len(receipts) == 410
+        with psycopg.connect(url) as connection:
+            assert dict(connection.execute("SELECT status, count(*) FROM skipqueue_job GROUP BY status")) == {
+                "completed": 410,
+                "failed": 2,
+            }
