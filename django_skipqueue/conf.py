@@ -15,6 +15,12 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+LONGEST = 100 * 365 * 86_400.0
+"""Seconds in the longest time that a setting may name: a century."""
+
+MOST_ATTEMPTS = 32_767
+"""What a smallint holds."""
+
 Retention = timedelta | int | float | None
 
 
@@ -120,22 +126,23 @@ def _is_retention(kept: object) -> bool:
     if isinstance(kept, bool):
         return False
     if isinstance(kept, timedelta):
-        return kept >= timedelta(0)
-    return kept is None or (isinstance(kept, int | float) and kept >= 0)
+        return timedelta(0) <= kept <= timedelta(seconds=LONGEST)
+    return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST)
 
 
 def _fits(value: object, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
     if kind is float:
-        return isinstance(value, int | float) and value > 0
+        return isinstance(value, int | float) and 0 < value <= LONGEST
     if kind is int:
-        return isinstance(value, int) and value > 0
+        return isinstance(value, int) and 0 < value <= MOST_ATTEMPTS
     return isinstance(value, kind) and bool(value)
 
 
 def _describe(kind: type) -> str:
-    return {float: "a number of seconds above 0", int: "a whole number above 0", str: "a text"}.get(kind, kind.__name__)
+    described = {float: "a number of seconds above 0", int: "a whole number above 0, within 32,767", str: "a text"}
+    return described.get(kind, kind.__name__)
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

@@ -1,7 +1,12 @@
 """Database connections: the queue's own, and those that Django keeps for each thread of a worker."""
 
+import time
+
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+
+SHORTEST_LIFE = 60.0
+"""Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
 
 
 def own_connection(alias: str) -> BaseDatabaseWrapper:
@@ -18,15 +23,36 @@ def own_connection(alias: str) -> BaseDatabaseWrapper:
 def tidy() -> None:
     """Close this thread's connections that broke, grew too old, or were left in a transaction; keep the others."""
     for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:  # the task entered a transaction and never left it: it is rolled back
-            # First out of the block: within one, close() keeps the broken connection until the block's own end.
-            connection.in_atomic_block = False
-            connection.savepoint_ids.clear()
-            connection.atomic_blocks.clear()
-            connection.needs_rollback = False
-            connection.closed_in_transaction = False
+        if connection.in_atomic_block:
+            _leave_block(connection)
+        elif connection.connection is not None and not _is_good(connection):
             connection.close()
-        connection.close_if_unusable_or_obsolete()
+
+
+def _leave_block(connection: BaseDatabaseWrapper) -> None:
+    """Roll back what a task began and never ended. Within a block, close() would only take effect at its end."""
+    connection.in_atomic_block = False
+    connection.savepoint_ids.clear()
+    connection.atomic_blocks.clear()
+    connection.needs_rollback = False
+    connection.closed_in_transaction = False
+    connection.close()
+
+
+def _is_good(connection: BaseDatabaseWrapper) -> bool:
+    """Whether to keep a connection for the next job."""
+    settings = connection.settings_dict
+    if settings.get("OPTIONS", {}).get("pool"):
+        return False  # closing it gives it back to the pool, which costs nothing
+    if connection.autocommit != settings["AUTOCOMMIT"]:
+        return False
+    if connection.errors_occurred:
+        if not connection.is_usable():
+            return False
+        connection.errors_occurred = False
+    # CONN_MAX_AGE = 0, Django's default, means "until the end of the request": here, a new connection for each job.
+    kept_anyway = 0.0 if settings["CONN_MAX_AGE"] else SHORTEST_LIFE
+    return connection.close_at is None or time.monotonic() < connection.close_at + kept_anyway
 
 
 def close_all() -> None:

@@ -182,12 +182,20 @@ def stopping_now(signal_name: str) -> None:
 
 def given_back(worker: str, count: int) -> None:
     """Jobs were still running when the time to shut down was over."""
-    logger.warning("worker %s gave back %s that still ran; no attempt was charged", worker, counted(count, "job"))
+    logger.warning(
+        "worker %s gave back %s that still ran; no attempt was charged", printable(worker), counted(count, "job")
+    )
 
 
 def strays_released(worker: str, count: int) -> None:
     """Claims whose answer was lost with a connection were given back."""
-    logger.warning("worker %s gave back %s whose claim it never heard of", worker, counted(count, "job"))
+    logger.warning("worker %s gave back %s whose claim it never heard of", printable(worker), counted(count, "job"))
+
+
+def unstarted_released(worker: str, count: int) -> None:
+    """A dead worker had claimed jobs that it had not begun."""
+    what = counted(count, "job")
+    logger.warning("gave back %s that worker %s had not begun; no attempt was charged", what, printable(worker))
 
 
 def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
@@ -204,23 +212,28 @@ def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
 
 def supervisor_gone(worker: str, timeout: float) -> None:
     """The parent process is gone, and with it the heartbeat."""
-    logger.error("worker %s lost its supervisor: stopping within %.0f s", worker, timeout)
+    logger.error("worker %s lost its supervisor: stopping within %.0f s", printable(worker), timeout)
 
 
 def part_died(worker: str, error: BaseException) -> None:
     """A thread of the worker's own ended; the process follows it."""
-    logger.critical("worker %s is broken and stops: %r", worker, error, exc_info=error)
+    logger.critical("worker %s is broken and stops: %r", printable(worker), error, exc_info=error)
 
 
 def database_lost(who: str, error: BaseException, retry_in: float) -> None:
     """A statement failed; it is tried again."""
     message = " ".join(str(error).split())
-    logger.error("%s cannot use the database, trying again in %.1f s: %s", who, retry_in, printable(message))
+    logger.error("%s cannot use the database, trying again in %.1f s: %s", printable(who), retry_in, printable(message))
 
 
 def database_back(who: str) -> None:
     """The first statement after a failure went through."""
-    logger.info("%s can use the database again", who)
+    logger.info("%s can use the database again", printable(who))
+
+
+def notify_failed(queue_name: str, error: BaseException) -> None:
+    """Workers were not woken; they find the job when they poll."""
+    logger.warning("could not notify the workers of queue %s: %r", printable(queue_name), error)
 
 
 def promoted(count: int) -> None:

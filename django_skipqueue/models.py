@@ -127,26 +127,37 @@ class Job(models.Model):
 
     def release(self) -> None:
         """Give the job back to its queue without charging the attempt."""
+        self._is_claimed()
         self._holds(self._verbs().release([(self.pk, self.lease)]))
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
         """Say that the job is still worked on: claimed by hand, it is recovered a lease after its last heartbeat."""
+        self._is_claimed()
         self._holds(self._verbs().heartbeat(self.pk, self.lease))
 
     # For operators. Each returns whether the job's status allowed it.
 
     def retry(self) -> bool:
         """Put a failed or discarded job back into its queue, with all its attempts before it."""
-        return bool(self._verbs().retry([self.pk]))
+        return self._becomes(Status.QUEUED, self._verbs().retry([self.pk]))
 
     def discard(self, reason: str = "Discarded by hand.") -> bool:
         """Finish a scheduled or queued job without running it."""
-        return bool(self._verbs().discard([self.pk], reason=reason))
+        return self._becomes(Status.DISCARDED, self._verbs().discard([self.pk], reason=reason))
+
+    def _becomes(self, status: Status, changed: set[int]) -> bool:
+        if changed:
+            self.status = status
+        return bool(changed)
 
     def _settle(self, outcome: Outcome) -> None:
+        self._is_claimed()
         self._holds(self._verbs().settle([Settlement(self.pk, self.lease, outcome)]))
-        self.status = Status(outcome.status)
+        self.status = Status(outcome.next_status)
+
+    def _is_claimed(self) -> None:
+        self._holds(self.status == Status.RUNNING)
 
     def _holds(self, changed: object) -> None:
         if not changed:

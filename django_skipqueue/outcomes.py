@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
 from . import backoff as backoffs
-from .payload import clean
+from .payload import clean, shorten
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
@@ -66,12 +66,21 @@ class Outcome:
     metadata: dict[str, Any] = field(default_factory=dict)
     """Merged into the job's `metadata`."""
 
+    @property
+    def next_status(self) -> str:
+        """The status that settling makes of it: a job that is due at once is queued."""
+        return "queued" if self.status == "scheduled" and self.delay <= 0 else self.status
+
     def as_json(self, job_id: int, lease: int) -> str:
         """This outcome as one object of the JSON document that `settle` sends."""
-        if self.status == "completed":  # nearly every outcome: formatted by hand, three times as fast as json.dumps
+        if (
+            self.status == "completed" and not self.metadata
+        ):  # nearly every outcome: formatted by hand, three times as fast as json.dumps
             return f'{{"id":{job_id},"lease":{lease},"status":"completed","result":{self.result or "null"}}}'
+        result = {} if self.result is None else {"result": json.loads(self.result)}
         return json.dumps(
             {
+                **result,
                 "id": job_id,
                 "lease": lease,
                 "status": self.status,
@@ -110,8 +119,12 @@ def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms:
 
 def summary(error: BaseException) -> str:
     """One line for lists and logs: the exception's class and the first line of its message."""
-    line = _message(error).strip().partition("\n")[0]
-    return clean(f"{type(error).__name__}: {line}" if line else type(error).__name__, 500)
+    line = _first_line(_message(error))
+    return shorten(f"{type(error).__name__}: {line}" if line else type(error).__name__)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def _message(error: BaseException) -> str:
@@ -145,7 +158,7 @@ class RetryPolicy:
         if isinstance(error, Snooze):
             return Outcome("scheduled", delay=seconds(error.after), refund=1)
         if isinstance(error, Discard):
-            return Outcome("discarded", last_error=clean(_message(error), 500), error=entry)
+            return Outcome("discarded", last_error=shorten(_first_line(_message(error))), error=entry)
         if isinstance(error, self.discard_on):
             return Outcome("discarded", last_error=line, error=entry)
         if attempt >= max_attempts or not self._retries(error):

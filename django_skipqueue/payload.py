@@ -5,6 +5,7 @@ Invariant: what `encode` and `clean` return is never refused by the database.
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 from .exceptions import InvalidArguments
@@ -17,35 +18,51 @@ decode = json.loads
 def encode(name: str, value: Any) -> str:
     """`value` as JSON text; raises `InvalidArguments` that says which part of `name` cannot be stored, and why."""
     try:
-        _check(name, value)
-        return _encode(value)
+        return _written_out(value) if _check(name, value) else _encode(value)
     except RecursionError:
         raise InvalidArguments(f"{name} is nested too deeply, or contains itself.") from None
     except ValueError as error:  # a whole number with more digits than Python prints
         raise InvalidArguments(f"{name} cannot be stored as JSON: {error}.") from None
 
 
-def _check(name: str, value: Any) -> None:
-    """Refuse whatever JSON would change or `jsonb` would refuse; `name` is the path to `value`."""
+def _check(name: str, value: Any) -> bool:
+    """Refuse whatever JSON would change or `jsonb` would refuse; `name` is the path to `value`.
+
+    Whether there is a float in it that must be written out: `jsonb` makes a whole number of 1e+23, which is not equal.
+    """
+    large = False
     if isinstance(value, str):
         _check_text(name, value)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArguments(f"{name} is {value}, which JSON does not have.")
+        large = abs(value) >= 1e16
     elif isinstance(value, list | tuple):
         for position, item in enumerate(value):
-            _check(f"{name}[{position}]", item)
+            large |= _check(f"{name}[{position}]", item)
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a text. Use text keys.")
             _check_text(f"the key {key!r} in {name}", key)
-            _check(f"{name}[{key!r}]", item)
+            large |= _check(f"{name}[{key!r}]", item)
     elif value is not None and not isinstance(value, int):
         raise InvalidArguments(
             f"{name} is a {type(value).__name__}, which is not JSON. Pass a text, number, boolean, None, list or dict: "
             "for a model instance its primary key, for a date its isoformat()."
         )
+    return large
+
+
+def _written_out(value: Any) -> str:
+    """JSON in which a large float has all its digits and a point, as no exponent survives in `jsonb`."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_written_out, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_encode(key)}:{_written_out(item)}' for key, item in value.items())}}}"
+    if isinstance(value, float) and abs(value) >= 1e16:
+        return f"{Decimal(repr(value)):f}.0"
+    return _encode(value)
 
 
 def _check_text(name: str, text: str) -> None:
@@ -58,11 +75,21 @@ def _check_text(name: str, text: str) -> None:
             raise InvalidArguments(f"{name} contains half of a surrogate pair, which is not valid Unicode.") from None
 
 
+def shorten(line: str, limit: int = 500) -> str:
+    """One line as PostgreSQL can store it, in at most `limit` characters."""
+    line = _storable(line)
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
 def clean(text: str, limit: int) -> str:
     """`text` as PostgreSQL can store it, in at most `limit` characters: a long one keeps its beginning and its end."""
-    text = text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "backslashreplace").decode()
+    text = _storable(text)
     if len(text) <= limit:
         return text
     mark = f"\n… {len(text) - limit} characters left out …\n"
     kept = max(limit - len(mark), 0)
     return text[: kept // 3] + mark + text[len(text) - (kept - kept // 3) :]
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "backslashreplace").decode()

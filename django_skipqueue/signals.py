@@ -25,6 +25,9 @@ class Event(Signal):
 
     def connect(self, receiver: Any, sender: Any = None, weak: bool = True, dispatch_uid: Any = None) -> None:
         """See Django."""
+        if not hasattr(receiver, "__qualname__"):  # Django's own log line about a receiver that raises asks for it
+            with contextlib.suppress(AttributeError, TypeError):
+                receiver.__qualname__ = type(receiver).__qualname__
         if sender is not None:
             name = getattr(sender, "name", sender)
             sender = self._senders.setdefault(name, name)

@@ -30,7 +30,8 @@ ON CONFLICT (unique_key) WHERE status IN ('scheduled', 'queued', 'running') DO N
 RETURNING *
 """
 
-# enqueue_many → id, unique_key and status of each row inserted, in the order of `calls`. Index: unique.
+# enqueue_many → id, unique_key and status of each row inserted. Index: unique. Rows are inserted by their keys, so that
+# two batches of the same keys wait for each other and never deadlock; those without a key in the order of `calls`.
 # Of two calls with one key, and of one whose key is taken, nothing is inserted.
 ENQUEUE_MANY = """
 INSERT INTO skipqueue_job
@@ -46,7 +47,7 @@ FROM
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
     ) AS due
-ORDER BY call.position
+ORDER BY call.unique_key, call.position
 ON CONFLICT (unique_key) WHERE status IN ('scheduled', 'queued', 'running') DO NOTHING
 RETURNING id, unique_key, status
 """
@@ -197,8 +198,9 @@ WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, job.queue_name
 """
 
-# worker, after its connection broke → id and queue of the jobs it holds without knowing, given back at no attempt: the
-# claim was committed, but its answer was lost, and a live worker's jobs are never recovered. Index: recover.
+# supervisor, after a worker died; worker, after its connection broke → id and queue of the jobs that the worker holds
+# and has not begun, given back at no attempt. After a broken connection there may be such that it never heard of: their
+# claim was committed, its answer was lost, and nobody recovers the jobs of a live worker. Index: recover.
 RELEASE_STRAYS = """
 WITH stray AS MATERIALIZED (
     SELECT id

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+FARTHEST = timedelta(days=1000 * 365)
+"""How far away a time to run may be."""
+
+LONGEST_KEY = 1_000
+"""Bytes in a queue's name or a unique key: an index entry must fit into a third of a page."""
+
 UniqueKey = str | Callable[..., str]
 
 
@@ -51,20 +57,22 @@ class Options:
         """Refuse what the table or the worker could not use."""
         if not isinstance(self.queue_name, str) or not self.queue_name or "," in self.queue_name:
             raise InvalidOption(f"queue_name must be a text without commas, not {self.queue_name!r}.")
-        encode("queue_name", self.queue_name)
+        _check_key("queue_name", self.queue_name)
         if not _is_whole(self.priority) or not -100 <= self.priority <= 100:
             raise InvalidOption(f"priority must be a whole number from -100 to 100, not {self.priority!r}.")
         if self.max_attempts is not None and (not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767):
             raise InvalidOption(f"max_attempts must be a whole number from 1 to 32767, not {self.max_attempts!r}.")
         if not isinstance(self.run_after, datetime | timedelta | None):
             raise InvalidOption(f"run_after must be a datetime or a timedelta, not {self.run_after!r}.")
+        if isinstance(self.run_after, timedelta) and abs(self.run_after) > FARTHEST:
+            raise InvalidOption(f"run_after must be within {FARTHEST.days // 365} years, not {self.run_after!r}.")
         if isinstance(self.run_after, datetime) and is_naive(self.run_after) == django_settings.USE_TZ:
             kind = "an aware" if django_settings.USE_TZ else "a naive"
             raise InvalidOption(f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}.")
         if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < math.inf):
             raise InvalidOption(f"timeout must be a number of seconds above 0, not {self.timeout!r}.")
         if isinstance(self.unique_key, str):
-            encode("unique_key", self.unique_key)
+            _check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
 
@@ -179,10 +187,14 @@ class Task(Generic[P, R]):
         unique_key = self.options.unique_key
         if callable(unique_key):
             unique_key = unique_key(*args, **kwargs)
-            encode("unique_key", unique_key)
+            if not isinstance(unique_key, str):
+                raise InvalidOption(f"{where}unique_key's function must make a text, not {unique_key!r}.")
+            _check_key("unique_key", unique_key)
         names = _positional_names(bound, len(args))
         encoded = [encode(f"{where}{name}", value) for name, value in zip(names, args, strict=True)]
-        pairs = [f"{encode('', key)}:{encode(f'{where}{key}', value)}" for key, value in kwargs.items()]
+        pairs = [
+            f"{encode(f'the name {key!r}', key)}:{encode(f'{where}{key}', value)}" for key, value in kwargs.items()
+        ]
         return Call(f"[{','.join(encoded)}]", f"{{{','.join(pairs)}}}", unique_key)
 
     def _columns(self) -> dict[str, Any]:
@@ -391,6 +403,13 @@ def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | 
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
         raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
     return tuple(listed)
+
+
+def _check_key(option: str, text: str) -> None:
+    """Refuse a text that an index could not take."""
+    encode(option, text)
+    if len(text.encode()) > LONGEST_KEY:
+        raise InvalidOption(f"{option} must be at most {LONGEST_KEY} bytes long, not {len(text.encode())}.")
 
 
 def _is_number(value: object) -> bool:

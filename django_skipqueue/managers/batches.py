@@ -41,12 +41,12 @@ def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
 def pipelined(
     connection: psycopg.Connection[Any], settle: Statement | None, claim: Statement | None
 ) -> tuple[Rows, Rows]:
-    """Run both in one round trip, prepared, and in one implicit transaction; the rows of each."""
+    """Run both in one round trip and in one implicit transaction; the rows of each."""
     cursors = [psycopg.Cursor(connection) if statement else None for statement in (settle, claim)]
     with connection.pipeline():
         for cursor, statement in zip(cursors, (settle, claim), strict=True):
             if cursor and statement:
-                cursor.execute(*statement, prepare=True)
+                cursor.execute(*statement)
     settled, claimed = (cursor.fetchall() if cursor else [] for cursor in cursors)
     return settled, claimed
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 from .. import sql
 from ..conf import settings
 from ..outcomes import Settlement
+from ..payload import shorten
 from ..records import Call, ClaimedJob, Lease, RecoveredJob
 from ..signals import announce, job_deferred
 from .batches import calls_as_json, in_lock_order, is_refused, leases_as_json, outcomes_as_json, pipelined, unstorable
@@ -178,7 +180,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return bool(self._rows(sql.HEARTBEAT, {"id": job_id, "lease": lease}))
 
     def release_strays(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
-        """Give back what a live worker holds without knowing: a claim that was committed, and whose answer was lost."""
+        """Give back what a worker holds beyond the jobs `known`: what it had not begun, or never heard of."""
         rows = self._rows(sql.RELEASE_STRAYS, {"worker_id": worker_id, "known": list(known)})
         wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
@@ -224,7 +226,7 @@ class JobQuerySet(models.QuerySet["Job"]):
             {
                 "age": age,
                 "worker_ids": None if worker_ids is None else list(worker_ids),
-                "reason": reason,
+                "reason": shorten(reason),
                 "limit": limit,
             },
         )
@@ -259,7 +261,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def discard(self, ids: Iterable[int], *, reason: str = "Discarded by hand.") -> set[int]:
         """Finish scheduled and queued jobs without running them; the ids that were."""
-        return {id for (id,) in self._rows(sql.DISCARD, {"ids": list(ids), "reason": reason})}
+        return {id for (id,) in self._rows(sql.DISCARD, {"ids": list(ids), "reason": shorten(reason)})}
 
     # Plumbing
 
@@ -270,10 +272,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Settle a batch; where one of its outcomes is refused, each half alone."""
         if not batch:
             return set()
+        # Within the caller's transaction a refusal is kept to a savepoint. A worker settles outside of any.
+        inside = transaction.atomic(using=self.db) if self._connection().in_atomic_block else nullcontext()
         try:
-            return {(id, lease) for id, lease in self._rows(sql.SETTLE, {"outcomes": outcomes_as_json(batch)})}
+            with inside:
+                return {(id, lease) for id, lease in self._rows(sql.SETTLE, {"outcomes": outcomes_as_json(batch)})}
         except DatabaseError as error:
-            if not is_refused(error) or self._connection().in_atomic_block:
+            if not is_refused(error):
                 raise
             if len(batch) == 1:
                 return self._settle([unstorable(batch[0], error)])

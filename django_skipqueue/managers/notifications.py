@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django.db import connections, transaction
 
-from .. import sql
+from .. import logs, sql
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,12 @@ class Notification:
     queue_name: str
 
     def __call__(self) -> None:
-        """Send it now."""
-        with connections[self.database].cursor() as cursor:
-            cursor.execute(sql.NOTIFY, {"queue_names": [self.queue_name]})
+        """Send it now. Nothing depends on it, so that an error is only logged: the job is committed already."""
+        try:
+            with connections[self.database].cursor() as cursor:
+                cursor.execute(sql.NOTIFY, {"queue_names": [self.queue_name]})
+        except Exception as error:
+            logs.notify_failed(self.queue_name, error)
 
 
 def wake(database: str, queue_names: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ from ..exceptions import UnknownTask
 from ..records import Attempt, ClaimedJob
 from ..tasks import tasks
 from .executor import Executor
+from .started import StartedJobs
 from .wakeup import Wakeup
 
 Finished = Attempt | BaseException
@@ -27,11 +28,14 @@ Finish = Callable[[Finished], None]
 class Pool:
     """The jobs that one worker holds. Used by the control loop's thread."""
 
-    def __init__(self, executor: Executor, *, concurrency: int, wakeup: Wakeup) -> None:
+    def __init__(
+        self, executor: Executor, *, concurrency: int, wakeup: Wakeup, started: StartedJobs | None = None
+    ) -> None:
+        started = started or StartedJobs(2 * concurrency)
         self.finished: deque[Finished] = deque()
         self._executor = executor
-        self._threads = ThreadRunner(executor, concurrency, self._finish)
-        self._event_loop = EventLoopRunner(executor, concurrency, self._finish)
+        self._threads = ThreadRunner(executor, concurrency, started, self._finish)
+        self._event_loop = EventLoopRunner(executor, concurrency, started, self._finish)
         self._wakeup = wakeup
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
@@ -84,9 +88,10 @@ class Pool:
 class ThreadRunner:
     """Runs `def` tasks, each in one of `concurrency` threads, which are started when they are first needed."""
 
-    def __init__(self, executor: Executor, concurrency: int, finish: Finish) -> None:
+    def __init__(self, executor: Executor, concurrency: int, started: StartedJobs, finish: Finish) -> None:
         self._executor = executor
         self._concurrency = concurrency
+        self._started = started
         self._finish = finish
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -95,7 +100,8 @@ class ThreadRunner:
         """Queue jobs for the threads."""
         while len(self._threads) < self._concurrency:
             # Daemons: one that is stuck in a task must not keep the process from ending.
-            thread = threading.Thread(target=self._run, name=f"skipqueue-{len(self._threads) + 1}", daemon=True)
+            slot = len(self._threads)
+            thread = threading.Thread(target=self._run, args=[slot], name=f"skipqueue-{slot + 1}", daemon=True)
             self._threads.append(thread)
             thread.start()
         for job in jobs:
@@ -119,10 +125,12 @@ class ThreadRunner:
         for thread in self._threads:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, slot: int) -> None:
         try:
             while (job := self._waiting.get()) is not None:
+                self._started.begin(slot, job.id)
                 attempt = self._executor.execute(job)
+                self._started.end(slot)
                 databases.tidy()
                 self._finish(attempt)
         except BaseException as error:
@@ -134,9 +142,11 @@ class ThreadRunner:
 class EventLoopRunner:
     """Runs `async def` tasks, up to `concurrency` at once, in one event loop in a thread of its own."""
 
-    def __init__(self, executor: Executor, concurrency: int, finish: Finish) -> None:
+    def __init__(self, executor: Executor, concurrency: int, started: StartedJobs, finish: Finish) -> None:
         self._executor = executor
         self._concurrency = concurrency
+        self._started = started
+        self._free_slots = list(range(concurrency, 2 * concurrency))  # those before are the threads'
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -191,7 +201,11 @@ class EventLoopRunner:
             task.add_done_callback(self._done)
 
     async def _execute(self, job: ClaimedJob) -> None:
+        slot = self._free_slots.pop()
+        self._started.begin(slot, job.id)
         attempt = await self._executor.execute_async(job)
+        self._started.end(slot)
+        self._free_slots.append(slot)
         # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
         # so it is done after an error, and when there is nothing else to do.
         if attempt.outcome.error is not None:

@@ -23,6 +23,7 @@ from .announcer import Announcer
 from .control import ControlConnection
 from .maintenance import Chore, Promote, Prune, Recover
 from .options import WorkerOptions
+from .started import StartedJobs
 from .wakeup import Wakeup
 from .worker import ENDED_WELL, STOP, STOP_NOW, STUCK, Worker
 
@@ -51,8 +52,20 @@ class Slot:
     """When to fill it, in monotonic seconds; `inf`: never again."""
     deaths: int = 0
     """In a row, each soon after its start."""
-    unburied: list[tuple[str, str]] = field(default_factory=list)
-    """Ids and causes of death of processes whose jobs have not been taken back yet."""
+    started: StartedJobs | None = None
+    """What the process has begun; shared with it."""
+    unburied: list["Dead"] = field(default_factory=list)
+    """Processes whose jobs have not been taken back yet."""
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A process that has ended."""
+
+    id: str
+    cause: str
+    started: list[int]
+    """The jobs that it was running."""
 
 
 class Supervisor:
@@ -91,7 +104,8 @@ class Supervisor:
                 files = () if self._lifeline is None else (self._lifeline,)
                 if self._wakeup.wait(self._until_next(), unless=lambda: self._signals, files=files):
                     self._lifeline = None
-                    self._signals.append(signal.SIGTERM)
+                    if not (self._stopping or self._signals):  # else Ctrl-C has reached us as well
+                        self._signals.append(signal.SIGTERM)
         self._announcer.stop(timeout=5)
         self._control.close()
 
@@ -160,6 +174,7 @@ class Supervisor:
     def _fork(self, slot: Slot) -> None:
         read_end, slot.lifeline = os.pipe()
         slot.id = str(uuid.uuid4())
+        slot.started = StartedJobs(2 * self.options.concurrency)
         slot.start_at = float("inf")
         slot.started_at = time.monotonic()
         sys.stdout.flush()
@@ -179,7 +194,8 @@ class Supervisor:
                     os.close(other.lifeline)
             self._wakeup.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            code = Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline).run()
+            worker = Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started)
+            code = worker.run()
         except BaseException as error:
             logs.part_died(slot.name, error)
         finally:
@@ -203,7 +219,7 @@ class Supervisor:
         slot.pid, slot.lifeline = 0, -1
         ended_well = code == ENDED_WELL
         cause = CAUSES.get(code) or _cause(code)
-        slot.unburied.append((slot.id, cause))
+        slot.unburied.append(Dead(slot.id, cause, slot.started.job_ids() if slot.started else []))
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
         if self._stopping or its_work_is_done:
             if not ended_well:
@@ -219,15 +235,22 @@ class Supervisor:
         """Take back what the dead held, and remove their rows; tried again until the database can be used."""
         for slot in self._slots:
             while slot.unburied and not self._control.retry_in:
-                worker_id, cause = slot.unburied[0]
                 with self._control.attempt():
-                    recovered = Job.objects.using(self.options.database).recover(
-                        worker_ids=[worker_id], reason=f"worker died: {cause}"
-                    )
-                    self._tell(recovered)
-                    if not recovered:
-                        WorkerRow.objects.using(self.options.database).deregister([worker_id])
+                    if self._take_back(slot.name, slot.unburied[0]):
                         slot.unburied.pop(0)
+
+    def _take_back(self, name: str, dead: Dead) -> bool:
+        """One batch: give back free what was not begun, recover what ran; whether that was all."""
+        jobs = Job.objects.using(self.options.database)
+        released = jobs.release_strays(dead.id, known=dead.started)
+        if released:
+            logs.unstarted_released(name, len(released))
+        recovered = jobs.recover(worker_ids=[dead.id], reason=f"worker died: {dead.cause}")
+        self._tell(recovered)
+        if released or recovered:
+            return False
+        WorkerRow.objects.using(self.options.database).deregister([dead.id])
+        return True
 
     # Chores
 

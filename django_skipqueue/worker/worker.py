@@ -32,6 +32,7 @@ from .limits import Limits
 from .lookahead import LookAhead
 from .options import WorkerOptions
 from .pool import Pool
+from .started import StartedJobs
 from .wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ EVENTS = {
 class Worker:
     """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
 
-    def __init__(self, options: WorkerOptions, *, id: str, name: str, lifeline: int) -> None:
+    def __init__(
+        self, options: WorkerOptions, *, id: str, name: str, lifeline: int, started: StartedJobs | None = None
+    ) -> None:
         self.id = id
         self.name = name
         self.options = options
@@ -75,7 +78,7 @@ class Worker:
         self._wakeup = Wakeup()
         self._control = ControlConnection(options.database, who=f"worker {name}")
         executor = Executor(worker=name, database=options.database, limits=Limits(self._wakeup.call))
-        self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup)
+        self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup, started=started)
         self._announcer = Announcer()
         self._look_ahead = LookAhead()
         self._held: dict[Lease, ClaimedJob] = {}

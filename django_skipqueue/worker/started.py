@@ -1,0 +1,30 @@
+"""Which jobs a worker has begun, in memory that outlives it.
+
+Invariant: whoever reads it after the worker's death finds the jobs that were running then, and no other. So only they
+are charged for the death; what the worker had claimed and not begun goes back free.
+"""
+
+import mmap
+import struct
+
+_SLOT = struct.Struct("q")
+
+
+class StartedJobs:
+    """A slot for each thread and each coroutine, with the id of the job in it. Made before the fork that shares it."""
+
+    def __init__(self, slots: int) -> None:
+        self._memory = mmap.mmap(-1, slots * _SLOT.size)
+        self._slots = slots
+
+    def begin(self, slot: int, job_id: int) -> None:
+        """Note that this slot runs this job now."""
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, job_id)
+
+    def end(self, slot: int) -> None:
+        """Note that this slot runs nothing."""
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, 0)
+
+    def job_ids(self) -> list[int]:
+        """The jobs that are running."""
+        return [job_id for (job_id,) in _SLOT.iter_unpack(self._memory[: self._slots * _SLOT.size]) if job_id]
