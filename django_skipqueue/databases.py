@@ -1,6 +1,8 @@
 """Database connections: the queue's own, and those that Django keeps for each thread of a worker."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,6 +20,17 @@ def own_connection(alias: str) -> BaseDatabaseWrapper:
     options = {key: value for key, value in connection.settings_dict.get("OPTIONS", {}).items() if key != "pool"}
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
     return connection
+
+
+@contextmanager
+def unpooled(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    """Within this block, what Django does in this thread on this database goes through a connection of our own."""
+    before, connections[alias] = connections[alias], own_connection(alias)
+    try:
+        yield connections[alias]
+    finally:
+        connections[alias].close()
+        connections[alias] = before
 
 
 def tidy() -> None:

@@ -4,7 +4,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
-from .databases import own_connection
+from .databases import unpooled
 from .exceptions import QueueUnavailable
 
 OLDEST_POSTGRESQL = 14
@@ -16,21 +16,20 @@ def check_database(alias: str) -> None:
         raise QueueUnavailable(
             f"DATABASES has no alias {alias!r}. Choose one of {', '.join(sorted(connections))} for the queue."
         )
-    connection = own_connection(alias)
+    connection = connections[alias]
     if connection.vendor != "postgresql":
         raise QueueUnavailable(
             f"The queue needs PostgreSQL, but the database {alias!r} is {connection.display_name}. "
             "Set SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database."
         )
     try:
-        connection.ensure_connection()
-        version = connection.pg_version  # type: ignore[attr-defined]
-        missing = missing_migrations(connection)
+        with unpooled(alias) as connection:
+            connection.ensure_connection()
+            version = connection.pg_version  # type: ignore[attr-defined]
+            missing = missing_migrations(connection)
     except Error as error:
         reason = " ".join(str(error).split())
         raise QueueUnavailable(f"The database {alias!r} cannot be reached: {reason}") from error
-    finally:
-        connection.close()
     if version < OLDEST_POSTGRESQL * 10_000:
         raise QueueUnavailable(
             f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer, but {alias!r} is PostgreSQL {version // 10_000}."

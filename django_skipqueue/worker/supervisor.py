@@ -72,6 +72,7 @@ class Supervisor:
     """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
 
     def __init__(self, options: WorkerOptions, *, lifeline: int | None = None) -> None:
+        databases.close_before_fork()  # what the start of the project may have opened
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
@@ -94,7 +95,6 @@ class Supervisor:
         """Keep workers running until told to stop."""
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
-        databases.close_before_fork()  # what the start of the project may have opened
         while self._working():
             self._heed_signals()
             self._see_deaths()
