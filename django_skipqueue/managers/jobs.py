@@ -160,7 +160,7 @@ class JobQuerySet(models.QuerySet["Job"]):
                     else None,
                 )
         except DatabaseError as error:
-            if not is_refused(error):
+            if not is_refused(error) or not batch:
                 raise
             written = self._settle(batch)
             return written, self.settle_and_claim([], queue_names=queue_names, limit=limit, worker_id=worker_id)[1]

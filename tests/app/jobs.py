@@ -1,0 +1,217 @@
+"""The tasks that the tests run. None is about a single test: its name and arguments say what it does."""
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from django_skipqueue import Discard, JobContext, Retry, Snooze, job
+from django_skipqueue.backoff import constant
+
+from .models import Ledger
+
+
+class Transient(Exception):
+    """An exception that `picky` wants retried."""
+
+
+class Hopeless(Exception):
+    """An exception that `picky` wants discarded."""
+
+
+@job
+def noop() -> None:
+    """Do nothing."""
+
+
+@job
+async def anoop() -> None:
+    """Do nothing, in the event loop."""
+
+
+@job
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@job
+async def aadd(a: int, b: int = 0) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@job
+def echo(value: Any) -> Any:
+    """Return the argument as it came out of the row."""
+    return value
+
+
+@job
+def gather(first: Any, *rest: Any, flag: bool = False, **others: Any) -> list[Any]:
+    """Take every kind of parameter."""
+    return [first, rest, flag, others]
+
+
+@job(
+    name="mail.send", queue_name="mail", priority=7, max_attempts=3, unique_key=lambda payment_id: f"mail-{payment_id}"
+)
+def send_mail(payment_id: int) -> None:
+    """A task with every option of its jobs."""
+
+
+@job(max_attempts=3, backoff=constant(0, jitter=0))
+def fail(message: str = "as asked") -> None:
+    """Fail every time, three times in a row without a pause."""
+    raise ValueError(message)
+
+
+@job(max_attempts=3, backoff=constant(0, jitter=0))
+async def afail(message: str = "as asked") -> None:
+    await asyncio.sleep(0)
+    raise ValueError(message)
+
+
+@job(takes_context=True, backoff=constant(0, jitter=0))
+def fail_times(context: JobContext, times: int) -> int:
+    """Fail the first `times` attempts; then return the number of the attempt."""
+    if context.attempt <= times:
+        raise ValueError(f"attempt {context.attempt} of {times} that fail")
+    return context.attempt
+
+
+@job(max_attempts=3, retry_on=(Transient,), discard_on=(Hopeless,), backoff=constant(0, jitter=0))
+def picky(exception: str) -> None:
+    """Raise Transient (retried), Hopeless (discarded) or, for any other name, ValueError (fails at once)."""
+    raise {"Transient": Transient, "Hopeless": Hopeless}.get(exception, ValueError)(exception)
+
+
+@job(max_attempts=3)
+def ask_for_retry(after: float | None = None) -> None:
+    raise Retry("not yet", after=after)
+
+
+@job(max_attempts=3)
+def snooze(after: float = 60) -> None:
+    raise Snooze("come back", after=after)
+
+
+@job
+def discard(reason: str = "no longer wanted") -> None:
+    raise Discard(reason)
+
+
+@job
+def slow(seconds: float) -> float:
+    """Occupy a thread."""
+    time.sleep(seconds)
+    return seconds
+
+
+@job
+async def aslow(seconds: float) -> float:
+    """Occupy the event loop's patience, not a thread."""
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@job(takes_context=True)
+def see_context(context: JobContext, note: str = "") -> dict[str, Any]:
+    """Return what the context says."""
+    return _seen(context, context.job.task, note)
+
+
+@job(takes_context=True)
+async def asee_context(context: JobContext, note: str = "") -> dict[str, Any]:
+    return _seen(context, (await context.aget_job()).task, note)
+
+
+def _seen(context: JobContext, task: str, note: str) -> dict[str, Any]:
+    return {
+        "job_id": context.job_id,
+        "attempt": context.attempt,
+        "max_attempts": context.max_attempts,
+        "queue_name": context.queue_name,
+        "worker": context.worker,
+        "is_last_attempt": context.is_last_attempt,
+        "task": task,
+        "note": note,
+    }
+
+
+@job(takes_context=True)
+def record(context: JobContext, entry: str) -> None:
+    """Write a row into the ledger."""
+    _write(context, entry)
+
+
+@job(takes_context=True)
+async def arecord(context: JobContext, entry: str) -> None:
+    await sync_to_async(_write)(context, entry)
+
+
+@job(takes_context=True, max_attempts=3, backoff=constant(0, jitter=0))
+def record_and_fail(context: JobContext, entry: str) -> None:
+    """Write a row into the ledger, then fail."""
+    _write(context, entry)
+    raise ValueError(entry)
+
+
+@job(takes_context=True)
+def record_and_hold(context: JobContext, entry: str, until: str = "go", patience: float = 30) -> None:
+    """Write `entry`, then wait until somebody else has written `until`: a run whose length a test decides."""
+    _write(context, entry)
+    deadline = time.monotonic() + patience
+    while not Ledger.objects.filter(entry=until).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody wrote {until!r}")
+        time.sleep(0.01)
+
+
+@job(takes_context=True)
+async def arecord_and_hold(context: JobContext, entry: str, until: str = "go", patience: float = 30) -> None:
+    await sync_to_async(_write)(context, entry)
+    deadline = time.monotonic() + patience
+    while not await Ledger.objects.filter(entry=until).aexists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody wrote {until!r}")
+        await asyncio.sleep(0.01)
+
+
+@job(takes_context=True)
+def record_and_die(context: JobContext, entry: str, on_attempt: int = 1) -> None:
+    """Write `entry`; on the attempt named, kill the worker process as the kernel's out-of-memory killer would."""
+    _write(context, entry)
+    if context.attempt == on_attempt:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+UNSTORABLE: dict[str, Any] = {
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "nul": "a\0b",
+    "surrogate": "\ud800",
+    "set": {1, 2},
+    "object": object(),
+}
+
+
+@job(max_attempts=1)
+def return_unstorable(kind: str) -> Any:
+    """Return a value that no jsonb column takes."""
+    return UNSTORABLE[kind]
+
+
+@job(max_attempts=1)
+def raise_unstorable() -> None:
+    """Raise an error whose message no text column takes."""
+    raise ValueError("before\0after \ud800 and more")
+
+
+def _write(context: JobContext, entry: str) -> None:
+    Ledger.objects.create(entry=entry, job_id=context.job_id, attempt=context.attempt, worker=context.worker)
+
+
+from . import worker_jobs  # noqa: E402, F401 (their tasks register themselves)

@@ -1,0 +1,48 @@
+"""Rows in any state, written without the verbs under test."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.db.models.functions import Now
+
+from django_skipqueue.models import Job, Worker
+
+FINISHED = ("completed", "failed", "discarded")
+STATUSES = ("scheduled", "queued", "running", *FINISHED)
+
+
+def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -> Job:
+    """A job in this status; a timedelta for a time counts from the database's clock."""
+    fields.setdefault("task", "tests.app.jobs.noop")
+    fields.setdefault("queue_name", "default")
+    if status == "scheduled":
+        fields.setdefault("run_after", timedelta(hours=1))
+    if status == "running":
+        fields = {
+            "locked_at": timedelta(0),
+            "started_at": timedelta(0),
+            "locked_by": "w",
+            "lease": 1,
+            "attempts": 1,
+        } | fields
+    if status in FINISHED:
+        fields = {"finished_at": timedelta(0), "lease": 2, "attempts": 1} | fields
+    times = {name: Now() + value for name, value in fields.items() if isinstance(value, timedelta)}
+    made = Job.objects.using(using).create(status=status, **(fields | times))
+    return Job.objects.using(using).get(pk=made.pk)
+
+
+def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", **fields: Any) -> Worker:
+    """A worker heard of at `heartbeat` from now."""
+    fields = {"name": "w", "hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": Now() + heartbeat} | fields
+    return Worker.objects.using(using).create(**fields)
+
+
+def state(job: Job) -> dict[str, Any]:
+    """Every column of the job's row, as it is now."""
+    return Job.objects.using(job._state.db).filter(pk=job.pk).values().get()
+
+
+def lease_of(job: Job) -> tuple[int, int]:
+    """What `release` takes."""
+    return job.pk, job.lease

@@ -1,0 +1,95 @@
+"""Other connections to the database under test."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import psycopg
+from django.db import connection, connections, transaction
+from django.db.migrations.executor import MigrationExecutor
+
+from .waiting import DEADLINE, wait_until
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+LAST_MIGRATION = "0002_storage"
+
+
+def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:
+    """A connection without Django to the same database."""
+    django_connection = connections[alias]
+    django_connection.ensure_connection()
+    info = django_connection.connection.info
+    return psycopg.connect(info.dsn, password=info.password or None, autocommit=autocommit, **options)
+
+
+@contextmanager
+def schema(name: str) -> Iterator[Callable[[str | None], None]]:
+    """An empty schema. Yields what migrates the queue's tables there, to the migration named; None: to nothing."""
+    made = connections["default"].copy(alias=name)
+    connections[name] = made
+    with made.cursor() as cursor:
+        cursor.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path TO {name}")
+    try:
+        yield lambda migration: MigrationExecutor(made).migrate([("django_skipqueue", migration)])
+    finally:
+        with made.cursor() as cursor:
+            cursor.execute(f"DROP SCHEMA {name} CASCADE")
+        made.close()
+        del connections[name]
+
+
+class Session:
+    """A second user of the queue: a thread with a Django connection of its own, driven step by step from the test."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self.pid: int = self(_backend_pid)
+
+    def start(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+        """Call the function in this session, without waiting for it."""
+        return self._thread.submit(function, *args, **kwargs)
+
+    def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function in this session, and return what it returns."""
+        return self.start(function, *args, **kwargs).result(timeout=DEADLINE)
+
+    def begin(self) -> None:
+        """Open a transaction that stays open."""
+        self._atomic = transaction.atomic()
+        self(self._atomic.__enter__)
+
+    def commit(self) -> None:
+        """Commit it."""
+        self(self._atomic.__exit__, None, None, None)
+
+    def rollback(self) -> None:
+        """Roll it back."""
+        self(transaction.set_rollback, True)
+        self.commit()
+
+    def wait_until_blocked(self) -> None:
+        """Wait until this session's statement waits for a lock that somebody else holds."""
+        wait_until(lambda: _waits_for_lock(self.pid), "the other session waits for a lock")
+
+    def close(self) -> None:
+        """End the thread and its connections, even if its statement still waits for somebody."""
+        with connect() as canceller:
+            canceller.execute("SELECT pg_cancel_backend(%s)", [self.pid])
+        self._thread.submit(connections.close_all)
+        self._thread.shutdown()
+
+
+def _backend_pid() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def _waits_for_lock(pid: int) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [pid])
+        return bool(cursor.fetchone()[0])

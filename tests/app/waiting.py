@@ -1,0 +1,37 @@
+"""Waiting for a condition, never for a time."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+DEADLINE = 20.0
+
+
+def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = DEADLINE) -> T:
+    """Return the first true value of `condition`; fail when `deadline` seconds have gone by without one."""
+    end = time.monotonic() + deadline
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"After {deadline:g} s still not so: {what or condition}")
+        time.sleep(0.005)
+    return value
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail, in the main thread, a block that takes longer: what loops for ever must not take the suite with it."""
+
+    def stop(*_: Any) -> NoReturn:
+        raise AssertionError(f"Not finished after {seconds:g} s.")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,52 @@
+"""What every part of the suite shares. Tests use real PostgreSQL, and wait for conditions, never for a time."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.tasks import Registry
+
+from .app import sessions
+from .worker.fixtures import gates, manage, runworker, worker_thread  # noqa: F401 (fixtures)
+
+
+@pytest.fixture
+def session(transactional_db: None) -> Iterator[Callable[[], sessions.Session]]:
+    """Makes further users of the queue, each a thread with a connection of its own."""
+    with ExitStack() as stack:
+
+        def make() -> sessions.Session:
+            made = sessions.Session()
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
+    """Makes connections without Django to the database under test."""
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> psycopg.Connection[Any]:
+            return stack.enter_context(sessions.connect(**options))
+
+        yield make
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """An empty registry in place of the process's, so that a test's own tasks leave nothing behind."""
+    empty = Registry()
+    monkeypatch.setattr("django_skipqueue.tasks.tasks", empty)
+    return empty
+
+
+@pytest.fixture
+def worker_id() -> str:
+    """The id of a worker process, as it stands in `locked_by`."""
+    return str(uuid.uuid4())

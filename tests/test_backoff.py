@@ -1,0 +1,37 @@
+"""How long to wait before the next attempt."""
+
+import pytest
+
+from django_skipqueue import backoff
+
+
+@pytest.mark.parametrize(
+    ("delays", "expected"),
+    [
+        (backoff.exponential(jitter=0), [2, 4, 8, 16, 32]),
+        (backoff.exponential(3, jitter=0), [3, 9, 27, 81, 243]),
+        (backoff.exponential(10, cap=500, jitter=0), [10, 100, 500, 500, 500]),
+        (backoff.linear(jitter=0), [30, 60, 90, 120, 150]),
+        (backoff.linear(5, cap=12, jitter=0), [5, 10, 12, 12, 12]),
+        (backoff.constant(jitter=0), [60] * 5),
+        (backoff.constant(0, jitter=0), [0] * 5),
+    ],
+    ids=["exponential", "base 3", "exponential capped", "linear", "linear capped", "constant", "no delay"],
+)
+def test_the_delay_of_each_attempt(delays: backoff.Backoff, expected: list[float]) -> None:
+    assert [delays(attempt) for attempt in range(1, 6)] == expected
+
+
+@pytest.mark.parametrize("attempt", [10, 100, 1_000, 32_767])
+def test_an_exponential_delay_stops_growing_at_fifteen_minutes(attempt: int) -> None:
+    assert backoff.exponential(jitter=0)(attempt) == 900
+    assert backoff.exponential(2, jitter=0)(attempt) == 900, "a whole base must not make numbers of thousands of digits"
+
+
+@pytest.mark.parametrize("make", [backoff.exponential, backoff.linear, backoff.constant])
+def test_jobs_that_failed_together_do_not_come_back_together(make: type[backoff.Backoff]) -> None:
+    exact = make(jitter=0)(3)
+    delays = [make()(3) for _ in range(1_000)]
+    assert exact * 0.9 <= min(delays) < exact * 0.93
+    assert exact * 1.07 < max(delays) <= exact * 1.1
+    assert len(set(delays)) > 900

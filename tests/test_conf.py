@@ -1,0 +1,120 @@
+"""The `SKIPQUEUE` setting: typed, lazy, validated."""
+
+import math
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_skipqueue import conf
+
+
+def test_without_the_setting_every_value_is_the_documented_default(settings: Any) -> None:
+    del settings.SKIPQUEUE
+    assert list(conf.problems()) == []
+    assert conf.settings.database == "default"
+    assert conf.settings.max_attempts == 10
+    assert conf.settings.lease == 60
+    assert conf.settings.shutdown_timeout == 30
+    assert conf.settings.unknown_task_grace == 3600
+    assert conf.settings.retention_of("completed") == timedelta(days=1)
+    assert conf.settings.retention_of("discarded") == timedelta(days=7)
+    assert conf.settings.retention_of("failed") == timedelta(days=30)
+
+
+def test_a_change_of_the_setting_is_seen_at_once(settings: Any) -> None:
+    settings.SKIPQUEUE = {"LEASE": 5}
+    assert conf.settings.lease == 5
+    settings.SKIPQUEUE = {"LEASE": 7}
+    assert conf.settings.lease == 7
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (None, None),
+        (0, timedelta(0)),
+        (90, timedelta(seconds=90)),
+        (0.5, timedelta(milliseconds=500)),
+        (timedelta(days=2), timedelta(days=2)),
+    ],
+)
+def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, kept: Any, expected: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"failed": kept}}
+    assert conf.settings.retention_of("failed") == expected
+    assert conf.settings.retention_of("completed") == timedelta(days=1), "those not named keep their default"
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "not a dict": (["LEASE"], "SKIPQUEUE must be a dict, not list."),
+    "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
+    "mistyped": ({"LAESE": 3}, "SKIPQUEUE has no key 'LAESE'. Did you mean 'LEASE'?"),
+    "lower case": ({"lease": 3}, "SKIPQUEUE has no key 'lease'. Did you mean 'LEASE'?"),
+    "mixed case": ({"Lease": 3}, "SKIPQUEUE has no key 'Lease'. Did you mean 'LEASE'?"),
+    "nothing like it": ({"XYZ": 3}, "SKIPQUEUE has no key 'XYZ'. It knows DATABASE, HEARTBEAT_INTERVAL, LEASE"),
+    "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
+    "text for a number": ({"LEASE": "60"}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not '60'."),
+    "none for a number": ({"LEASE": None}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not None."),
+    "zero": ({"POLL_INTERVAL": 0}, "SKIPQUEUE['POLL_INTERVAL'] must be a number of seconds above 0, not 0."),
+    "negative": ({"LEASE": -1.5}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not -1.5."),
+    "nan": ({"LEASE": math.nan}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not nan."),
+    "bool for a number": ({"LEASE": True}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not True."),
+    "float for a whole number": ({"MAX_ATTEMPTS": 2.5}, "SKIPQUEUE['MAX_ATTEMPTS'] must be a whole number"),
+    "bool for a whole number": ({"MAX_ATTEMPTS": True}, "SKIPQUEUE['MAX_ATTEMPTS'] must be a whole number"),
+    "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be a whole number"),
+    "empty text": ({"DATABASE": ""}, "SKIPQUEUE['DATABASE'] must be a text, not ''."),
+    "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a text, not 1."),
+    "retention not a dict": ({"RETENTION": 5}, "SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not 5."),
+    "retention of nothing": (
+        {"RETENTION": {"complete": 5}},
+        "SKIPQUEUE['RETENTION'] has no status 'complete': the finished ones are completed, discarded, failed. "
+        "Did you mean 'completed'?",
+    ),
+    "retention of the unfinished": ({"RETENTION": {"queued": 5}}, "SKIPQUEUE['RETENTION'] has no status 'queued'"),
+    "retention negative": ({"RETENTION": {"failed": -1}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
+    "retention negative delta": (
+        {"RETENTION": {"failed": timedelta(-1)}},
+        "SKIPQUEUE['RETENTION']['failed'] must be a timedelta",
+    ),
+    "retention bool": ({"RETENTION": {"failed": False}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
+    "retention text": ({"RETENTION": {"failed": "1d"}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
+    "retention nan": ({"RETENTION": {"failed": math.nan}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
+    "retention for ever, spelled inf": (
+        {"RETENTION": {"failed": math.inf}},
+        "SKIPQUEUE['RETENTION']['failed'] must be a timedelta",
+    ),
+    "retention too long": ({"RETENTION": {"failed": 1e15}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
+    "inf for a number": ({"LEASE": math.inf}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not inf."),
+    "more attempts than fit": ({"MAX_ATTEMPTS": 40_000}, "SKIPQUEUE['MAX_ATTEMPTS'] must be"),
+}
+
+
+@pytest.mark.parametrize(("value", "said"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_setting_is_one_clear_sentence_and_never_handed_out(settings: Any, value: Any, said: str) -> None:
+    settings.SKIPQUEUE = value
+    (problem,) = conf.problems()
+    assert problem.startswith(said)
+    with pytest.raises(ImproperlyConfigured) as raised:
+        _ = conf.settings.lease
+    assert problem in str(raised.value)
+
+
+def test_every_problem_is_told_at_once(settings: Any) -> None:
+    settings.SKIPQUEUE = {"LAESE": 1, "DATABASE": 2, "RETENTION": {"failed": -1, "lost": 2}}
+    assert len(list(conf.problems())) == 4
+
+
+def test_a_corrected_setting_works_again(settings: Any) -> None:
+    settings.SKIPQUEUE = {"LAESE": 1}
+    with pytest.raises(ImproperlyConfigured):
+        _ = conf.settings.lease
+    settings.SKIPQUEUE = {"LEASE": 1}
+    assert conf.settings.lease == 1
+
+
+def test_importing_reads_no_setting() -> None:
+    script = "import django_skipqueue.conf; from django.conf import settings; assert not settings.configured"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,123 @@
+"""`retry` and `discard`: what operators do to many jobs at once, without touching what runs."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.models import Job
+
+from .app.rows import STATUSES, make_job, state
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+class TestRetry:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_failed_and_discarded_jobs_are_retried(self, status: str) -> None:
+        job = make_job(status)
+        assert Job.objects.retry([job.pk]) == ({job.pk} if status in ("failed", "discarded") else set())
+        assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
+
+    def test_a_retried_job_is_due_at_once_with_all_its_attempts_before_it_and_keeps_its_story(self) -> None:
+        job = make_job(
+            "failed", attempts=10, max_attempts=10, lease=20, run_after=-HOUR, finished_at=-HOUR,
+            last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
+        )  # fmt: skip
+        Job.objects.retry([job.pk])
+        after = state(job)
+        assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
+        assert after["run_after"] - job.run_after >= HOUR
+        changed = {name for name in after if after[name] != getattr(job, name)}
+        assert changed == {"status", "attempts", "lease", "run_after", "finished_at"}
+        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed.attempts == 1
+
+    def test_a_job_whose_key_is_alive_again_stays_as_it_is(self) -> None:
+        for status in ("scheduled", "queued", "running"):
+            failed = make_job("failed", unique_key=status)
+            make_job(status, unique_key=status)
+            other = make_job("failed")
+            assert Job.objects.retry([failed.pk, other.pk]) == {other.pk}
+            assert state(failed)["status"] == "failed"
+
+    def test_a_key_that_only_finished_jobs_have_is_free(self) -> None:
+        job = make_job("failed", unique_key="k")
+        make_job("completed", unique_key="k")
+        assert Job.objects.retry([job.pk]) == {job.pk}
+
+    def test_of_several_that_share_a_key_the_newest_is_retried(self) -> None:
+        older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
+        completed = make_job("completed", unique_key="k")
+        alone = make_job("failed", unique_key="another")
+        everything = [older.pk, newest.pk, discarded.pk, completed.pk, alone.pk]
+        assert Job.objects.retry(everything) == {discarded.pk, alone.pk}
+        assert Job.objects.retry(everything) == set()
+
+    def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
+        job = make_job("failed")
+        assert Job.objects.retry(iter([job.pk, job.pk, 10**15])) == {job.pk}
+        assert Job.objects.retry([]) == set()
+
+    def test_many_are_one_statement(self) -> None:
+        made = [make_job("failed", unique_key=str(number)) for number in range(50)]
+        with CaptureQueriesContext(connection) as queries:
+            assert len(Job.objects.retry([job.pk for job in made])) == 50
+        assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
+
+    def test_inside_a_transaction_it_is_part_of_it(self) -> None:
+        job = make_job("failed")
+        with transaction.atomic():
+            assert Job.objects.retry([job.pk])
+            transaction.set_rollback(True)
+        assert state(job)["status"] == "failed"
+
+
+class TestDiscard:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_and_queued_jobs_are_discarded(self, status: str) -> None:
+        job = make_job(status)
+        allowed = status in ("scheduled", "queued")
+        assert Job.objects.discard([job.pk], reason="not needed") == ({job.pk} if allowed else set())
+        after = state(job)
+        if allowed:
+            assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "not needed", job.lease + 1)
+            assert after["finished_at"]
+        else:
+            assert after == {name: getattr(job, name) for name in after}
+
+    def test_a_discarded_job_frees_its_unique_key(self) -> None:
+        job = make_job(unique_key="k")
+        Job.objects.discard([job.pk])
+        assert make_job(unique_key="k").pk != job.pk
+
+    def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
+        job = make_job()
+        assert Job.objects.discard(iter([job.pk, job.pk, 10**15])) == {job.pk}
+        assert Job.objects.discard([]) == set()
+
+    def test_many_are_one_statement(self) -> None:
+        made = [make_job() for _ in range(50)]
+        with CaptureQueriesContext(connection) as queries:
+            assert len(Job.objects.discard([job.pk for job in made])) == 50
+        assert len(queries) == 1
+
+    def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
+        job = make_job()
+        assert Job.objects.discard([job.pk], reason="a\0b") == {job.pk}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[..., Any]) -> None:
+    locked, free = (make_job({"retry": "failed", "discard": "queued"}[verb]) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")
+        assert getattr(Job.objects, verb)([locked.pk, free.pk]) == {free.pk}
+        cursor.execute("RESET lock_timeout")

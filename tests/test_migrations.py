@@ -1,0 +1,150 @@
+"""Migrations: complete, reversible, and leaving the tables as the design says."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from django.db.migrations.loader import MigrationLoader
+
+from .app.sessions import LAST_MIGRATION, schema
+
+APP = "django_skipqueue"
+
+# The indexes of the design: columns, and for which rows. PostgreSQL's spelling.
+INDEXES = {
+    "skipqueue_job_pkey": "UNIQUE (id)",
+    "skipqueue_job_claim": "(queue_name, ((- priority)), run_after, id) WHERE (status = 'queued')",
+    "skipqueue_job_promote": "(run_after, id) WHERE (status = 'scheduled')",
+    "skipqueue_job_recover": "(locked_at) WHERE (status = 'running')",
+    "skipqueue_job_prune": "(status, finished_at) WHERE (status = ANY (ARRAY['completed', 'failed', 'discarded']))",
+    "skipqueue_job_failed": "(queue_name, finished_at DESC) WHERE (status = 'failed')",
+    "skipqueue_job_unique": "UNIQUE (unique_key) WHERE (status = ANY (ARRAY['scheduled', 'queued', 'running']))",
+    "skipqueue_worker_pkey": "UNIQUE (id)",
+}
+
+
+def query(statement: str, using: str = "default") -> list[tuple[Any, ...]]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+@pytest.mark.django_db
+def test_the_models_have_no_change_without_a_migration() -> None:
+    call_command("makemigrations", APP, "--check", "--dry-run", verbosity=0)
+
+
+@pytest.mark.django_db
+class TestTables:
+    def test_the_indexes_are_those_of_the_design_and_no_others(self) -> None:
+        found = {
+            name: re.sub(r"^CREATE (UNIQUE )?INDEX .* USING btree (.*)$", r"\1\2", definition).replace("::text", "")
+            for name, definition in query(
+                "SELECT indexname, indexdef FROM pg_indexes "
+                "WHERE tablename IN ('skipqueue_job', 'skipqueue_worker') AND schemaname = 'public'"
+            )
+        }
+        assert found == INDEXES
+
+    def test_the_storage_parameters_are_set(self) -> None:
+        found = {
+            table: dict(option.split("=") for option in options)
+            for table, options in query(
+                "SELECT relname, reloptions FROM pg_class "
+                "WHERE oid IN ('skipqueue_job'::regclass, 'skipqueue_worker'::regclass)"
+            )
+        }
+        assert found == {
+            "skipqueue_job": {
+                "autovacuum_vacuum_scale_factor": "0.01",
+                "autovacuum_vacuum_threshold": "2000",
+                "autovacuum_vacuum_insert_scale_factor": "0.05",
+                "autovacuum_analyze_scale_factor": "0.02",
+                "autovacuum_analyze_threshold": "2000",
+                "autovacuum_vacuum_cost_delay": "0",
+                "fillfactor": "85",
+            },
+            "skipqueue_worker": {
+                "fillfactor": "50",
+                "autovacuum_vacuum_scale_factor": "0",
+                "autovacuum_vacuum_threshold": "500",
+            },
+        }
+
+    def test_nothing_refers_to_a_job_or_from_it_and_no_trigger_fires(self) -> None:
+        """A foreign key would lock rows of the other table at every transition; a trigger would run inside each."""
+        assert (
+            query(
+                "SELECT conname FROM pg_constraint "
+                "WHERE contype = 'f' AND 'skipqueue_job'::regclass IN (conrelid, confrelid)"
+            )
+            == []
+        )
+        assert query("SELECT tgname FROM pg_trigger WHERE tgrelid = 'skipqueue_job'::regclass") == []
+
+    def test_the_id_is_a_bigint_identity(self) -> None:
+        assert query(
+            "SELECT data_type, is_identity FROM information_schema.columns "
+            "WHERE table_name = 'skipqueue_job' AND column_name = 'id' AND table_schema = 'public'"
+        ) == [("bigint", "YES")]
+
+
+@pytest.fixture
+def migrate(db: None) -> Iterator[Callable[[str | None], None]]:
+    """Migrates the app, in a schema of its own, to the migration named; None takes all of them back."""
+    with schema("migrating") as migrate:
+        yield migrate
+
+
+def described() -> dict[str, Any]:
+    """The tables of that schema, as the catalogue describes them."""
+    return {
+        "relations": query(
+            "SELECT relname, relkind, reloptions, pg_get_indexdef(oid) FROM pg_class "
+            "WHERE relnamespace = 'migrating'::regnamespace AND relname LIKE 'skipqueue%' ORDER BY relname"
+        ),
+        "constraints": query(
+            "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint "
+            "WHERE connamespace = 'migrating'::regnamespace AND conname LIKE 'skipqueue%' ORDER BY conname"
+        ),
+    }
+
+
+def steps() -> list[str]:
+    """The app's migrations, first to last."""
+    graph = MigrationLoader(None).graph
+    (leaf,) = graph.leaf_nodes(APP)
+    return [name for app, name in graph.forwards_plan(leaf) if app == APP]
+
+
+def test_forwards_backwards_and_forwards_again(migrate: Callable[[str | None], None]) -> None:
+    migrate(LAST_MIGRATION)
+    made = described()
+    assert len(made["relations"]) > 8
+    migrate(None)
+    assert described() == {"relations": [], "constraints": []}
+    migrate(LAST_MIGRATION)
+    assert described() == made
+
+
+def test_every_single_step_can_be_taken_back(migrate: Callable[[str | None], None]) -> None:
+    for before, name in itertools.pairwise([None, *steps()]):
+        without = described()
+        migrate(name)
+        assert described() != without
+        migrate(before)
+        assert described() == without
+        migrate(name)
+
+
+def test_the_last_migration_is_the_one_that_these_tests_migrate_to() -> None:
+    assert steps()[-1] == LAST_MIGRATION
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_every_postgresql_database_of_the_project_has_the_tables() -> None:
+    assert query("SELECT count(*) FROM skipqueue_job", "other") == [(0,)]

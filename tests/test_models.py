@@ -1,0 +1,229 @@
+"""`Job` and `Worker`: the row's own methods for hand-written loops and operators, and what the table refuses."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection
+from django.db.models.functions import Now
+
+from django_skipqueue import Discard, Retry, Snooze
+from django_skipqueue.backoff import constant
+from django_skipqueue.exceptions import InvalidArguments, LeaseLost
+from django_skipqueue.models import FINISHED, Job, Status
+from django_skipqueue.outcomes import RetryPolicy
+
+from .app import jobs
+from .app.rows import STATUSES, make_job, make_worker, state
+
+pytestmark = pytest.mark.django_db
+
+
+def claimed(**fields: Any) -> Job:
+    make_job(**fields)
+    (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="by hand")
+    return job
+
+
+def test_a_loop_written_by_hand_works_through_a_queue() -> None:
+    jobs.add.defer_many([(1, 2), (3, 4), ("x", 1)])  # type: ignore[list-item]
+    while claimed := Job.objects.claim(queue_names=["default"], limit=2, worker_id="by hand"):
+        for job in claimed:
+            job.heartbeat()
+            try:
+                result = jobs.add(*job.args, **job.kwargs)
+            except TypeError as error:
+                job.fail(error, policy=RetryPolicy(retry_on=()))
+            else:
+                job.complete(result)
+    assert list(Job.objects.order_by("pk").values_list("status", "result")) == [
+        ("completed", 3),
+        ("completed", 7),
+        ("failed", None),
+    ]
+
+
+class TestForTheHolderOfTheLease:
+    @pytest.mark.parametrize("result", [None, 0, "", [], {"a": [1.5, None]}, False], ids=repr)
+    def test_complete(self, result: Any) -> None:
+        job = claimed()
+        job.complete(result)
+        after = Job.objects.get()
+        assert (job.status, after.status, after.result) == (Status.COMPLETED, Status.COMPLETED, result)
+        assert after.finished_at
+
+    @pytest.mark.parametrize("result", [{1}, float("nan"), "\0", object()], ids=["set", "nan", "nul", "object"])
+    def test_complete_refuses_a_result_that_is_not_json_and_leaves_the_job_running(self, result: Any) -> None:
+        job = claimed()
+        with pytest.raises(InvalidArguments, match="The result"):
+            job.complete(result)
+        assert state(job)["status"] == "running"
+        job.complete("something else")
+
+    def test_fail_puts_the_job_off_by_the_default_backoff(self) -> None:
+        job = claimed()
+        job.fail(ValueError("no"))
+        after = state(job)
+        assert (after["status"], after["last_error"]) == ("scheduled", "ValueError: no")
+        assert timedelta(seconds=1.5) < after["run_after"] - job.locked_at < timedelta(seconds=5)
+        (entry,) = after["errors"]
+        assert (entry["worker"], entry["attempt"], entry["exception"]) == ("by hand", 1, "builtins.ValueError")
+
+    @pytest.mark.parametrize(
+        ("error", "status"),
+        [
+            (ValueError("no"), "queued"),
+            (Retry(after=0), "queued"),
+            (Retry(after=60), "scheduled"),
+            (Snooze(after=60), "scheduled"),
+            (Snooze(after=0), "queued"),
+            (Discard("not wanted"), "discarded"),
+            (KeyError("listed"), "failed"),
+        ],
+        ids=repr,
+    )
+    def test_fail_does_what_the_policy_and_the_exception_say(self, error: Exception, status: str) -> None:
+        job = claimed()
+        job.fail(error, policy=RetryPolicy(backoff=constant(0), retry_on=(ValueError,)))
+        assert state(job)["status"] == status
+        assert job.status == status, "the object says what the row says"
+
+    def test_the_last_attempt_fails_for_good(self) -> None:
+        job = claimed(max_attempts=3, attempts=2)
+        job.fail(ValueError("no"))
+        assert (state(job)["status"], job.status) == ("failed", Status.FAILED)
+
+    def test_release(self) -> None:
+        job = claimed()
+        job.release()
+        after = state(job)
+        assert (after["status"], after["attempts"], job.status) == ("queued", 0, Status.QUEUED)
+
+    def test_heartbeat(self) -> None:
+        job = claimed()
+        Job.objects.update(locked_at=Now() - timedelta(hours=1))
+        job.heartbeat()
+        assert Job.objects.recover(lease=60) == []
+
+
+VERBS: dict[str, Callable[[Job], None]] = {
+    "complete": lambda job: job.complete(),
+    "fail": lambda job: job.fail(ValueError("no")),
+    "release": lambda job: job.release(),
+    "heartbeat": lambda job: job.heartbeat(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS.keys())
+class TestWithoutTheLease:
+    @pytest.mark.parametrize(
+        "lose",
+        [
+            lambda job: Job.objects.recover(worker_ids=["by hand"]),
+            lambda job: Job.objects.release([(job.pk, job.lease)]),
+            lambda job: Job.objects.get(pk=job.pk).complete(),
+            lambda job: job.complete(),
+            lambda job: (job.fail(Discard("x")), Job.objects.get(pk=job.pk).retry()),
+            lambda job: Job.objects.all().delete(),
+        ],
+        ids=["recovered", "released", "completed elsewhere", "completed here", "discarded and retried", "deleted"],
+    )
+    def test_nothing_is_written_and_the_holder_is_told(
+        self, verb: Callable[[Job], None], lose: Callable[[Job], Any]
+    ) -> None:
+        job = claimed()
+        lose(job)
+        before = list(Job.objects.values())
+        with pytest.raises(LeaseLost, match=f"Job {job.pk} is "):
+            verb(job)
+        assert list(Job.objects.values()) == before
+
+    @pytest.mark.parametrize("status", [status for status in STATUSES if status != "running"])
+    def test_a_job_that_nobody_has_claimed_is_nobodys_to_settle(self, verb: Callable[[Job], None], status: str) -> None:
+        job = make_job(status)
+        before = state(job)
+        with pytest.raises(LeaseLost):
+            verb(job)
+        assert state(job) == before
+
+
+class TestForOperators:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_retry_says_whether_the_status_allowed_it(self, status: str) -> None:
+        job = make_job(status)
+        assert job.retry() == (status in ("failed", "discarded"))
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_discard_says_whether_the_status_allowed_it(self, status: str) -> None:
+        job = make_job(status)
+        assert job.discard("not wanted") == (status in ("scheduled", "queued"))
+        assert state(job)["last_error"] == ("not wanted" if status in ("scheduled", "queued") else "")
+
+    def test_a_job_whose_key_is_taken_is_not_retried(self) -> None:
+        job = make_job("failed", unique_key="k")
+        make_job(unique_key="k")
+        assert job.retry() is False
+
+
+class TestRows:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_each_status_has_a_filter_of_its_name(self, status: str) -> None:
+        for each in STATUSES:
+            make_job(each)
+        assert [job.status for job in getattr(Job.objects, status)()] == [status]
+        assert [job.status for job in getattr(Job.objects.all(), status)()] == [status]
+
+    def test_alive_is_what_is_not_finished(self) -> None:
+        for each in STATUSES:
+            make_job(each)
+        assert set(Job.objects.alive().values_list("status", flat=True)) == {"scheduled", "queued", "running"}
+
+    def test_a_status_knows_whether_it_is_finished(self) -> None:
+        assert {status for status in Status if status.is_finished} == set(FINISHED)
+
+    def test_a_job_is_called_by_its_task_and_number(self) -> None:
+        job = make_job()
+        assert str(job) == f"tests.app.jobs.noop #{job.pk}"
+        assert str(make_worker(name="web-1")) == "web-1"
+
+    def test_a_worker_is_live_for_a_lease_after_its_heartbeat(self) -> None:
+        worker = make_worker()
+        worker.refresh_from_db()
+        beat = worker.heartbeat_at
+        assert worker.is_live(beat + timedelta(seconds=59), timedelta(seconds=60))
+        assert not worker.is_live(beat + timedelta(seconds=60), timedelta(seconds=60))
+
+    def test_columns_have_defaults_in_the_database(self) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status) "
+                "VALUES ('q', 't', '[]', '{}', 'queued')"
+            )
+        job = Job.objects.get()
+        assert (job.priority, job.attempts, job.max_attempts, job.lease, job.locked_by) == (0, 0, 10, 0, "")
+        assert (job.errors, job.metadata, job.result, job.unique_key, job.last_error) == ([], {}, None, None, "")
+        assert job.run_after == job.enqueued_at
+
+
+class TestConstraints:
+    def test_there_are_six_statuses(self) -> None:
+        with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
+            make_job("paused")
+
+    @pytest.mark.parametrize("status", ["scheduled", "queued", "running"])
+    def test_what_is_not_finished_has_no_end(self, status: str) -> None:
+        with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
+            make_job(status, finished_at=timedelta(0))
+
+    @pytest.mark.parametrize("status", ["completed", "failed", "discarded"])
+    def test_what_is_finished_has_an_end(self, status: str) -> None:
+        with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
+            make_job(status, finished_at=None)
+
+    @pytest.mark.parametrize("first", ["scheduled", "queued", "running"])
+    @pytest.mark.parametrize("second", ["scheduled", "queued", "running"])
+    def test_a_key_is_alive_once(self, first: str, second: str) -> None:
+        make_job(first, unique_key="k")
+        with pytest.raises(IntegrityError, match="skipqueue_job_unique"):
+            make_job(second, unique_key="k")

@@ -1,0 +1,134 @@
+"""Signals: sent with what they promise to carry; a receiver that raises harms nothing."""
+
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.dispatch import Signal
+
+from django_skipqueue import signals
+from django_skipqueue.models import Job
+from django_skipqueue.signals import announce, job_deferred
+
+from .app import jobs
+from .app.rows import make_job
+
+Received = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def received() -> Iterator[Received]:
+    """What `job_deferred` said."""
+    events: Received = []
+
+    def receiver(sender: str, **event: Any) -> None:
+        event.pop("signal")
+        events.append((sender, event))
+
+    job_deferred.connect(receiver)
+    yield events
+    job_deferred.disconnect(receiver)
+
+
+@pytest.mark.django_db
+class TestJobDeferred:
+    def test_it_tells_the_task_the_queue_and_the_ids(self, received: Received) -> None:
+        job = jobs.noop.using(queue_name="q").defer()
+        ids = jobs.add.defer_many([(1,), (2,)])
+        assert received == [
+            ("tests.app.jobs.noop", {"queue_name": "q", "job_ids": [job.pk]}),
+            ("tests.app.jobs.add", {"queue_name": "default", "job_ids": ids}),
+        ]
+
+    def test_it_tells_of_scheduled_jobs_too(self, received: Received) -> None:
+        jobs.noop.using(run_after=timedelta(hours=1)).defer()
+        assert len(received) == 1
+
+    def test_it_tells_only_of_jobs_that_were_made(self, received: Received) -> None:
+        make_job(unique_key="1")
+        made = jobs.echo.using(unique_key=str).defer_many([(1,), (2,)])[1]
+        jobs.echo.using(unique_key=str).defer(2)
+        assert received == [("tests.app.jobs.echo", {"queue_name": "default", "job_ids": [made]})]
+
+    def test_it_tells_nothing_of_a_call_that_was_refused(self, received: Received) -> None:
+        with pytest.raises(TypeError):
+            jobs.noop.defer(1)  # type: ignore[call-arg]
+        assert received == []
+
+    def test_a_receiver_may_listen_to_one_task_alone(self) -> None:
+        heard: list[str] = []
+
+        def receiver(sender: str, **_: Any) -> None:
+            heard.append(sender)
+
+        job_deferred.connect(receiver, sender="tests.app.jobs.add")
+        try:
+            jobs.noop.defer()
+            jobs.add.defer(1)
+        finally:
+            job_deferred.disconnect(receiver, sender="tests.app.jobs.add")
+        assert heard == ["tests.app.jobs.add"]
+
+    @pytest.mark.parametrize("error", [ValueError("no"), KeyError("x")], ids=repr)
+    def test_a_receiver_that_raises_harms_nothing_and_is_logged(
+        self, error: Exception, received: Received, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(**_: Any) -> None:
+            raise error
+
+        job_deferred.connect(broken)
+        try:
+            with transaction.atomic():
+                job = jobs.noop.defer()
+                jobs.noop.defer_many([(), ()])
+        finally:
+            job_deferred.disconnect(broken)
+        assert job.created
+        assert Job.objects.count() == 3
+        assert len(received) == 2, "the others are told all the same"
+        records = [record for record in caplog.records if record.name == "django_skipqueue"]
+        assert [record.levelno for record in records] == [logging.ERROR] * 2
+        assert "broken" in records[0].getMessage()
+        assert repr(error) in records[0].getMessage()
+
+
+def test_every_event_of_the_queue_is_a_signal() -> None:
+    names = {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    assert names >= {
+        "job_deferred",
+        "job_started",
+        "job_completed",
+        "job_failed",
+        "job_retrying",
+        "job_discarded",
+        "job_recovered",
+        "lease_lost",
+        "worker_started",
+        "worker_stopped",
+    }
+
+
+class Broken:
+    """A receiver that is an object, as `functools.partial` makes one: it has no name."""
+
+    def __call__(self, **_: Any) -> None:
+        raise ValueError("no")
+
+
+def test_a_receiver_that_is_an_object_and_raises_keeps_no_other_from_being_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[str] = []
+
+    def good(sender: str, **_: Any) -> None:
+        told.append(sender)
+
+    signal, broken = signals.Event(), Broken()
+    signal.connect(broken)
+    signal.connect(good)
+    announce(signal, "sender")
+    assert told == ["sender"]
+    assert "ValueError('no')" in caplog.text

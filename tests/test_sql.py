@@ -1,0 +1,346 @@
+"""The statements of `sql.py`: each uses its index among 100,000 rows, however it is planned; none is put together."""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg.adapt import PyFormat, Transformer
+
+import django_skipqueue
+from django_skipqueue import sql
+
+from .app.sessions import LAST_MIGRATION, connect, schema
+
+PACKAGE = Path(django_skipqueue.__file__).parent
+STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
+
+WORKER = "00000000-0000-0000-0000-000000000001"
+DEAD_WORKER = "00000000-0000-0000-0000-000000000002"
+SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
+
+
+class Case(NamedTuple):
+    """A statement with values, and the indexes that it has to use."""
+
+    statement: str
+    values: dict[str, Any]
+    indexes: set[str]
+    label: str = ""
+
+
+COMMON = {
+    "queue_name": "mail",
+    "task": "t",
+    "priority": 0,
+    "max_attempts": 10,
+    "run_after": None,
+    "delay": 0.0,
+    "metadata": "{}",
+}
+CALLS = json.dumps([{"args": [n], "kwargs": {}, "unique_key": f"new-{n}" if n % 2 else None} for n in range(300)])
+OUTCOMES = json.dumps(
+    [
+        {"id": id, "lease": 1, "status": "completed", "result": None}
+        if id % 2
+        else {"id": id, "lease": 1, "status": "scheduled", "delay": 2.0, "refund": 0, "error": {"a": 1}, "metadata": {}}
+        for id in range(99_001, 99_301)
+    ]
+)
+LEASES = json.dumps([{"id": id, "lease": 1} for id in range(99_001, 99_301)])
+WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
+CLAIM_VALUES = {"queue_names": ["mail", "default"], "limit": 300, "worker_id": WORKER}
+KEPT = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30), "limit": 1000}
+
+CASES = [
+    Case("ENQUEUE", COMMON | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
+    Case(
+        "ENQUEUE",
+        COMMON | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"unique"},
+        "with a time",
+    ),
+    Case("ENQUEUE_MANY", COMMON | {"calls": CALLS}, {"unique"}),
+    Case("HOLDERS", {"unique_keys": [f"key-{number}" for number in range(84_000, 84_300)]}, {"unique"}),
+    Case("NOTIFY", {"queue_names": ["mail", "default"]}, set()),
+    Case("LISTEN", {}, set()),
+    Case("CLAIM", CLAIM_VALUES, {"claim", "pkey"}),
+    Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", "pkey"}, "a single one"),
+    Case("CLAIM_TO_RUN", CLAIM_VALUES, {"claim", "pkey"}),
+    Case("QUEUES_WITH_JOBS", {}, {"claim"}),
+    Case("SETTLE", {"outcomes": OUTCOMES}, {"pkey"}),
+    Case("RELEASE", {"leases": LEASES}, {"pkey"}),
+    Case("RELEASE_STRAYS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
+    Case("HEARTBEAT", {"id": 99_001, "lease": 1}, {"pkey"}),
+    Case("PROMOTE", {"limit": 1000}, {"promote", "pkey"}),
+    Case("NEXT_DUE", {}, {"promote"}),
+    Case("RECOVER", {"age": 60.0, "worker_ids": None, "reason": "r", "limit": 1000}, {"recover", "pkey"}, "by age"),
+    Case(
+        "RECOVER",
+        {"age": 0.0, "worker_ids": [DEAD_WORKER], "reason": "r", "limit": 1000},
+        {"recover", "pkey"},
+        "by worker",
+    ),
+    Case("PRUNE", KEPT, {"prune", "pkey"}),
+    Case("PRUNE", KEPT | {"completed": None, "discarded": timedelta(0)}, {"prune", "pkey"}, "keeping some for ever"),
+    Case("RETRY", {"ids": SOME_IDS}, {"pkey", "unique"}),
+    Case("RETRY", {"ids": list(range(60_000, 61_000))}, {"pkey", "unique"}, "a thousand"),
+    Case("DISCARD", {"ids": SOME_IDS, "reason": "r"}, {"pkey"}),
+    Case("DISCARD", {"ids": list(range(64_500, 65_500)), "reason": "r"}, {"pkey"}, "a thousand"),
+    Case("BEAT", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
+    Case("DEREGISTER", {"worker_ids": [DEAD_WORKER]}, set()),
+    Case("FORGET", {"age": 60.0}, {"recover"}),
+]
+
+# 60,000 finished, 24,000 not due yet, 8,000 of another queue's backlog, 7,000 to claim, 1,000 running; a few with keys.
+FILL = """
+INSERT INTO skipqueue_job (
+    id, queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, lease, locked_at, locked_by,
+    finished_at, unique_key, errors
+)
+SELECT
+    number,
+    CASE
+        WHEN number BETWEEN 84001 AND 92000 THEN 'backlog'
+        ELSE (ARRAY['mail', 'default', 'reports'])[1 + number %% 3]
+    END,
+    'shop.jobs.task_' || number %% 7,
+    jsonb_build_array(number),
+    '{}',
+    status,
+    (ARRAY[0, 0, 0, 10, -10])[1 + number %% 5],
+    1,
+    now() + CASE WHEN status = 'scheduled' AND number > 60200 THEN 1 ELSE -1 END * number * interval '1 second',
+    now() - number * interval '1 second',
+    1,
+    CASE WHEN status = 'running' THEN now() - number %% 300 * interval '1 second' END,
+    CASE WHEN status = 'running' THEN (ARRAY[%(worker)s, %(dead)s])[1 + number %% 2] ELSE '' END,
+    CASE WHEN status IN ('completed', 'failed', 'discarded') THEN now() - number * interval '1 minute' END,
+    CASE WHEN number %% 10 = 0 THEN 'key-' || number END,
+    CASE WHEN status = 'failed' THEN '[{"message": "no"}]'::jsonb ELSE '[]'::jsonb END
+FROM
+    generate_series(1, 100000) AS number,
+    LATERAL (
+        SELECT CASE
+            WHEN number <= 36000 THEN 'completed'
+            WHEN number <= 60000 THEN (ARRAY['failed', 'discarded'])[1 + number %% 2]
+            WHEN number <= 84000 THEN 'scheduled'
+            WHEN number <= 99000 THEN 'queued'
+            ELSE 'running'
+        END AS status
+    ) AS state
+"""
+
+
+@pytest.fixture(scope="module")
+def busy(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
+    """A connection that sees, in a schema of its own, the tables as the migrations make them, with 100,000 jobs."""
+    with django_db_blocker.unblock(), schema("busy") as migrate, connect(options="-c search_path=busy") as connection:
+        migrate(LAST_MIGRATION)
+        fill(connection)
+        yield connection
+
+
+def fill(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+    psycopg.ClientCursor(connection).execute(FILL, {"worker": WORKER, "dead": DEAD_WORKER})
+    psycopg.ClientCursor(connection).execute(
+        "INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, heartbeat_at) VALUES "
+        "(%s, 'live', 'h', 1, '[]', 4, now()), (%s, 'dead', 'h', 2, '[]', 4, now() - interval '1 hour')",
+        [WORKER, DEAD_WORKER],
+    )
+    connection.execute("VACUUM ANALYZE")
+
+
+def explain_literals(connection: psycopg.Connection[Any], case: Case) -> Any:
+    """The plan of the statement with its values written into it, as Django sends it."""
+    cursor = psycopg.ClientCursor(connection)
+    return cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[case.statement]}", case.values or None).fetchone()
+
+
+def explain_prepared(connection: psycopg.Connection[Any], case: Case, mode: str) -> Any:
+    """The plan of the statement when it is prepared, as the worker sends it, with the types that psycopg declares."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])))
+    text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", STATEMENTS[case.statement])
+    types = Transformer(connection)
+    oids = [
+        types.get_dumper(case.values[name], PyFormat.AUTO).oid if case.values[name] is not None else 0 for name in names
+    ]
+    declared = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
+    cursor = psycopg.ClientCursor(connection)
+    cursor.execute(f"SET plan_cache_mode = {mode}")
+    cursor.execute(f"PREPARE busy{f' ({declared})' if names else ''} AS {text}")
+    try:
+        values = ", ".join(f"%({name})s" for name in names)
+        return cursor.execute(
+            f"EXPLAIN (FORMAT JSON) EXECUTE busy{f' ({values})' if names else ''}", case.values or None
+        ).fetchone()
+    finally:
+        cursor.execute("DEALLOCATE busy; RESET plan_cache_mode")
+
+
+def type_name(connection: psycopg.Connection[Any], oid: int) -> str:
+    row = psycopg.ClientCursor(connection).execute("SELECT format_type(%s, NULL)", [oid]).fetchone()
+    assert row
+    return str(row[0])
+
+
+def nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+MODES: dict[str, Callable[[psycopg.Connection[Any], Case], Any]] = {
+    "literals": explain_literals,
+    "generic plan": lambda connection, case: explain_prepared(connection, case, "force_generic_plan"),
+    "custom plan": lambda connection, case: explain_prepared(connection, case, "force_custom_plan"),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.statement != "LISTEN"],
+    ids=lambda case: " ".join((case.statement, case.label)).strip(),
+)
+def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
+    busy: psycopg.Connection[Any], case: Case, explain: Callable[..., Any]
+) -> None:
+    ((document,),) = explain(busy, case)
+    found = list(nodes(document["Plan"]))
+    described = json.dumps(document, indent=1)
+    scanned = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
+    assert "skipqueue_job" not in scanned, described
+    used = {node["Index Name"] for node in found if "Index Name" in node}
+    used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
+    expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
+    assert used == expected, described
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("statement", ["CLAIM", "CLAIM_TO_RUN", "PROMOTE", "NEXT_DUE"])
+def test_what_is_asked_for_in_order_comes_from_the_index_in_order(
+    busy: psycopg.Connection[Any], statement: str, explain: Callable[..., Any]
+) -> None:
+    case = next(case for case in CASES if case.statement == statement)
+    ((document,),) = explain(busy, case)
+    assert not [node for node in nodes(document["Plan"]) if "Sort" in node["Node Type"]]
+
+
+def test_every_statement_is_among_the_cases() -> None:
+    assert {case.statement for case in CASES} == set(STATEMENTS)
+
+
+def test_every_value_of_a_case_is_a_parameter_of_its_statement() -> None:
+    for case in CASES:
+        assert set(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])) == set(case.values), case.statement
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if name not in ("LISTEN", "NOTIFY")])
+def test_above_every_statement_stands_who_calls_it(name: str) -> None:
+    source = (PACKAGE / "sql.py").read_text()
+    comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    assert comment.startswith("# ")
+    assert "→" in comment or ":" in comment
+
+
+def chooser(statement: str) -> str:
+    """The part of a claim that chooses and marks the rows."""
+    return statement.split("RETURNING")[0]
+
+
+def test_both_claims_choose_rows_by_the_same_text() -> None:
+    assert chooser(sql.CLAIM) == chooser(sql.CLAIM_TO_RUN)
+    assert "SKIP LOCKED" in chooser(sql.CLAIM)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_status_is_a_literal(name: str) -> None:
+    assert not re.search(r"status\s*(=|<>|IN)\s*\(?%", STATEMENTS[name])
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if "SKIP LOCKED" in STATEMENTS[name]])
+def test_rows_are_chosen_once_and_then_looked_up_by_their_ids(name: str) -> None:
+    """Another form may choose again for every row it compares, or have the planner read the whole table."""
+    assert " AS MATERIALIZED (" in STATEMENTS[name]
+    assert re.search(r"WHERE job\.id = ANY \(ARRAY \(SELECT id FROM \w+\)\)", STATEMENTS[name])
+    assert "LIMIT " in STATEMENTS[name] or "= ANY (%(ids)s::bigint[])" in STATEMENTS[name]
+
+
+@pytest.mark.parametrize("name", ["SETTLE", "RELEASE", "HEARTBEAT"])
+def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
+    """With a status as well, the planner may walk the recover index over every running and dead entry."""
+    condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
+    assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+SQL = re.compile(r"(SELECT|INSERT INTO|UPDATE|DELETE FROM|ALTER TABLE|LISTEN|NOTIFY|WITH)\s")
+
+
+def formatted_statements(tree: ast.AST) -> Iterator[ast.expr]:
+    """Every expression that puts a statement together: an f-string, `%`, `+`, `.format()`, `.join()`."""
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.JoinedStr):
+            parts = [value for value in node.values if isinstance(value, ast.Constant)]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+            parts = [node.left, node.right]
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("format", "join", "replace")
+        ):
+            parts = [node.func.value, *node.args]
+        for part in parts:
+            is_text = isinstance(part, ast.Constant) and isinstance(part.value, str) and SQL.match(part.value.lstrip())
+            is_statement = (
+                isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "sql"
+            )
+            if is_text or is_statement:
+                yield node  # type: ignore[misc]
+                break
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_formatted_into_a_statement(path: Path) -> None:
+    found = [f"line {node.lineno}" for node in formatted_statements(ast.parse(path.read_text()))]
+    assert not found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_managers_use_the_statements(path: Path) -> None:
+    if path.parent.name == "managers":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert "sql" not in [alias.name for alias in node.names] or not node.level
+            assert (node.module or "").split(".")[-1] != "sql" or not node.level
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "f'SELECT {x}'",
+        "'SELECT %s' % x",
+        "'UPDATE t ' + x",
+        "'DELETE FROM {}'.format(x)",
+        "sql.CLAIM % x",
+        "sql.CLAIM + x",
+        "sql.CLAIM.replace('a', x)",
+        "f'''\n  WITH x AS ({y})'''",
+    ],
+)
+def test_the_reader_of_the_sources_sees_a_statement_put_together(source: str) -> None:
+    assert list(formatted_statements(ast.parse(source)))

@@ -1,0 +1,159 @@
+"""What a type checker says about tasks: wrong calls are errors on their line, right ones are not."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CONFIG = """
+[mypy]
+strict = True
+plugins = mypy_django_plugin.main
+
+[mypy.plugins.django-stubs]
+django_settings_module = {settings}
+"""
+
+# A line that ends in `# error: …` must be an error that says so; every other line must be none.
+SNIPPET = """
+from datetime import timedelta
+from typing import assert_type
+
+from django_skipqueue import Discard, JobContext, Retry, Snooze, Task, job
+from django_skipqueue.backoff import constant, exponential, linear
+from django_skipqueue.models import Job
+from django_skipqueue.outcomes import COMPLETED, Settlement
+
+
+@job
+def bare(payment_id: int, note: str = "") -> bool:
+    return payment_id > 0
+
+
+@job(name="x", queue_name="q", priority=5, max_attempts=3, backoff=linear(), retry_on=(OSError,), timeout=5)
+def optioned(payment_id: int) -> None:
+    raise Retry("later", after=timedelta(seconds=1))
+
+
+@job(unique_key=lambda payment_id: f"mail-{payment_id}", backoff=lambda attempt: attempt * 2.0)
+def keyed(payment_id: int) -> None:
+    raise Snooze(after=5)
+
+
+@job
+async def coroutine(payment_id: int) -> str:
+    raise Discard("no")
+
+
+@job(takes_context=True)
+def contextual(context: JobContext, payment_id: int) -> str:
+    return context.job.task
+
+
+@job(takes_context=True, backoff=exponential(3))
+async def acontextual(context: JobContext, payment_id: int) -> int:
+    return (await context.aget_job()).attempts
+
+
+def calls(context: JobContext) -> None:
+    assert_type(bare(1), bool)
+    assert_type(bare.defer(1), Job)
+    assert_type(bare.defer(payment_id=1, note="x"), Job)
+    assert_type(bare.defer_many([{"payment_id": 1}, (2, "x")]), list[int])
+    assert_type(bare.using(priority=3, run_after=timedelta(1)).defer(1), Job)
+    assert_type(optioned.defer(payment_id=1), Job)
+    assert_type(keyed.using(unique_key="k").defer(1), Job)
+    assert_type(contextual(context, 1), str)
+    assert_type(contextual.defer(1), Job)
+    assert_type(contextual.defer(payment_id=1), Job)
+    assert_type(contextual.using(queue_name="q").defer(payment_id=1), Job)
+    assert_type(acontextual.defer(1), Job)
+    known: Task[..., bool] = bare
+    assert known.name
+
+    bare.defer("x")  # error: incompatible type "str"; expected "int"
+    bare.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    bare.defer()  # error: Missing positional argument "payment_id"
+    bare.defer(1, nope=2)  # error: Unexpected keyword argument "nope"
+    bare.defer(1, "x", 2)  # error: Too many arguments
+    bare("x")  # error: incompatible type "str"; expected "int"
+    optioned.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    keyed.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    coroutine.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    contextual.defer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    contextual.using(priority=1).defer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    contextual.defer(context, 1)  # error: Too many arguments
+    contextual(1)  # error: incompatible type "int"; expected "JobContext"
+    bare.using(queue="q")  # error: Unexpected keyword argument "queue"
+    bare.using(priority="high")  # error: incompatible type "str"; expected "int | None"
+    bare.using(run_after=5)  # error: incompatible type "int"; expected "datetime | timedelta | None"
+    Snooze()  # error: Missing named argument "after"
+    Retry(after="soon")  # error: incompatible type "str"; expected "timedelta | float | None"
+
+
+@job(priority="high")  # error: No overload variant of "job" matches
+def wrong() -> None: ...
+
+
+@job(takes_context=True)  # error: has incompatible type
+def without_context(payment_id: int) -> None: ...
+
+
+async def awaited(context: JobContext) -> None:
+    assert_type(await coroutine(1), str)
+    assert_type(await coroutine.adefer(1), Job)
+    assert_type(await acontextual(context, 1), int)
+    assert_type(await bare.adefer_many([(1,)]), list[int])
+    await coroutine.adefer(payment_id="x")  # error: incompatible type "str"; expected "int"
+    await acontextual.adefer(payment_id="x")  # error: incompatible type "str"; expected "int"
+
+
+def loop() -> None:
+    for claimed in Job.objects.claim(queue_names=["default"], limit=5, worker_id="w"):
+        assert_type(claimed, Job)
+        claimed.heartbeat()
+        claimed.complete({"any": "thing"})
+        claimed.fail(ValueError())
+        claimed.release()
+    assert_type(Job.objects.settle([Settlement(1, 1, COMPLETED)]), set[int])
+    assert_type(Job.objects.using("other").promote(), dict[str, int])
+    assert_type(Job.objects.retry([1, 2]), set[int])
+    assert_type(Job.objects.failed().first(), Job | None)
+    assert_type(Job.objects.filter(task="x").failed().count(), int)
+    Job.objects.claim(["default"])  # error: Too many positional arguments
+    constant("x")  # error: incompatible type "str"; expected "float"
+"""
+
+
+@pytest.mark.skipif(
+    not (find_spec("mypy") and find_spec("mypy_django_plugin")), reason="mypy with django-stubs is not installed"
+)
+def test_wrong_calls_are_errors_and_right_ones_are_not(tmp_path: Path) -> None:
+    config, snippet = tmp_path / "mypy.ini", tmp_path / "snippet.py"
+    config.write_text(CONFIG.format(settings=os.environ.get("DJANGO_SETTINGS_MODULE", "tests.settings")))
+    snippet.write_text(SNIPPET)
+    cache = ROOT / ".mypy_cache" / "tests"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", config, "--cache-dir", cache, "--no-pretty", snippet],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found: dict[int, list[str]] = {}
+    for number, said in re.findall(r"^.*snippet\.py:(\d+): error: (.*)$", checked.stdout, re.MULTILINE):
+        found.setdefault(int(number), []).append(said)
+    lines = SNIPPET.splitlines()
+    expected = {number: line.split("# error: ")[1] for number, line in enumerate(lines, 1) if "# error: " in line}
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert {number: (lines[number - 1], said) for number, said in found.items() if number not in expected} == {}
+    assert {number: lines[number - 1] for number in expected if number not in found} == {}
+    for number, text in expected.items():
+        assert any(text in said for said in found[number]), (lines[number - 1], found[number])
