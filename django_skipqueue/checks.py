@@ -12,7 +12,7 @@ from django.db import connections
 
 from . import conf
 from .preflight import OLDEST_POSTGRESQL
-from .tasks import describe_duplicate, tasks
+from .registry import describe_duplicate, tasks
 
 
 def register_all() -> None:

@@ -1,80 +1,34 @@
 """`@job` makes a task out of a function; `Task.defer` makes a job out of a call.
 
 Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before
-anything is written. A task's name can only ever look up the registry here; nothing is imported because a row says so.
+anything is written.
 """
 
 import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from asgiref.sync import sync_to_async
-from django.conf import settings as django_settings
-from django.utils.timezone import is_naive
 
 from .backoff import Backoff
 from .context import JobContext
-from .exceptions import DuplicateTask, InvalidArguments, InvalidOption, InvalidTask, UnknownTask
+from .exceptions import InvalidArguments, InvalidOption, InvalidTask
+from .options import Options, UniqueKey, check_key
 from .outcomes import RetryPolicy
 from .payload import encode
 from .records import Call, ClaimedJob
+from .registry import Registry, tasks
 
 if TYPE_CHECKING:
     from .managers import JobQuerySet
     from .models import Job
 
+__all__ = ["ContextTask", "Options", "Registry", "Task", "UniqueKey", "job", "tasks"]
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-FARTHEST = timedelta(days=1000 * 365)
-"""How far away a time to run may be."""
-
-LONGEST_KEY = 1_000
-"""Bytes in a queue's name or a unique key: an index entry must fit into a third of a page."""
-
-UniqueKey = str | Callable[..., str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How jobs of a task are enqueued, unless `.using()` says otherwise."""
-
-    queue_name: str = "default"
-    priority: int = 0
-    max_attempts: int | None = None
-    """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
-    run_after: datetime | timedelta | None = None
-    unique_key: UniqueKey | None = None
-    timeout: float | None = None
-    """Seconds that an attempt may take; `None`: what the task says."""
-    database: str | None = None
-    """`None`: what `SKIPQUEUE["DATABASE"]` says."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the table or the worker could not use."""
-        if not isinstance(self.queue_name, str) or not self.queue_name or "," in self.queue_name:
-            raise InvalidOption(f"queue_name must be a text without commas, not {self.queue_name!r}.")
-        _check_key("queue_name", self.queue_name)
-        if not _is_whole(self.priority) or not -100 <= self.priority <= 100:
-            raise InvalidOption(f"priority must be a whole number from -100 to 100, not {self.priority!r}.")
-        if self.max_attempts is not None and (not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767):
-            raise InvalidOption(f"max_attempts must be a whole number from 1 to 32767, not {self.max_attempts!r}.")
-        if not isinstance(self.run_after, datetime | timedelta | None):
-            raise InvalidOption(f"run_after must be a datetime or a timedelta, not {self.run_after!r}.")
-        if isinstance(self.run_after, timedelta) and abs(self.run_after) > FARTHEST:
-            raise InvalidOption(f"run_after must be within {FARTHEST.days // 365} years, not {self.run_after!r}.")
-        if isinstance(self.run_after, datetime) and is_naive(self.run_after) == django_settings.USE_TZ:
-            kind = "an aware" if django_settings.USE_TZ else "a naive"
-            raise InvalidOption(f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}.")
-        if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < math.inf):
-            raise InvalidOption(f"timeout must be a number of seconds above 0, not {self.timeout!r}.")
-        if isinstance(self.unique_key, str):
-            _check_key("unique_key", self.unique_key)
-        elif self.unique_key is not None and not callable(self.unique_key):
-            raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
 
 
 class Task(Generic[P, R]):
@@ -189,7 +143,7 @@ class Task(Generic[P, R]):
             unique_key = unique_key(*args, **kwargs)
             if not isinstance(unique_key, str):
                 raise InvalidOption(f"{where}unique_key's function must make a text, not {unique_key!r}.")
-            _check_key("unique_key", unique_key)
+            check_key("unique_key", unique_key)
         names = _positional_names(bound, len(args))
         encoded = [encode(f"{where}{name}", value) for name, value in zip(names, args, strict=True)]
         pairs = [
@@ -221,51 +175,6 @@ class ContextTask(Task[P, R]):
     def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
         """Run the function here and now, with a context of the caller's."""
         return self.function(context, *args, **kwargs)
-
-
-class Registry:
-    """The tasks of this process, by name."""
-
-    def __init__(self) -> None:
-        self._tasks: dict[str, Task[Any, Any]] = {}
-        self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
-        """Names that two different functions were registered under, with both; a system check reports them."""
-
-    def __iter__(self) -> Iterator[Task[Any, Any]]:
-        return iter(self._tasks.values())
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def register(self, task: Task[Any, Any]) -> None:
-        """Add a task. The same function again, from a reloaded module, takes its own place."""
-        known = self._tasks.get(task.name)
-        if known is not None and _source(known) != _source(task):
-            self.duplicates[task.name] = (known, task)
-        self._tasks[task.name] = task
-
-    def get(self, name: str) -> Task[Any, Any]:
-        """The task of this name; raises `UnknownTask`."""
-        try:
-            return self._tasks[name]
-        except KeyError:
-            raise UnknownTask(f"No task is registered as {name!r}.") from None
-
-    def check_unique(self, task: Task[Any, Any]) -> None:
-        """Refuse a task whose name another function has as well: nobody could tell which of them a worker would run."""
-        if task.name in self.duplicates:
-            raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
-
-
-tasks = Registry()
-
-
-def describe_duplicate(first: Task[Any, Any], second: Task[Any, Any]) -> str:
-    """One sentence that names both functions."""
-    return (
-        f"Two tasks are registered as {first.name!r}: {first.__module__}.{first.__qualname__} and "
-        f"{second.__module__}.{second.__qualname__}. Give one of them another name with @job(name=…)."
-    )
 
 
 @overload
@@ -403,22 +312,3 @@ def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | 
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
         raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
     return tuple(listed)
-
-
-def _check_key(option: str, text: str) -> None:
-    """Refuse a text that an index could not take."""
-    encode(option, text)
-    if len(text.encode()) > LONGEST_KEY:
-        raise InvalidOption(f"{option} must be at most {LONGEST_KEY} bytes long, not {len(text.encode())}.")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _source(task: Task[Any, Any]) -> tuple[str, str]:
-    return task.__module__, task.__qualname__

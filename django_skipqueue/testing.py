@@ -11,7 +11,7 @@ from .conf import settings
 from .models import Job
 from .outcomes import Settlement
 from .records import ClaimedJob
-from .tasks import tasks
+from .registry import tasks
 from .worker.executor import Executor
 
 WORKER = "test"

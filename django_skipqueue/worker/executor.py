@@ -17,8 +17,9 @@ from ..exceptions import InvalidArguments, UnknownTask
 from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Outcome, error_entry, summary
 from ..payload import clean, decode, encode
 from ..records import Attempt, ClaimedJob
+from ..registry import tasks
 from ..signals import announce, job_started
-from ..tasks import Task, tasks
+from ..tasks import Task
 from .limits import GRACE, Limit, Limits
 
 UNKNOWN_TASK_DELAY = 10.0

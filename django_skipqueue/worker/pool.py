@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from .. import databases
 from ..exceptions import UnknownTask
 from ..records import Attempt, ClaimedJob
-from ..tasks import tasks
+from ..registry import tasks
 from .executor import Executor
 from .started import StartedJobs
 from .wakeup import Wakeup

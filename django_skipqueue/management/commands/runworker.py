@@ -18,7 +18,7 @@ from django.utils import autoreload
 from ... import __version__, conf, logs
 from ...exceptions import QueueUnavailable
 from ...preflight import check_database
-from ...tasks import tasks
+from ...registry import tasks
 from ...worker.options import WorkerOptions
 from ...worker.supervisor import Supervisor
 

@@ -1,0 +1,77 @@
+"""How the jobs of a task are enqueued, and what of that can be stored.
+
+Invariant: an `Options` that exists can be written into a row.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings as django_settings
+from django.utils.timezone import is_naive
+
+from .exceptions import InvalidOption
+from .payload import encode
+
+FARTHEST = timedelta(days=1000 * 365)
+"""How far away a time to run may be."""
+
+LONGEST_KEY = 1_000
+"""Bytes in a queue's name or a unique key: an index entry must fit into a third of a page."""
+
+UniqueKey = str | Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How jobs of a task are enqueued, unless `.using()` says otherwise."""
+
+    queue_name: str = "default"
+    priority: int = 0
+    max_attempts: int | None = None
+    """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
+    run_after: datetime | timedelta | None = None
+    unique_key: UniqueKey | None = None
+    timeout: float | None = None
+    """Seconds that an attempt may take; `None`: what the task says."""
+    database: str | None = None
+    """`None`: what `SKIPQUEUE["DATABASE"]` says."""
+
+    def __post_init__(self) -> None:
+        """Refuse what the table or the worker could not use."""
+        if not isinstance(self.queue_name, str) or not self.queue_name or "," in self.queue_name:
+            raise InvalidOption(f"queue_name must be a text without commas, not {self.queue_name!r}.")
+        check_key("queue_name", self.queue_name)
+        if not _is_whole(self.priority) or not -100 <= self.priority <= 100:
+            raise InvalidOption(f"priority must be a whole number from -100 to 100, not {self.priority!r}.")
+        if self.max_attempts is not None and (not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767):
+            raise InvalidOption(f"max_attempts must be a whole number from 1 to 32767, not {self.max_attempts!r}.")
+        if not isinstance(self.run_after, datetime | timedelta | None):
+            raise InvalidOption(f"run_after must be a datetime or a timedelta, not {self.run_after!r}.")
+        if isinstance(self.run_after, timedelta) and abs(self.run_after) > FARTHEST:
+            raise InvalidOption(f"run_after must be within {FARTHEST.days // 365} years, not {self.run_after!r}.")
+        if isinstance(self.run_after, datetime) and is_naive(self.run_after) == django_settings.USE_TZ:
+            kind = "an aware" if django_settings.USE_TZ else "a naive"
+            raise InvalidOption(f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}.")
+        if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < math.inf):
+            raise InvalidOption(f"timeout must be a number of seconds above 0, not {self.timeout!r}.")
+        if isinstance(self.unique_key, str):
+            check_key("unique_key", self.unique_key)
+        elif self.unique_key is not None and not callable(self.unique_key):
+            raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
+
+
+def check_key(option: str, text: str) -> None:
+    """Refuse a text that an index could not take."""
+    encode(option, text)
+    if len(text.encode()) > LONGEST_KEY:
+        raise InvalidOption(f"{option} must be at most {LONGEST_KEY} bytes long, not {len(text.encode())}.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
