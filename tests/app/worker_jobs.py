@@ -1,0 +1,218 @@
+"""Tasks that mistreat their worker, and tasks whose length a test in the same process decides."""
+
+import asyncio
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.backoff import constant
+
+from .models import Ledger
+
+
+class Gate:
+    """Holds the tasks that come to it until a test opens it, and counts them."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        """How many were inside at once, at most."""
+        self.came = 0
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.came += 1
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.inside -= 1
+
+    def open(self) -> None:
+        """Let everybody through, from now on."""
+        self._open.set()
+
+    def wait(self) -> None:
+        if not self._open.wait(60):
+            raise TimeoutError("nobody opened the gate")
+
+    async def await_(self) -> None:
+        while not self._open.is_set():
+            await asyncio.sleep(0.002)
+
+
+gates: defaultdict[str, Gate] = defaultdict(Gate)
+
+
+@job
+def pass_gate(name: str) -> None:
+    with gates[name]:
+        gates[name].wait()
+
+
+@job
+async def apass_gate(name: str) -> None:
+    with gates[name]:
+        await gates[name].await_()
+
+
+@job(takes_context=True)
+def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
+    """End the worker process without a word, on the attempt named; 0: on every one."""
+    if on_attempt in (0, context.attempt):
+        os._exit(code)
+
+
+BASE_EXCEPTIONS: dict[str, BaseException] = {
+    "SystemExit": SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt(),
+    "GeneratorExit": GeneratorExit(),
+    "CancelledError": asyncio.CancelledError(),
+}
+
+
+@job(max_attempts=1)
+def raise_base_exception(kind: str) -> None:
+    raise BASE_EXCEPTIONS[kind]
+
+
+@job(max_attempts=1)
+async def araise_base_exception(kind: str) -> None:
+    raise BASE_EXCEPTIONS[kind]
+
+
+def _leave_atomic() -> None:
+    transaction.atomic().__enter__()
+    Ledger.objects.create(entry="never committed")
+
+
+def _leave_savepoints() -> None:
+    _leave_atomic()
+    _leave_atomic()
+
+
+def _leave_broken_transaction() -> None:
+    _leave_atomic()
+    transaction.set_rollback(True)
+
+
+def _leave_manual_transaction() -> None:
+    transaction.set_autocommit(False)
+    Ledger.objects.create(entry="never committed")
+
+
+def _close() -> None:
+    connection.close()
+
+
+def _close_inside_atomic() -> None:
+    _leave_atomic()
+    connection.close()
+
+
+def _lose_backend() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def _lose_backend_silently() -> None:
+    try:
+        _lose_backend()
+    except Exception:  # the point: the task hides it
+        return
+
+
+MISTREATMENTS: dict[str, Callable[[], None]] = {
+    function.__name__.strip("_"): function
+    for function in (
+        _leave_atomic,
+        _leave_savepoints,
+        _leave_broken_transaction,
+        _leave_manual_transaction,
+        _close,
+        _close_inside_atomic,
+        _lose_backend,
+        _lose_backend_silently,
+    )
+}
+
+
+@job(max_attempts=1)
+def mistreat_connection(how: str) -> None:
+    MISTREATMENTS[how]()
+
+
+@job(max_attempts=1)
+async def amistreat_connection(how: str) -> None:
+    await sync_to_async(MISTREATMENTS[how])()
+
+
+@job(max_attempts=1)
+def write(entry: str) -> None:
+    """Write a row; its only attempt shows whether the thread's connection works."""
+    Ledger.objects.create(entry=entry)
+
+
+@job(max_attempts=1)
+async def awrite(entry: str) -> None:
+    await Ledger.objects.acreate(entry=entry)
+
+
+class Unprintable(Exception):
+    """An exception that cannot be asked what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+@job(max_attempts=1)
+def raise_unprintable() -> None:
+    raise Unprintable
+
+
+@job(max_attempts=1)
+def raise_long(length: int) -> None:
+    raise ValueError("x" * length)
+
+
+@job(max_attempts=1)
+def return_long(length: int) -> str:
+    return "x" * length
+
+
+def _raise(*_: Any) -> float:
+    raise ZeroDivisionError("in the backoff")
+
+
+def _fail() -> None:
+    raise ValueError("as asked")
+
+
+BACKOFFS: dict[str, Any] = {
+    "inf": lambda attempt: float("inf"),
+    "huge": lambda attempt: 1e300,
+    "nan": lambda attempt: float("nan"),
+    "negative": lambda attempt: -5.0,
+    "none": lambda attempt: None,
+    "text": lambda attempt: "soon",
+    "raises": _raise,
+}
+for _name, _backoff in BACKOFFS.items():
+    job(name=f"backoff.{_name}", backoff=_backoff, max_attempts=2)(_fail)
+
+
+@job(max_attempts=2, backoff=constant(0, jitter=0), takes_context=True)
+def fail_once(context: JobContext) -> None:
+    if context.attempt == 1:
+        raise ValueError("the first time")

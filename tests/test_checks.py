@@ -1,0 +1,172 @@
+"""The system checks: each names one mistake, with a hint, and is silent without it."""
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
+from django.core.management import call_command
+from django.db import OperationalError, connection
+from django.db.backends.postgresql.base import DatabaseWrapper
+from django.test import override_settings
+
+from django_skipqueue import checks
+from django_skipqueue.tasks import Registry, job
+
+pytestmark = pytest.mark.django_db
+
+
+def found(check: Callable[..., list[CheckMessage]], **options: Any) -> list[CheckMessage]:
+    """What a check found; each message must tell what to do."""
+    messages = check(app_configs=None, **options)
+    for message in messages:
+        assert message.hint
+        assert message.is_serious() == (message.level >= ERROR)
+    return messages
+
+
+def ids(messages: list[CheckMessage]) -> list[str | None]:
+    return [message.id for message in messages]
+
+
+def test_the_test_project_has_no_mistake() -> None:
+    messages = run_checks(databases=["default", "other"], include_deployment_checks=False)
+    assert [message for message in messages if str(message.id).startswith("skipqueue.")] == []
+
+
+def test_they_run_with_manage_py_check(settings: Any) -> None:
+    from django.core.management.base import SystemCheckError
+
+    settings.SKIPQUEUE = {"LEES": 60}
+    with pytest.raises(SystemCheckError, match=r"skipqueue\.E001"):
+        call_command("check")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"LEES": 60}, ["no key 'LEES'. Did you mean 'LEASE'?"]),
+        ({"lease": 60}, ["no key 'lease'. Did you mean 'LEASE'?"]),
+        ({"LEASE": "60"}, ["SKIPQUEUE['LEASE'] must be a number of seconds above 0, not '60'"]),
+        ({"LEASE": True, "MAX_ATTEMPTS": 0}, ["'LEASE'", "'MAX_ATTEMPTS'"]),
+        ({"RETENTION": {"finished": 1}}, ["no status 'finished'"]),
+        ({"RETENTION": {"failed": -1}}, ["['failed'] must be a timedelta"]),
+        ([], ["must be a dict, not list"]),
+        ({"LEASE": 90, "RETENTION": {"failed": None}}, []),
+    ],
+)
+def test_e001_names_each_wrong_setting(given: Any, expected: list[str]) -> None:
+    with override_settings(SKIPQUEUE=given):
+        messages = found(checks.check_settings)
+    assert ids(messages) == ["skipqueue.E001"] * len(expected)
+    for message, text in zip(messages, expected, strict=True):
+        assert text in message.msg
+
+
+def test_e002_names_a_database_that_is_no_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(checks.check_engine) == []
+    monkeypatch.setattr(DatabaseWrapper, "vendor", "sqlite")
+    monkeypatch.setattr(DatabaseWrapper, "display_name", "SQLite")
+    (message,) = found(checks.check_engine)
+    assert (message.id, message.level) == ("skipqueue.E002", ERROR)
+    assert "'default' is SQLite" in message.msg
+
+
+def test_e002_names_a_database_that_does_not_exist() -> None:
+    with override_settings(SKIPQUEUE={"DATABASE": "nosuch"}):
+        (message,) = found(checks.check_engine)
+        assert message.id == "skipqueue.E002"
+        assert "'nosuch'" in message.msg
+        assert "default, other" in (message.hint or "")
+    with override_settings(SKIPQUEUE={"DATABASE": "other"}):
+        assert found(checks.check_engine) == []
+
+
+@pytest.mark.parametrize("given", [{"DATABASE": 5}, [], {"LEES": 1}])
+def test_no_check_breaks_on_settings_that_another_one_reports(given: Any) -> None:
+    with override_settings(SKIPQUEUE=given):
+        for check in (checks.check_engine, checks.check_lease, checks.check_server_version):
+            assert check() == []
+
+
+@pytest.mark.parametrize(("version", "expected"), [(130_020, ["skipqueue.E003"]), (140_000, []), (180_004, [])])
+def test_e003_names_a_server_that_is_too_old(
+    monkeypatch: pytest.MonkeyPatch, version: int, expected: list[str]
+) -> None:
+    monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: version))
+    messages = found(checks.check_server_version, databases=["default"])
+    assert ids(messages) == expected
+    assert all("PostgreSQL 14 or newer; the database 'default' is 13" in message.msg for message in messages)
+
+
+def test_e003_asks_no_database_that_it_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: 90_000))
+    assert found(checks.check_server_version) == []
+    assert found(checks.check_server_version, databases=["other"]) == []
+
+
+def test_e003_leaves_it_to_django_to_say_that_a_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Any) -> int:
+        raise OperationalError("no server")
+
+    monkeypatch.setattr(DatabaseWrapper, "pg_version", property(gone))
+    assert found(checks.check_server_version, databases=["default"]) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, []),
+        ({"LEASE": 29}, ["skipqueue.E004"]),
+        ({"LEASE": 30}, []),
+        ({"HEARTBEAT_INTERVAL": 25}, ["skipqueue.E004"]),
+        ({"LEASE": 3, "HEARTBEAT_INTERVAL": 1}, []),
+    ],
+)
+def test_e004_names_a_lease_that_one_late_heartbeat_would_lose(given: Any, expected: list[str]) -> None:
+    with override_settings(SKIPQUEUE=given):
+        assert ids(found(checks.check_lease)) == expected
+
+
+def test_e005_names_both_functions_of_one_name(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "tasks", registry)
+
+    def first() -> None: ...
+    def second() -> None: ...
+
+    for function in (first, second):
+        function.__qualname__ = function.__name__
+        assert found(checks.check_task_names) == []
+        job(name="same")(function)
+    (message,) = found(checks.check_task_names)
+    assert (message.id, message.level) == ("skipqueue.E005", ERROR)
+    assert "'same'" in message.msg
+    assert "first" in message.msg
+    assert "second" in message.msg
+
+
+@pytest.mark.parametrize("first", ["django_skipqueue", "channels"])
+def test_w001_says_whose_runworker_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any, first: str) -> None:
+    assert found(checks.check_runworker) == []
+    channels = types.ModuleType("channels")
+    channels.__path__ = ["/nonexistent/channels"]
+    monkeypatch.setitem(sys.modules, "channels", channels)
+    others = [name for name in settings.INSTALLED_APPS if name != "django_skipqueue"]
+    second = {"django_skipqueue": "channels", "channels": "django_skipqueue"}[first]
+    with override_settings(INSTALLED_APPS=[first, second, *others]):
+        (message,) = found(checks.check_runworker)
+    assert not apps.is_installed("channels")
+    assert (message.id, message.level) == ("skipqueue.W001", WARNING)
+    assert f"is the one of {first}" in message.msg
+    assert f"{second}.management.commands.runworker.Command" in (message.hint or "")
+
+
+def test_the_connection_is_as_it_was() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    found(checks.check_server_version, databases=["default"])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")

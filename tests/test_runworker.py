@@ -1,0 +1,404 @@
+"""`manage.py runworker`: what an operator types, and what it says and does then."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connections
+
+from django_skipqueue.management.commands import runworker as command
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.worker.options import WorkerOptions
+
+from .app import jobs, worker_jobs
+from .app.models import Ledger
+from .app.rows import make_job
+from .app.waiting import wait_until
+from .worker.processes import ManagePy, is_alive, statuses, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+
+db = pytest.mark.django_db(transaction=True)
+
+
+# From end to end
+
+
+@db
+@pytest.mark.parametrize("options", [(), ("-q", "default,mail"), ("--processes", "3"), ("--no-listen",), ("-c", "1")])
+def test_drain_runs_everything_and_exits_0(runworker: Run, options: tuple[str, ...]) -> None:
+    jobs.add.defer_many([(number, 1) for number in range(100)])
+    jobs.aadd.defer_many([(number, 1) for number in range(100)])
+    jobs.see_context.using(max_attempts=4).defer(note="n")
+    jobs.asee_context.defer()
+    jobs.send_mail.defer(payment_id=1)
+    jobs.fail_times.defer(3)
+    jobs.fail.defer("secret word")
+    jobs.discard.defer()
+    make_job("scheduled", run_after=timedelta(minutes=-1))
+    make_job("scheduled", run_after=timedelta(hours=1))
+    process = runworker("--drain", "--poll-interval", HOUR, *options)
+    assert process.wait() == 0
+    assert statuses() == {"completed": 205, "failed": 1, "discarded": 1, "scheduled": 1}
+    assert not Worker.objects.exists()
+    for job in Job.objects.filter(task__endswith="add"):
+        assert job.result == job.args[0] + 1
+    seen = Job.objects.get(task="tests.app.jobs.see_context")
+    assert seen.result["job_id"] == seen.pk
+    assert (seen.result["note"], seen.result["attempt"], seen.result["max_attempts"]) == ("n", 1, 4)
+    assert Job.objects.get(task__endswith="fail_times").result == 4
+    assert "Traceback" not in process.log
+
+
+@db
+def test_many_due_jobs_are_all_run_by_a_drain(runworker: Run) -> None:
+    """The supervisor promotes them while the worker looks for the first time."""
+    jobs.noop.using(run_after=timedelta(hours=1)).defer_many([()] * 2000)
+    Job.objects.update(run_after="2020-01-01T00:00Z")
+    assert runworker("--drain").wait() == 0
+    assert statuses() == {"completed": 2000}
+
+
+@db
+def test_queues_are_served_in_the_order_they_are_typed_and_no_others(runworker: Run) -> None:
+    for queue_name in ("low", "other", "high"):
+        jobs.record.using(queue_name=queue_name).defer_many([{"entry": queue_name}] * 3)
+    assert runworker("--drain", "-c", "1", "-q", " high,low,,high ").wait() == 0
+    assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high"] * 3 + ["low"] * 3
+    assert set(Job.objects.queued().values_list("queue_name", flat=True)) == {"other"}
+
+
+@db
+def test_max_jobs_ends_each_process_after_so_many(runworker: Run) -> None:
+    jobs.noop.defer_many([()] * 50)
+    assert runworker("--max-jobs", "10", "--processes", "2").wait() == 0
+    assert statuses() == {"completed": 20, "queued": 30}
+
+
+@db
+def test_a_job_deferred_while_idle_is_picked_up_by_notify_and_a_due_one_is_promoted(runworker: Run) -> None:
+    runworker("--poll-interval", HOUR)
+    workers()
+    jobs.noop.using(run_after=timedelta(seconds=0.3)).defer()
+    wait_for_statuses(completed=1)
+    jobs.noop.using(queue_name="new").defer()
+    wait_for_statuses(completed=2)
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_it_can_serve_another_database(runworker: Run) -> None:
+    jobs.add.using(database="other").defer(1, 2)
+    jobs.add.defer(1, 2)
+    assert runworker("--drain", "--database", "other").wait() == 0
+    assert Job.objects.using("other").get().result == 3
+    assert statuses() == {"queued": 1}
+
+
+# Options
+
+
+def options(*arguments: str) -> WorkerOptions:
+    """What the command makes of its command line."""
+    parsed = command.Command().create_parser("manage.py", "runworker").parse_args(list(arguments))
+    return command.Command()._options(vars(parsed))
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("SKIPQUEUE_")]:
+        monkeypatch.delenv(name)
+
+
+def test_without_options_it_serves_every_queue_with_the_defaults() -> None:
+    chosen = options()
+    assert (chosen.queue_names, chosen.concurrency, chosen.processes) == ((), 4, 1)
+    assert (chosen.drain, chosen.max_jobs, chosen.listen) == (False, None, True)
+    assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.lease) == (2.0, 30.0, 60.0)
+    assert re.fullmatch(r".+:\d+", chosen.name)
+
+
+def test_settings_are_the_defaults_of_options(settings: Any) -> None:
+    settings.SKIPQUEUE = {"POLL_INTERVAL": 7, "SHUTDOWN_TIMEOUT": 8, "LEASE": 90, "HEARTBEAT_INTERVAL": 5}
+    chosen = options()
+    assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.lease) == (7, 8, 90)
+    assert chosen.beat_interval == 5
+    assert options("--lease", "4").beat_interval == 1
+
+
+ENVIRONMENT = {
+    "SKIPQUEUE_QUEUES": ("a,b", "queue_names", ("a", "b")),
+    "SKIPQUEUE_CONCURRENCY": ("9", "concurrency", 9),
+    "SKIPQUEUE_PROCESSES": ("3", "processes", 3),
+    "SKIPQUEUE_DRAIN": ("1", "drain", True),
+    "SKIPQUEUE_MAX_JOBS": ("5", "max_jobs", 5),
+    "SKIPQUEUE_POLL_INTERVAL": ("0.5", "poll_interval", 0.5),
+    "SKIPQUEUE_NO_LISTEN": ("true", "listen", False),
+    "SKIPQUEUE_SHUTDOWN_TIMEOUT": ("3", "shutdown_timeout", 3.0),
+    "SKIPQUEUE_LEASE": ("20", "lease", 20.0),
+    "SKIPQUEUE_NAME": ("box", "name", "box"),
+    "SKIPQUEUE_DATABASE": ("other", "database", "other"),
+}
+
+
+@pytest.mark.parametrize("variable", sorted(ENVIRONMENT))
+def test_every_option_can_be_set_in_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value, field, expected = ENVIRONMENT[variable]
+    monkeypatch.setenv(variable, value)
+    assert getattr(options(), field) == expected
+
+
+def test_what_is_typed_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIPQUEUE_CONCURRENCY", "9")
+    assert options("-c", "2").concurrency == 2
+
+
+def test_an_empty_variable_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ENVIRONMENT:
+        monkeypatch.setenv(variable, "")
+    assert options().concurrency == 4
+
+
+def test_help_names_the_variable_of_each_option() -> None:
+    text = command.Command().create_parser("manage.py", "runworker").format_help()
+    for variable in [*ENVIRONMENT, "SKIPQUEUE_RELOAD"]:
+        assert f"[{variable}]" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", "0"),
+        ("-c", "many"),
+        ("-c", "1.5"),
+        ("--processes", "-1"),
+        ("--max-jobs", "0"),
+        ("--poll-interval", "0"),
+        ("--poll-interval", "nan"),
+        ("--lease", "0"),
+        ("--lease", "inf"),
+        ("--shutdown-timeout", "-1"),
+        ("--shutdown-timeout", "soon"),
+        ("-q", " , "),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match=r"--(concurrency|processes|max-jobs|poll|lease|shutdown|queues)"):
+        options(*arguments)
+
+
+def test_a_wrong_value_in_the_environment_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIPQUEUE_CONCURRENCY", "lots")
+    with pytest.raises(CommandError, match="--concurrency"):
+        options()
+
+
+# When it cannot run
+
+
+SQLITE = 'DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}'
+UNREACHABLE = 'DATABASES["default"] = {**DATABASES["default"], "HOST": "/nonexistent", "OPTIONS": {}}'
+UNMIGRATED = 'DATABASES["default"] = {**DATABASES["default"], "NAME": "postgres"}'
+
+
+@db
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"settings": SQLITE}, "needs PostgreSQL"),
+        ({"settings": UNREACHABLE}, "cannot be reached"),
+        ({"settings": UNMIGRATED}, "manage.py migrate django_skipqueue"),
+        ({"skipqueue": {"LEASE": "long"}}, "SKIPQUEUE['LEASE']"),
+        ({"skipqueue": {"LEES": 60}}, "Did you mean 'LEASE'?"),
+        ({"skipqueue": {"DATABASE": "nosuch"}}, "nosuch"),
+    ],
+    ids=["sqlite", "unreachable", "unmigrated", "wrong type", "unknown key", "unknown alias"],
+)
+@pytest.mark.parametrize("name", ["runworker", "prunejobs"])
+def test_what_keeps_it_from_running_is_said_without_a_traceback(
+    manage: Run, name: str, options: dict[str, Any], expected: str
+) -> None:
+    process = manage(name, **options)
+    assert process.wait() == 1
+    assert expected in process.log
+    assert "Traceback" not in process.log
+
+
+@db
+@pytest.mark.parametrize("name", ["runworker", "prunejobs"])
+def test_an_unknown_database_is_said_without_a_traceback(manage: Run, name: str) -> None:
+    process = manage(name, "--database", "nosuch")
+    assert process.wait() == 1
+    assert "'nosuch'" in process.log
+    assert "Traceback" not in process.log
+    assert len(process.log.strip().splitlines()) == 1
+
+
+# What it says
+
+
+@db
+def test_it_introduces_itself_in_a_few_lines(runworker: Run) -> None:
+    process = runworker("--drain", "-q", "a,b", "-c", "3", "--processes", "2", "--name", "box", jobs="")
+    assert process.wait() == 0
+    first = process.log.splitlines()[:5]
+    text = "\n".join(first)
+    for expected in (
+        "django_skipqueue 0.",
+        "box serves queues a, b",
+        "2 processes, each running 3 at once",
+        "'default'",
+        "tests.app.jobs.add, ",
+        "NOTIFY",
+        "every 2 s",
+        "Ctrl-C or SIGTERM",
+    ):
+        assert expected in text
+
+
+@db
+def test_lines_tell_what_happened_and_nothing_of_the_arguments(runworker: Run) -> None:
+    jobs.echo.defer("very secret")
+    jobs.ask_for_retry.defer(0)
+    jobs.discard.defer()
+    jobs.fail.using(max_attempts=1).defer("boom")
+    process = runworker("--drain", "-v", "2")
+    assert process.wait() == 0
+    for expected in (
+        r"INFO +completed tests\.app\.jobs\.echo #\d+ \(attempt 1/10, [\d.]+ ms after [\d.]+ ms\)",
+        r"WARNING +will run again in 0\.0 s: tests\.app\.jobs\.ask_for_retry #\d+ \(attempt 1/3",
+        r"WARNING +discarded tests\.app\.jobs\.discard .*: no longer wanted",
+        r"ERROR +failed tests\.app\.jobs\.fail .*: ValueError: boom",
+        r"DEBUG +started tests\.app\.jobs\.echo",
+    ):
+        assert re.search(expected, process.log), expected
+    assert "secret" not in process.log
+
+
+@db
+def test_no_name_in_a_row_can_forge_a_line(runworker: Run) -> None:
+    Job.objects.enqueue("evil\n00:00:00 ERROR   forged\x1b[31m\u2028line", max_attempts=1)
+    jobs.fail.using(max_attempts=1).defer("first\nforged by an error")
+    process = runworker("--drain", skipqueue={"UNKNOWN_TASK_GRACE": 0.0001})
+    assert process.wait() == 0
+    assert "evil\N{REPLACEMENT CHARACTER}" in process.log
+    assert not re.search(r"^00:00:00", process.log, re.MULTILINE)
+    assert not re.search(r"^forged", process.log, re.MULTILINE)
+    assert "\x1b" not in process.log
+    assert "\u2028" not in process.log
+
+
+@db
+def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Run) -> None:
+    settings = """
+        import json, logging
+
+        class Lines(logging.Formatter):
+            def format(self, record):
+                names = ("job_id", "task", "queue", "attempt", "duration_ms", "wait_ms", "worker", "args")
+                return json.dumps({name: getattr(record, name, None) for name in names[:-1]}
+                                  | {"logger": record.name, "message": record.getMessage()})
+
+        LOGGING = {
+            "version": 1,
+            "formatters": {"lines": {"()": Lines}},
+            "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
+            "loggers": {"django_skipqueue": {"handlers": ["lines"], "level": "INFO"}},
+        }
+    """
+    job = jobs.add.using(queue_name="q").defer(1)
+    process = runworker("--drain", "--name", "w", settings=settings)
+    assert process.wait() == 0
+    lines = [json.loads(line) for line in process.log.splitlines()]
+    assert all(line["logger"].startswith("django_skipqueue") for line in lines)
+    (line,) = [line for line in lines if line["job_id"]]
+    assert (line["job_id"], line["task"], line["queue"], line["attempt"]) == (job.pk, "tests.app.jobs.add", "q", 1)
+    assert line["worker"] == "w/1"
+    assert line["duration_ms"] >= 0
+    assert line["wait_ms"] >= 0
+
+
+@db
+def test_receivers_that_raise_or_are_slow_harm_nothing(runworker: Run) -> None:
+    jobs.noop.defer_many([()] * 100)
+    jobs.fail.defer()
+    process = runworker(
+        "--drain",
+        jobs="""
+            import time
+            from django_skipqueue import signals
+
+            def broken(**event):
+                raise RuntimeError("broken receiver")
+
+            def slow(**event):
+                time.sleep(0.01)
+
+            for signal in (signals.job_started, signals.job_retrying, signals.job_failed, signals.worker_started):
+                signal.connect(broken)
+            signals.job_completed.connect(slow)
+        """,
+    )
+    assert process.wait() == 0
+    assert statuses() == {"completed": 100, "failed": 1}
+    assert "broken receiver" in process.log
+
+
+@db
+def test_processes_that_fork_share_no_connection_pool(runworker: Run) -> None:
+    pytest.importorskip("psycopg_pool")
+    jobs.record.defer_many([{"entry": str(number)} for number in range(200)])
+    pool = 'DATABASES["default"].setdefault("OPTIONS", {})["pool"] = True'
+    assert runworker("--drain", "--processes", "3", settings=pool).wait() == 0
+    assert statuses() == {"completed": 200}
+    assert Ledger.objects.count() == 200
+
+
+# Reloading
+
+
+@db
+def test_reload_restarts_the_worker_with_the_changed_code(runworker: Run) -> None:
+    process = runworker("--reload", "--poll-interval", HOUR, jobs="# nothing yet")
+    (before,) = workers()
+    source = process.folder / "extra" / "jobs.py"
+    Job.objects.enqueue("extra.jobs.fresh", run_after=timedelta(hours=1))
+    code = "from django_skipqueue import job\n\n\n@job\ndef fresh():\n    return {}\n"
+
+    def reloaded() -> bool:
+        # The reloader looks once a second, and only at files that it has seen before: write until it sees.
+        source.write_text(code.format(reloaded.__hash__()))
+        return Worker.objects.exclude(pk=before.pk).exists()
+
+    wait_until(reloaded)
+    source.write_text(code.format(42))
+    Job.objects.update(run_after="2020-01-01T00:00Z")
+    wait_for_statuses(completed=1)
+    assert not is_alive(before.pid)
+    process.send(signal.SIGTERM)
+    process.wait()
+    wait_until(lambda: not Worker.objects.exists(), "the worker ends with the command")
+
+
+@db
+def test_ctrl_c_ends_a_reloading_worker_gracefully(runworker: Run) -> None:
+    worker_jobs.write.defer("x")
+    process = runworker("--reload", "--poll-interval", HOUR)
+    wait_for_statuses(completed=1)
+    process.send_to_group(signal.SIGINT)
+    process.wait()
+    wait_until(lambda: not Worker.objects.exists())
+    assert "Traceback" not in process.log
+
+
+def test_the_command_refuses_in_process_what_the_shell_would(settings: Any) -> None:
+    with pytest.raises(CommandError, match="nosuch"):
+        call_command("runworker", "--database", "nosuch")
+    assert "nosuch" not in connections

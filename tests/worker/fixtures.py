@@ -1,0 +1,64 @@
+"""Workers for the tests: as processes, and as threads of the test's own process."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .processes import ManagePy
+    from .threads import WorkerThread
+
+
+@pytest.fixture
+def manage(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., "ManagePy"]]:
+    """Starts `manage.py …` processes, and ends them."""
+    from .processes import ManagePy
+
+    with ExitStack() as stack:
+        count = 0
+
+        def start(*arguments: str, **options: Any) -> ManagePy:
+            nonlocal count
+            count += 1
+            process = ManagePy(tmp_path / str(count), *arguments, **options)
+            stack.callback(process.end)
+            return process
+
+        yield start
+
+
+@pytest.fixture
+def runworker(manage: Callable[..., "ManagePy"]) -> Callable[..., "ManagePy"]:
+    """Starts `manage.py runworker …`."""
+    return lambda *arguments, **options: manage("runworker", *arguments, **options)
+
+
+@pytest.fixture
+def gates() -> Iterator[Any]:
+    """The gates of `tests.app.worker_jobs`, which are opened at the end."""
+    from ..app.worker_jobs import gates
+
+    gates.clear()
+    yield gates
+    for gate in list(gates.values()):
+        gate.open()
+
+
+@pytest.fixture
+def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., "WorkerThread"]]:
+    """Starts a worker's loop in a thread of this process, and ends it."""
+    from .threads import WorkerThread
+
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> WorkerThread:
+            worker = WorkerThread(id=options.pop("id", str(uuid.uuid4())), **options)
+            stack.callback(worker.end)
+            stack.callback(lambda: [gate.open() for gate in list(gates.values())])
+            return worker
+
+        yield start

@@ -1,0 +1,149 @@
+"""Real `manage.py runworker` processes on the database under test, as an operator starts and signals them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.db import connections
+
+from django_skipqueue.models import Job, Worker
+
+from ..app.waiting import DEADLINE, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+SETTINGS = """\
+from tests.settings import *
+
+for alias, name in {names!r}.items():
+    DATABASES[alias] = {{**DATABASES[alias], "NAME": name}}
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "django_skipqueue", "tests.app", *{apps!r}]
+del ROOT_URLCONF
+SKIPQUEUE = {skipqueue!r}
+{more}
+"""
+
+
+class ManagePy:
+    """One `manage.py COMMAND …`, in a process group of its own, with settings made for it in `folder`.
+
+    jobs: the source of a `jobs` module that only this process knows; its tasks are `extra.jobs.<name>`.
+    settings: more source for the settings module.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        skipqueue: Mapping[str, Any] | None = None,
+        jobs: str | None = None,
+        settings: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        names = {alias: connections[alias].settings_dict["NAME"] for alias in connections}
+        apps = []
+        if jobs is not None:
+            (folder / "extra").mkdir()
+            (folder / "extra" / "__init__.py").touch()
+            (folder / "extra" / "jobs.py").write_text(textwrap.dedent(jobs))
+            apps.append("extra")
+        (folder / "process_settings.py").write_text(
+            SETTINGS.format(names=names, apps=apps, skipqueue=dict(skipqueue or {}), more=textwrap.dedent(settings))
+        )
+        self._log = folder / "log"
+        path = os.pathsep.join(
+            [str(folder), str(ROOT), str(ROOT / "example_project"), os.environ.get("PYTHONPATH", "")]
+        )
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "django", *arguments],
+                env={**clean, "PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "process_settings", **(environment or {})},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """What it wrote to its standard output and error so far."""
+        return self._log.read_text(errors="replace")
+
+    def wait(self, *, deadline: float = 60.0) -> int:
+        """Its exit code, once it has ended."""
+        try:
+            return self.process.wait(deadline)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"It did not end within {deadline:g} s.\n{self.log}") from None
+
+    def wait_for(self, text: str, *, times: int = 1, deadline: float = DEADLINE) -> None:
+        """Wait until it has written `text`."""
+        try:
+            wait_until(lambda: self.log.count(text) >= times, f"{text!r} in the log", deadline=deadline)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log}") from None
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the process alone, as `kill` does."""
+        self.process.send_signal(number)
+
+    def send_to_group(self, number: signal.Signals) -> None:
+        """Signal it and all its children, as Ctrl-C does, and systemd."""
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever became of the test."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        wait_until(lambda: not group_exists(self.process.pid), "its children are gone")
+
+
+def group_exists(group: int) -> bool:
+    """Whether any process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs: one that ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def workers(count: int = 1) -> list[Worker]:
+    """The rows of the worker processes, once there are `count`."""
+    wait_until(lambda: Worker.objects.count() >= count, f"{count} workers have said that they are alive")
+    return list(Worker.objects.order_by("name"))
+
+
+def statuses() -> dict[str, int]:
+    """How many jobs there are of each status."""
+    counts: dict[str, int] = {}
+    for status in Job.objects.values_list("status", flat=True):
+        counts[status] = counts.get(status, 0) + 1
+    return counts
+
+
+def wait_for_statuses(*, deadline: float = DEADLINE, **expected: int) -> None:
+    """Wait until there are exactly these jobs: `completed=3, failed=1`."""
+    try:
+        wait_until(lambda: statuses() == expected, str(expected), deadline=deadline)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; there are {statuses()}") from None

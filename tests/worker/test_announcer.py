@@ -1,0 +1,157 @@
+"""`Announcer`: tells everything in order, and is in nobody's way."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.dispatch import Signal
+
+from django_skipqueue.outcomes import COMPLETED
+from django_skipqueue.records import Attempt, ClaimedJob
+from django_skipqueue.signals import job_completed, job_failed
+from django_skipqueue.worker.announcer import Announcer
+
+from ..app.models import Ledger
+from ..app.waiting import DEADLINE, wait_until
+
+
+def attempt(id: int, task: str = "a.task") -> Attempt:
+    job = ClaimedJob(id, 1, task, "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
+    return Attempt(job, COMPLETED, 1.0, "w")
+
+
+@pytest.fixture
+def announcer() -> Iterator[Announcer]:
+    announcer = Announcer()
+    yield announcer
+    announcer.stop(timeout=DEADLINE)
+
+
+@pytest.fixture
+def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]:
+    """Connects receivers, and takes them away again."""
+    connected: list[tuple[Signal, Callable[..., Any]]] = []
+
+    def connect(signal: Signal, receiver: Callable[..., Any]) -> None:
+        signal.connect(receiver, weak=False)
+        connected.append((signal, receiver))
+
+    yield connect
+    for signal, receiver in connected:
+        signal.disconnect(receiver)
+
+
+def test_events_are_told_in_order(announcer: Announcer) -> None:
+    told: list[int] = []
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    for number in range(100):
+        announcer.event(signal, "sender", number=number)
+    announcer.stop(timeout=DEADLINE)
+    assert told == list(range(100))
+
+
+def test_the_outcomes_of_a_batch_reach_the_receivers_of_their_events(
+    announcer: Announcer, connect_receiver: Callable[..., None]
+) -> None:
+    told: list[tuple[str, int]] = []
+    connect_receiver(job_completed, lambda sender, attempt, **_: told.append((sender, attempt.job.id)))
+    connect_receiver(job_failed, lambda sender, attempt, **_: told.append((f"not {sender}", attempt.job.id)))
+    announcer.outcomes({job_completed: [attempt(1), attempt(2, "b.task")], job_failed: [attempt(3)]})
+    announcer.stop(timeout=DEADLINE)
+    assert told == [("a.task", 1), ("b.task", 2), ("not a.task", 3)]
+
+
+def test_what_nobody_wants_to_know_starts_no_thread(announcer: Announcer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="django_skipqueue")
+    before = threading.active_count()
+    announcer.event(Signal(), "sender")
+    announcer.outcomes({job_completed: [attempt(1)], job_failed: [attempt(2)]})
+    assert threading.active_count() == before
+    assert announcer.backlog == 0
+
+
+def test_a_slow_receiver_does_not_hold_up_who_tells(announcer: Announcer) -> None:
+    release = threading.Event()
+    signal = Signal()
+    signal.connect(lambda **_: release.wait(DEADLINE), weak=False)
+    for _ in range(50):
+        announcer.event(signal, "sender")  # returns, or the test would never reach the line that lets it
+    assert announcer.backlog == 50
+    release.set()
+    wait_until(lambda: announcer.backlog == 0)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_a_receiver_that_raises_harms_nothing(
+    announcer: Announcer, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+
+    def broken(**_: Any) -> None:
+        raise error("broken")
+
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    signal.connect(broken, weak=False)
+    announcer.event(signal, "sender", number=1)
+    announcer.event(signal, "sender", number=2)
+    wait_until(lambda: announcer.backlog == 0, "everything was told")
+    assert told == [1, 2]
+    assert "broken" in caplog.text
+
+
+def test_a_log_filter_that_raises_harms_nothing(announcer: Announcer) -> None:
+    def broken(record: logging.LogRecord) -> bool:
+        raise ValueError("broken filter")
+
+    logger = logging.getLogger("django_skipqueue.worker")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addFilter(broken)
+    try:
+        announcer.outcomes({job_completed: [attempt(1)]})
+        announcer.outcomes({job_completed: [attempt(2)]})
+        wait_until(lambda: announcer.backlog == 0, "everything was told")
+    finally:
+        logger.removeFilter(broken)
+        logger.setLevel(level)
+
+
+def test_stopping_tells_what_is_waiting_but_not_for_ever(announcer: Announcer) -> None:
+    release = threading.Event()
+    signal = Signal()
+    signal.connect(lambda **_: release.wait(DEADLINE), weak=False)
+    announcer.event(signal, "sender")
+    announcer.stop(timeout=0.01)
+    assert not release.is_set()
+    release.set()
+
+
+def test_it_tells_again_after_it_was_stopped(announcer: Announcer) -> None:
+    told: list[int] = []
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    for number in (1, 2, 3):
+        announcer.event(signal, "sender", number=number)
+        announcer.stop(timeout=DEADLINE)
+    assert told == [1, 2, 3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(announcer: Announcer) -> None:
+    def receive(number: int, **_: Any) -> None:
+        if number == 1:
+            transaction.atomic().__enter__()
+        Ledger.objects.create(entry=str(number))
+
+    signal = Signal()
+    signal.connect(receive, weak=False)
+    for number in (1, 2):
+        announcer.event(signal, "sender", number=number)
+    wait_until(lambda: announcer.backlog == 0)
+    assert list(Ledger.objects.values_list("entry", flat=True)) == ["2"]
+    connection.close()

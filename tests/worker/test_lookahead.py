@@ -1,0 +1,44 @@
+"""`LookAhead`: as many jobs as were finished within the last tenth of a second, and never too many."""
+
+from django_skipqueue.worker.lookahead import LARGEST, SPAN, LookAhead
+
+
+def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:
+    assert LookAhead().size(now=0) == 0
+
+
+def test_what_was_finished_within_the_span_is_held_in_advance() -> None:
+    ahead = LookAhead()
+    ahead.finished(3, now=100.0)
+    ahead.finished(4, now=100.0 + SPAN / 2)
+    assert ahead.size(now=100.0 + SPAN / 2) == 7
+
+
+def test_what_was_finished_before_the_span_does_not_count() -> None:
+    ahead = LookAhead()
+    ahead.finished(3, now=100.0)
+    ahead.finished(4, now=100.0 + SPAN)
+    assert ahead.size(now=100.0 + 1.5 * SPAN) == 4
+    assert ahead.size(now=100.0 + 3 * SPAN) == 0
+
+
+def test_it_counts_on_after_a_pause() -> None:
+    ahead = LookAhead()
+    ahead.finished(5, now=100.0)
+    assert ahead.size(now=200.0) == 0
+    ahead.finished(2, now=200.0)
+    assert ahead.size(now=200.0) == 2
+
+
+def test_a_crash_never_costs_more_than_the_cap() -> None:
+    ahead = LookAhead()
+    ahead.finished(10 * LARGEST, now=100.0)
+    assert ahead.size(now=100.0) == LARGEST
+
+
+def test_an_empty_batch_is_not_remembered() -> None:
+    ahead = LookAhead()
+    for _ in range(1000):
+        ahead.finished(0, now=100.0)
+    assert ahead.size(now=100.0) == 0
+    assert len(ahead._finished) == 0

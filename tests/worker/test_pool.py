@@ -1,0 +1,222 @@
+"""`Pool`: a job handed in comes out exactly once, and no job harms the next one in its thread."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from django_skipqueue import databases
+from django_skipqueue.records import Attempt, ClaimedJob
+from django_skipqueue.worker.executor import Executor
+from django_skipqueue.worker.pool import Pool
+from django_skipqueue.worker.wakeup import Wakeup
+
+from ..app.models import Ledger
+from ..app.waiting import DEADLINE, wait_until, within
+from ..app.worker_jobs import MISTREATMENTS
+
+APP = "tests.app.jobs"
+WORKER_APP = "tests.app.worker_jobs"
+
+_ids = count(1)
+
+
+def claimed(task: str, *args: Any) -> ClaimedJob:
+    return ClaimedJob(next(_ids), 1, task, "default", json.dumps(args), "{}", 1, 1, 0, 0.0, 0.0, "{}")
+
+
+MakePool = Callable[[int], Pool]
+
+
+@pytest.fixture
+def make_pool(gates: Any) -> Iterator[MakePool]:
+    pools: list[Pool] = []
+    wakeup = Wakeup()
+
+    def make(concurrency: int) -> Pool:
+        pools.append(Pool(Executor(worker="w", database="default"), concurrency=concurrency, wakeup=wakeup))
+        return pools[-1]
+
+    yield make
+    for gate in list(gates.values()):
+        gate.open()
+    for pool in pools:
+        pool.withdraw()
+        with contextlib.suppress(RuntimeError):  # stopped by the test already
+            pool.stop()
+    wakeup.close()
+
+
+def finish(pool: Pool, number: int) -> list[Attempt]:
+    """The attempts that come out, once there are as many."""
+    finished: list[Attempt] = []
+    wait_until(lambda: finished.extend(pool.take_finished()) or len(finished) >= number, f"{number} are finished")
+    return finished
+
+
+EITHER = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
+
+
+@EITHER
+def test_every_job_comes_out_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
+    pool = make_pool(3)
+    jobs = [claimed(f"{APP}.{kind}add", number) for number in range(50)]
+    pool.submit(jobs[:20])
+    pool.submit(jobs[20:])
+    attempts = finish(pool, 50)
+    assert sorted(attempt.job.id for attempt in attempts) == [job.id for job in jobs]
+    assert all(attempt.outcome.result == json.loads(attempt.job.args)[0].__repr__() for attempt in attempts)
+    assert pool.take_finished() == []
+
+
+@EITHER
+def test_never_more_than_the_concurrency_run_at_once_and_never_fewer_while_there_are_more(
+    make_pool: MakePool, gates: Any, kind: str
+) -> None:
+    pool = make_pool(3)
+    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(10)])
+    wait_until(lambda: gates["g"].inside == 3)
+    gates["g"].open()
+    finish(pool, 10)
+    assert gates["g"].most == 3
+
+
+def test_a_job_waits_for_no_job_of_the_other_kind(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.anoop")])
+    assert [attempt.job.task for attempt in finish(pool, 1)] == [f"{APP}.anoop"]
+
+
+@EITHER
+def test_what_has_not_started_can_be_withdrawn_and_is_never_run(make_pool: MakePool, gates: Any, kind: str) -> None:
+    pool = make_pool(2)
+    jobs = [claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(5)]
+    pool.submit(jobs)
+    wait_until(lambda: gates["g"].inside == 2)
+    assert pool.withdraw() == jobs[2:]
+    assert pool.withdraw() == []
+    gates["g"].open()
+    assert {attempt.job for attempt in finish(pool, 2)} == set(jobs[:2])
+    assert gates["g"].came == 2
+
+
+def test_of_jobs_withdrawn_while_they_start_each_comes_out_one_way(make_pool: MakePool) -> None:
+    pool = make_pool(2)
+    withdrawn: list[ClaimedJob] = []
+    for _ in range(50):
+        jobs = [claimed(f"{APP}.{kind}noop") for kind in ("", "a") * 5]
+        pool.submit(jobs)
+        withdrawn = pool.withdraw()
+        attempts = finish(pool, len(jobs) - len(withdrawn))
+        assert sorted([*withdrawn, *(attempt.job for attempt in attempts)]) == sorted(jobs)
+
+
+def test_a_finished_job_calls_the_control_loop(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    with within(DEADLINE):
+        pool.submit([claimed(f"{APP}.slow", 0.02)])
+        pool._wakeup.wait(10 * DEADLINE, unless=lambda: pool.finished)
+    assert len(pool.take_finished()) == 1
+
+
+def test_a_task_that_nobody_registered_comes_out_as_well(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed("shop.jobs.unknown")])
+    (attempt,) = finish(pool, 1)
+    assert "shop.jobs.unknown" in (attempt.outcome.last_error or "")
+
+
+def test_stopping_ends_every_thread(make_pool: MakePool) -> None:
+    before = set(threading.enumerate())
+    pool = make_pool(3)
+    pool.submit([claimed(f"{APP}.noop"), claimed(f"{APP}.anoop")])
+    finish(pool, 2)
+    pool.stop()
+    ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("skipqueue")}
+    assert not ours
+
+
+@EITHER
+def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a broken part")
+
+    monkeypatch.setattr(Executor, "_raised", broken)
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
+    wait_until(lambda: pool.finished)
+    with pytest.raises(AssertionError, match="a broken part"):
+        pool.take_finished()
+
+
+# Connections
+
+
+RAISING = {"lose_backend"}
+"""Those that end in an error, after which the thread that all `async def` tasks share is tidied."""
+
+CASES = [("", how) for how in sorted(MISTREATMENTS)] + [("a", how) for how in sorted(RAISING | {"close"})]
+
+
+@pytest.fixture
+def _close_asyncs_connection() -> Iterator[None]:
+    """The thread in which asgiref runs the queries of `async def` tasks outlives the pool."""
+    yield
+    asyncio.run(sync_to_async(connections.close_all)())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("_close_asyncs_connection")
+@pytest.mark.parametrize(("kind", "how"), CASES)
+@pytest.mark.parametrize("age", [0, None], ids=["a connection a job", "connections kept"])
+def test_whatever_a_task_does_to_its_connection_the_next_one_in_the_thread_can_write(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str, how: str, age: int | None
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
+    pool = make_pool(1)
+    for number in range(2):
+        pool.submit([claimed(f"{WORKER_APP}.{kind}mistreat_connection", how)])
+        pool.submit([claimed(f"{WORKER_APP}.{kind}write", f"after {number}")])
+    attempts = finish(pool, 4)
+    assert [attempt.outcome.last_error for attempt in attempts if attempt.job.task.endswith("write")] == [None, None]
+    assert set(Ledger.objects.values_list("entry", flat=True)) == {"after 0", "after 1"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
+    opened: list[Any] = []
+    from django.db.backends.signals import connection_created
+
+    def note(**event: Any) -> None:
+        opened.append(event)
+
+    connection_created.connect(note)
+    try:
+        pool = make_pool(1)
+        pool.submit([claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
+        finish(pool, 5)
+    finally:
+        connection_created.disconnect(note)
+    assert len(opened) == 1
+
+
+def test_closing_all_is_what_a_thread_does_at_its_end(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(databases, "close_all", lambda: closed.append(threading.current_thread().name))
+    pool = make_pool(2)
+    pool.submit([claimed(f"{APP}.noop")])
+    finish(pool, 1)
+    pool.stop()
+    assert sorted(closed) == ["skipqueue-1", "skipqueue-2"]

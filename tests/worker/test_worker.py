@@ -1,0 +1,632 @@
+"""`Worker`: the control loop, in a thread of this process, where connections can be cut and claims lost at will."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.dispatch import Signal
+from django.test import override_settings
+
+from django_skipqueue import signals
+from django_skipqueue.managers import JobQuerySet
+from django_skipqueue.models import Job
+from django_skipqueue.worker import worker as worker_module
+from django_skipqueue.worker.worker import ENDED_WELL, Worker
+
+from ..app import jobs, worker_jobs
+from ..app.models import Ledger
+from ..app.rows import make_job, make_worker
+from ..app.sessions import Session
+from ..app.waiting import DEADLINE, wait_until
+from .processes import statuses, wait_for_statuses
+from .threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+HOUR = 3600.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def told() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
+    """What receivers of a signal were told, from now on."""
+    connected: list[tuple[Signal, Any]] = []
+
+    def listen(signal: Signal) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+
+        def receive(**event: Any) -> None:
+            events.append(event)
+
+        signal.connect(receive)
+        connected.append((signal, receive))
+        return events
+
+    yield listen
+    for signal, receiver in connected:
+        signal.disconnect(receiver)
+
+
+# Claiming
+
+
+def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> None:
+    jobs.add.defer_many([(number, number) for number in range(200)])
+    jobs.aadd.defer_many([(number, number) for number in range(200)])
+    jobs.fail.defer()
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert statuses() == {"completed": 400, "failed": 1}
+    for job in Job.objects.completed():
+        assert job.result == 2 * job.args[0]
+        assert (job.attempts, job.locked_at, job.lease) == (1, None, 2)
+
+
+def test_a_job_deferred_to_an_idle_worker_is_picked_up_by_its_notification(worker_thread: Start) -> None:
+    worker = worker_thread(poll_interval=HOUR)
+    wait_until(lambda: worker.listens)
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    jobs.noop.using(queue_name="seen for the first time").defer()
+    wait_for_statuses(completed=2)
+
+
+def test_without_listen_polling_finds_the_job(worker_thread: Start) -> None:
+    worker = worker_thread(poll_interval=0.05, listen=False)
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    assert not worker.listens
+
+
+def test_a_notification_for_a_queue_of_others_claims_nothing(worker_thread: Start) -> None:
+    worker = worker_thread(poll_interval=HOUR, queue_names=("mine",))
+    wait_until(lambda: worker.listens)
+    jobs.noop.using(queue_name="theirs").defer()
+    jobs.noop.using(queue_name="mine").defer()
+    wait_for_statuses(completed=1, queued=1)
+
+
+def test_queues_are_served_in_the_listed_order(worker_thread: Start) -> None:
+    for queue_name in ("c", "a", "b"):
+        jobs.record.using(queue_name=queue_name).defer_many([{"entry": queue_name}] * 3)
+    worker_thread(drain=True, concurrency=1, queue_names=("b", "a")).wait()
+    assert "".join(Ledger.objects.order_by("id").values_list("entry", flat=True)) == "bbbaaa"
+    assert Job.objects.queued().count() == 3
+
+
+def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.using(queue_name="a").defer_many([("a",)] * 20)
+    worker_jobs.pass_gate.using(queue_name="b").defer_many([("b",)] * 20)
+    worker_thread(concurrency=1, poll_interval=HOUR)
+    gates["a"].open()
+    gates["b"].open()
+    wait_for_statuses(completed=40)
+    order = "".join(Job.objects.order_by("started_at", "id").values_list("queue_name", flat=True))
+    assert order[:20] not in ("a" * 20, "b" * 20)
+
+
+def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.defer("first")
+    worker_thread(concurrency=1, poll_interval=HOUR)
+    wait_until(lambda: gates["first"].inside)
+    jobs.record.defer(entry="low")
+    jobs.record.using(priority=50).defer(entry="high")
+    gates["first"].open()
+    wait_for_statuses(completed=3)
+    assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high", "low"]
+
+
+def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
+    jobs.noop.defer_many([()] * 30)
+    assert worker_thread(max_jobs=17).wait() == ENDED_WELL
+    assert statuses() == {"completed": 17, "queued": 13}
+
+
+# Look-ahead
+
+
+@pytest.mark.parametrize("kinds", [("pass_gate",), ("apass_gate",), ("pass_gate", "apass_gate")])
+def test_never_more_than_the_concurrency_of_each_kind_run_at_once_also_when_it_has_looked_ahead(
+    worker_thread: Start, gates: Any, kinds: tuple[str, ...]
+) -> None:
+    jobs.noop.using(priority=1).defer_many([()] * 300)
+    for _ in range(20):
+        for kind in kinds:
+            getattr(worker_jobs, kind).defer(kind)
+    worker_thread(concurrency=3)
+    wait_until(lambda: sum(gates[kind].inside for kind in kinds) >= 3)
+    for kind in kinds:
+        gates[kind].open()
+    wait_for_statuses(completed=300 + 20 * len(kinds))
+    assert max(gates[kind].most for kind in kinds) <= 3
+
+
+def test_a_long_job_keeps_no_job_from_another_worker(worker_thread: Start, gates: Any) -> None:
+    """The first worker has looked ahead when its threads meet long jobs: what has not started goes back."""
+    jobs.noop.using(priority=2).defer_many([()] * 300)
+    worker_jobs.pass_gate.using(priority=1).defer_many([("long",)] * 2)
+    jobs.noop.using(priority=0).defer_many([()] * 300)
+    first = worker_thread(concurrency=2, poll_interval=HOUR)
+    wait_until(lambda: gates["long"].inside == 2)
+    wait_until(lambda: Job.objects.running().count() == 2, "all but the long jobs are given back or done")
+    worker_thread(concurrency=2, poll_interval=HOUR)
+    wait_for_statuses(completed=600, running=2)
+    assert Job.objects.running().filter(locked_by=first.id).count() == 2
+    assert not Job.objects.exclude(task__endswith="pass_gate").exclude(attempts=1).exists()
+
+
+def test_a_long_job_lets_short_ones_pass_in_the_other_slots(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.using(priority=1).defer("long")
+    jobs.noop.defer_many([()] * 500)
+    worker_thread(concurrency=2, poll_interval=HOUR)
+    wait_for_statuses(completed=500, running=1)
+
+
+# Drain
+
+
+def test_drain_stops_when_nothing_is_left(worker_thread: Start) -> None:
+    assert worker_thread(drain=True, poll_interval=HOUR).wait() == ENDED_WELL
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+def test_drain_runs_what_is_due_what_is_retried_at_once_and_what_they_defer(
+    worker_thread: Start, queue_names: tuple[str, ...]
+) -> None:
+    make_job("scheduled", run_after=timedelta(minutes=-1))
+    later = make_job("scheduled", run_after=timedelta(hours=1))
+    jobs.fail_times.defer(5)
+    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == ENDED_WELL
+    assert statuses() == {"completed": 2, "scheduled": 1}
+    assert Job.objects.scheduled().get().pk == later.pk
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+@pytest.mark.parametrize("status", ["queued", "scheduled"])
+def test_drain_waits_for_a_job_that_somebody_has_locked(
+    worker_thread: Start, session: Callable[[], Session], status: str, queue_names: tuple[str, ...]
+) -> None:
+    job = make_job(status, run_after=timedelta(minutes=-1))
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
+    looks = threading.Semaphore(0)
+    worker = worker_thread(drain=True, queue_names=queue_names, prepare=lambda worker: _count_looks(worker, looks))
+    for _ in range(3):
+        assert looks.acquire(timeout=DEADLINE)
+    assert worker.code is None
+    other.commit()
+    assert worker.wait() == ENDED_WELL
+    assert statuses() == {"completed": 1}
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+def test_a_refused_outcome_neither_blocks_its_batch_nor_ends_a_drain(
+    worker_thread: Start, queue_names: tuple[str, ...]
+) -> None:
+    for number in range(400):
+        task = "backoff.inf" if number % 50 == 25 else "tests.app.jobs.noop"
+        Job.objects.enqueue(task)
+    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == ENDED_WELL
+    assert statuses() == {"completed": 392, "failed": 8}
+    assert not Job.objects.failed().filter(last_error="").exists()
+
+
+# Outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("inf", "failed"),
+        ("huge", "failed"),
+        ("nan", "failed"),
+        ("negative", "failed"),
+        ("none", "failed"),
+        ("text", "failed"),
+        ("raises", "failed"),
+    ],
+)
+def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
+    worker_thread: Start, name: str, status: str
+) -> None:
+    Job.objects.enqueue(f"backoff.{name}", max_attempts=2)
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    job = Job.objects.get()
+    assert job.status == status
+    assert job.last_error
+    assert job.errors
+
+
+@pytest.mark.parametrize("kind", sorted(jobs.UNSTORABLE))
+def test_a_result_that_no_column_takes_is_a_failure_that_says_so(worker_thread: Start, kind: str) -> None:
+    jobs.return_unstorable.defer(kind)
+    jobs.noop.defer()
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert statuses() == {"completed": 1, "failed": 1}
+    assert "cannot be kept" in Job.objects.failed().get().last_error
+
+
+def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
+    jobs.raise_unstorable.defer()
+    worker_jobs.raise_unprintable.defer()
+    worker_jobs.raise_long.defer(10_000_000)
+    for kind in worker_jobs.BASE_EXCEPTIONS:
+        worker_jobs.raise_base_exception.defer(kind)
+        worker_jobs.araise_base_exception.defer(kind)
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert set(statuses()) == {"failed"}
+    for job in Job.objects.all():
+        assert job.last_error
+        assert len(json.dumps(job.errors)) < 40_000
+
+
+def test_a_long_result_is_kept_whole(worker_thread: Start) -> None:
+    worker_jobs.return_long.defer(1_000_000)
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert len(Job.objects.get().result) == 1_000_000
+
+
+def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(worker_thread: Start) -> None:
+    job = Job.objects.enqueue("shop.jobs.soon", max_attempts=1)
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    job.refresh_from_db()
+    assert (job.status, job.attempts) == ("scheduled", 0)
+    assert "unknown_since" in job.metadata
+    Job.objects.update(run_after="2020-01-01T00:00Z")
+    with override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 0.000001}):
+        assert worker_thread(drain=True).wait() == ENDED_WELL
+    job.refresh_from_db()
+    assert (job.status, job.attempts) == ("failed", 1)
+    assert "shop.jobs.soon" in job.last_error
+    assert "tests.app" in job.last_error
+
+
+# The fence
+
+
+def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
+    worker_thread: Start, gates: Any, told: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
+    lost, completed = told(signals.lease_lost), told(signals.job_completed)
+    worker_jobs.pass_gate.using(max_attempts=1).defer("g")
+    worker = worker_thread(concurrency=1, poll_interval=HOUR)
+    wait_until(lambda: gates["g"].inside)
+    assert len(Job.objects.recover(worker_ids=[worker.id], reason="for the test")) == 1
+    gates["g"].open()
+    wait_until(lambda: lost)
+    job = Job.objects.get()
+    assert (job.status, job.last_error) == ("failed", "WorkerDied: for the test")
+    assert lost[0]["attempt"].job.id == job.pk
+    assert not completed
+
+
+def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
+    worker_thread: Start, gates: Any, told: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
+    """Recovered from a worker that lives, and claimed by it again: two attempts under one id, told apart by lease."""
+    lost, completed = told(signals.lease_lost), told(signals.job_completed)
+    worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(concurrency=2, poll_interval=HOUR)
+    wait_until(lambda: gates["g"].inside == 1)
+    Job.objects.recover(worker_ids=[worker.id])
+    wait_until(lambda: gates["g"].inside == 2)
+    gates["g"].open()
+    wait_until(lambda: lost and completed)
+    assert statuses() == {"completed": 1}
+    assert (len(lost), len(completed)) == (1, 1)
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    assert worker.worker._held == {}
+
+
+def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -> None:
+    seen: list[str] = []
+
+    def receive(attempt: Any, **_: Any) -> None:
+        seen.append(Job.objects.get(pk=attempt.job.id).status)
+
+    connected = (signals.job_completed, signals.job_failed, signals.job_retrying, signals.job_discarded)
+    for signal in connected:
+        signal.connect(receive)
+    try:
+        jobs.noop.defer()
+        jobs.discard.defer()
+        jobs.return_unstorable.defer("nan")
+        jobs.ask_for_retry.defer(HOUR)
+        wait_until(lambda: worker_thread(drain=True).wait() == ENDED_WELL)
+    finally:
+        for signal in connected:
+            signal.disconnect(receive)
+    assert sorted(seen) == ["completed", "discarded", "failed", "scheduled"]
+
+
+@pytest.mark.parametrize("kind", ["slow", "raises"])
+def test_a_receiver_harms_no_job(worker_thread: Start, kind: str) -> None:
+    release = threading.Event()
+
+    def receive(**_: Any) -> None:
+        if kind == "raises":
+            raise SystemExit("in a receiver")
+        release.wait(DEADLINE)
+
+    signals.job_completed.connect(receive)
+    try:
+        jobs.noop.defer_many([()] * 500)
+        worker_thread()
+        wait_for_statuses(completed=500)
+    finally:
+        release.set()
+        signals.job_completed.disconnect(receive)
+
+
+# Lost connections
+
+
+def test_an_idle_worker_whose_connection_is_cut_opens_another_and_hears_of_jobs_again(worker_thread: Start) -> None:
+    worker = worker_thread(poll_interval=HOUR)
+    for number in range(3):
+        wait_until(lambda: worker.listens)
+        jobs.noop.defer()
+        wait_for_statuses(completed=number + 1)
+        worker.cut()
+    wait_until(lambda: worker.listens)
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+
+
+def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(worker_thread: Start) -> None:
+    jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(600)])
+    worker = worker_thread(poll_interval=HOUR, lease=1.0)
+    for done in (50, 200, 350):
+        wait_until(lambda done=done: Job.objects.completed().count() >= done)  # type: ignore[misc]
+        worker.cut()
+    wait_until(lambda: Job.objects.alive().count() == 0, "all are settled", deadline=2 * DEADLINE)
+    assert statuses() == {"completed": 600}
+    assert sorted(Ledger.objects.values_list("entry", flat=True)) == sorted(map(str, range(600)))
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+
+
+def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, gates: Any) -> None:
+    failures = threading.Event()
+    failures.set()
+    attempts: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        class Failing(JobQuerySet):
+            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
+                if settlements and failures.is_set():
+                    attempts.append(1)
+                    raise OperationalError("the server closed the connection unexpectedly")
+                return super().settle_and_claim(settlements, **options)
+
+        _use(worker, Failing)
+
+    jobs.record.using(max_attempts=1).defer(entry="once")
+    worker_thread(prepare=prepare, poll_interval=HOUR)
+    wait_until(lambda: len(attempts) >= 2)
+    assert statuses() == {"running": 1}
+    failures.clear()
+    wait_for_statuses(completed=1)
+    assert Ledger.objects.count() == 1
+
+
+def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Start) -> None:
+    lost: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        class Losing(JobQuerySet):
+            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
+                settled, claimed = super().settle_and_claim(settlements, **options)
+                if claimed and not lost:
+                    lost.extend(job.id for job in claimed)
+                    raise OperationalError("the answer never came")
+                return settled, claimed
+
+        _use(worker, Losing)
+
+    jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(3)])
+    make_worker(id="00000000-0000-0000-0000-000000000001")
+    worker_thread(prepare=prepare, id="00000000-0000-0000-0000-000000000001", poll_interval=HOUR)
+    wait_for_statuses(completed=3)
+    assert lost
+    assert set(Job.objects.values_list("attempts", flat=True)) == {1}
+    assert Ledger.objects.count() == 3
+
+
+def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_a_lease_later(worker_thread: Start) -> None:
+    """The statement was still under way when the worker looked for strays the first time."""
+    id = "00000000-0000-0000-0000-000000000002"
+
+    def prepare(worker: Worker) -> None:
+        class Late(JobQuerySet):
+            def release_strays(self, worker_id: str, **options: Any) -> Any:
+                released = super().release_strays(worker_id, **options)
+                if not looked:
+                    Job.objects.claim(queue_names=["late"], limit=1, worker_id=worker_id)
+                looked.append(len(released))
+                return released
+
+        _use(worker, Late)
+        worker._expect_strays(0.0)
+
+    looked: list[int] = []
+    jobs.noop.using(queue_name="late").defer()
+    worker_thread(prepare=prepare, id=id, lease=1.0, poll_interval=HOUR, queue_names=("late",))
+    wait_for_statuses(completed=1)
+    assert looked == [0, 1]
+
+
+def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
+    worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
+    completed = told(signals.job_completed)
+    lost: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        class Losing(JobQuerySet):
+            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
+                settled, claimed = super().settle_and_claim(settlements, **options)
+                if settled and not lost:
+                    lost.append(1)
+                    raise OperationalError("the answer never came")
+                return settled, claimed
+
+        _use(worker, Losing)
+
+    jobs.record.using(max_attempts=1).defer(entry="once")
+    worker = worker_thread(prepare=prepare, poll_interval=HOUR)
+    wait_for_statuses(completed=1)
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    assert len(completed) <= 1
+    assert worker.worker._held == {}
+
+
+# Stopping
+
+
+def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_thread: Start, gates: Any) -> None:
+    jobs.noop.using(priority=1).defer_many([()] * 300)
+    worker_jobs.pass_gate.defer_many([("g",)] * 50)
+    make_worker(id="00000000-0000-0000-0000-000000000003")
+    worker = worker_thread(id="00000000-0000-0000-0000-000000000003", concurrency=2, poll_interval=HOUR)
+    wait_until(lambda: gates["g"].inside == 2)
+    worker.stop()
+    wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
+    gates["g"].open()
+    assert worker.wait() == ENDED_WELL
+    assert statuses() == {"completed": 302, "queued": 48}
+    assert set(Job.objects.queued().values_list("attempts", "locked_by")) == {(0, "")}
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM skipqueue_worker")
+        assert cursor.fetchone() == (0,)
+
+
+def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR)
+    wait_until(lambda: gates["g"].inside == 1)
+    worker.stop()
+    worker.stop(now=True)
+    assert worker.wait() == ENDED_WELL
+    job = Job.objects.get()
+    assert (job.status, job.attempts, job.locked_by) == ("queued", 0, "")
+    assert job.lease == 2
+
+
+def test_after_the_shutdown_timeout_what_still_runs_is_given_back(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.defer("g")
+    worker_jobs.apass_gate.defer("h")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
+    wait_until(lambda: gates["g"].inside == 1 and gates["h"].inside == 1)
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    assert statuses() == {"queued": 2}
+    assert set(Job.objects.values_list("attempts", flat=True)) == {0}
+
+
+def test_a_worker_whose_supervisor_is_gone_stops_by_itself(
+    worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker_jobs.pass_gate.defer("g")
+    with caplog.at_level(logging.ERROR, logger="django_skipqueue"):
+        worker = worker_thread(poll_interval=HOUR)
+        wait_until(lambda: gates["g"].inside == 1)
+        worker.abandon()
+        gates["g"].open()
+        assert worker.wait() == ENDED_WELL
+    assert statuses() == {"completed": 1}
+    assert "lost its supervisor" in caplog.text
+
+
+def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR, lease=0.2)
+    wait_until(lambda: gates["g"].inside == 1)
+    worker.abandon()
+    assert worker.wait() == ENDED_WELL
+    assert statuses() == {"queued": 1}
+
+
+def test_stopping_without_a_database_neither_spins_nor_is_deaf(
+    worker_thread: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        class Failing(JobQuerySet):
+            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
+                if settlements:
+                    tried.append(1)
+                    raise OperationalError("no server")
+                return super().settle_and_claim(settlements, **options)
+
+        _use(worker, Failing)
+
+    jobs.noop.defer()
+    worker = worker_thread(prepare=prepare, poll_interval=HOUR, shutdown_timeout=HOUR)
+    wait_until(lambda: tried)
+    worker.stop()
+    wait_until(lambda: len(tried) >= 4)
+    worker.stop(now=True)
+    assert worker.wait() == ENDED_WELL
+    assert len(tried) < 20
+    assert statuses() == {"queued": 1}
+
+
+def test_a_part_that_dies_takes_the_worker_down_loudly(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a broken part")
+
+    monkeypatch.setattr("django_skipqueue.worker.executor.Executor.execute", broken)
+    jobs.noop.defer()
+    assert worker_thread().wait() == 1
+    assert "is broken and stops" in caplog.text
+
+
+def test_too_many_untold_events_pause_claiming(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "EVENT_BACKLOG", 50)
+    release = threading.Event()
+
+    def receive(**_: Any) -> None:
+        release.wait(DEADLINE)
+
+    signals.job_completed.connect(receive)
+    try:
+        jobs.noop.defer_many([()] * 1000)
+        worker = worker_thread(poll_interval=0.05)
+        wait_until(lambda: worker.worker._announcer.backlog > 50)
+        wait_until(lambda: not worker.worker._held and worker.worker._room(time.monotonic()) == 0, "it has paused")
+        assert Job.objects.queued().exists()
+        release.set()
+        wait_for_statuses(completed=1000)
+    finally:
+        release.set()
+        signals.job_completed.disconnect(receive)
+
+
+def _use(worker: Worker, queryset: type[JobQuerySet]) -> None:
+    """Have this worker's verbs go through `queryset`."""
+
+    class Changed(type(worker)):  # type: ignore[misc]
+        _jobs = property(lambda self: queryset(Job, using="default"))
+
+    worker.__class__ = Changed
+
+
+def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:
+    class Counting(JobQuerySet):
+        def settle_and_claim(self, *arguments: Any, **options: Any) -> Any:
+            looks.release()
+            return super().settle_and_claim(*arguments, **options)
+
+    _use(worker, Counting)
