@@ -114,6 +114,7 @@ class RunJobAgain(Verb):
             priority=job.priority,
             max_attempts=job.max_attempts,
             unique_key=job.unique_key,
+            metadata={key: value for key, value in job.metadata.items() if key != "unknown_since"},
         )
         if not copy.created:
             return Answer(_key_is_held(job, copy), job.pk)

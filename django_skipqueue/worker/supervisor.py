@@ -4,14 +4,10 @@ Invariant: no user code runs in its main thread, and no thread but that one exis
 when it ended is taken back as soon as the end is seen.
 """
 
-import contextlib
-import os
 import signal
 import socket
-import sys
 import time
-import uuid
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .. import databases, logs
@@ -23,49 +19,13 @@ from .announcer import Announcer
 from .control import ControlConnection
 from .maintenance import Chore, Promote, Prune, Recover
 from .options import WorkerOptions
-from .started import StartedJobs
+from .protocol import ENDED_WELL, STOP, STOP_NOW, cause_of, signal_name
+from .slots import NEVER, Dead, Slot
 from .wakeup import Wakeup
-from .worker import ENDED_WELL, STOP, STOP_NOW, STUCK, Worker
-
-FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
-"""Seconds before a worker is replaced that died again within `SETTLED` of its start."""
-
-SETTLED = 10.0
-"""Seconds after which a worker counts as running well."""
+from .worker import Worker
 
 KILL_AFTER = 10.0
 """Seconds beyond the shutdown timeout after which a worker that is still there is killed."""
-
-
-@dataclass
-class Slot:
-    """One place for a worker, which several processes fill one after the other."""
-
-    name: str
-    id: str = ""
-    """Of the process: fresh at every start, so that the jobs of two of them are never confused."""
-    pid: int = 0
-    """0: nobody is in the slot now."""
-    lifeline: int = -1
-    started_at: float = 0.0
-    start_at: float = 0.0
-    """When to fill it, in monotonic seconds; `inf`: never again."""
-    deaths: int = 0
-    """In a row, each soon after its start."""
-    started: StartedJobs | None = None
-    """What the process has begun; shared with it."""
-    unburied: list["Dead"] = field(default_factory=list)
-    """Processes whose jobs have not been taken back yet."""
-
-
-@dataclass(frozen=True)
-class Dead:
-    """A process that has ended."""
-
-    id: str
-    cause: str
-    started: list[int]
-    """The jobs that it was running."""
 
 
 class Supervisor:
@@ -78,7 +38,9 @@ class Supervisor:
         self._wakeup = Wakeup()
         self._control = ControlConnection(options.database, who="the supervisor")
         self._announcer = Announcer()
-        self._slots = [Slot(f"{options.name}/{number}") for number in range(1, options.processes + 1)]
+        self._slots = [
+            Slot(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
+        ]
         self._beat = Beat(options.database, self)
         self._chores: list[Chore] = [
             self._beat,
@@ -126,7 +88,7 @@ class Supervisor:
         ]
 
     def _working(self) -> bool:
-        if any(slot.pid or slot.start_at < float("inf") for slot in self._slots):
+        if any(slot.pid or slot.start_at < NEVER for slot in self._slots):
             return True
         # Without a database the dead cannot be buried: other supervisors recover their jobs after the lease.
         return any(slot.unburied for slot in self._slots) and time.monotonic() < self._bury_by
@@ -135,7 +97,7 @@ class Supervisor:
 
     def _heed_signals(self) -> None:
         while self._signals:
-            name = _signal_name(self._signals.pop(0))
+            name = signal_name(self._signals.pop(0))
             if not self._stopping:
                 logs.stopping(name, self.options.shutdown_timeout)
                 self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
@@ -144,20 +106,16 @@ class Supervisor:
                 self._stop(STOP_NOW, time.monotonic() + KILL_AFTER)
         if self._kill_at <= time.monotonic():
             for slot in self._slots:
-                if slot.pid:
-                    os.kill(slot.pid, signal.SIGKILL)
+                slot.kill()
             self._kill_at = float("inf")
 
     def _stop(self, command: bytes, kill_at: float) -> None:
-        """Tell the workers by their lifelines: a terminal or an init system may double a signal, but not that."""
         self._stopping = True
         self._kill_at = min(self._kill_at, kill_at)
         self._bury_by = self._kill_at if command == STOP else time.monotonic() + 1
         for slot in self._slots:
-            slot.start_at = float("inf")
-            if slot.pid:
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(slot.lifeline, command)
+            slot.start_at = NEVER
+            slot.tell(command)
 
     # Processes
 
@@ -168,68 +126,33 @@ class Supervisor:
         self._announcer.stop(timeout=5)  # no thread while forking
         self._control.close()  # and no connection that two processes share
         for slot in empty:
-            self._fork(slot)
+            slot.fork(partial(self._become_worker, slot))
         self._beat.due_at = 0.0
 
-    def _fork(self, slot: Slot) -> None:
-        read_end, slot.lifeline = os.pipe()
-        slot.id = str(uuid.uuid4())
-        slot.started = StartedJobs(2 * self.options.concurrency)
-        slot.start_at = float("inf")
-        slot.started_at = time.monotonic()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        slot.pid = os.fork()
-        if slot.pid == 0:
-            self._become_worker(slot, read_end)
-        os.close(read_end)
-
-    def _become_worker(self, slot: Slot, lifeline: int) -> None:
-        """In the child. Never returns: it must not run the parent's code on its way out."""
-        code = 1
-        try:
-            # A lifeline ends when its last writer is gone: a worker must hold none of them.
-            for other in self._slots:
-                if other.lifeline >= 0:
-                    os.close(other.lifeline)
-            self._wakeup.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            worker = Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started)
-            code = worker.run()
-        except BaseException as error:
-            logs.part_died(slot.name, error)
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
+    def _become_worker(self, slot: Slot, lifeline: int) -> int:
+        """In the child: let go of what is the supervisor's, and work."""
+        for other in self._slots:
+            other.let_go()
+        self._wakeup.close()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started).run()
 
     def _see_deaths(self) -> None:
         for slot in self._slots:
-            if slot.pid:
-                pid, status = os.waitpid(slot.pid, os.WNOHANG)
-                if pid:
-                    self._died(slot, os.waitstatus_to_exitcode(status))
+            code = slot.reap()
+            if code is not None:
+                self._died(slot, code)
         if any(slot.unburied for slot in self._slots):
             self._bury()
 
     def _died(self, slot: Slot, code: int) -> None:
-        """Note the end of a process, and when the next one starts."""
-        os.close(slot.lifeline)
-        slot.pid, slot.lifeline = 0, -1
+        """Replace a process that nobody asked to end, and say so."""
         ended_well = code == ENDED_WELL
-        cause = CAUSES.get(code) or _cause(code)
-        slot.unburied.append(Dead(slot.id, cause, slot.started.job_ids() if slot.started else []))
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
-        if self._stopping or its_work_is_done:
-            if not ended_well:
-                logs.worker_died(slot.name, cause, None)
-            return
-        lived = time.monotonic() - slot.started_at
-        slot.deaths = slot.deaths + 1 if lived < SETTLED else 0
-        delay = 0.0 if slot.deaths < 2 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2 ** (slot.deaths - 2))
-        slot.start_at = time.monotonic() + delay
-        logs.worker_died(slot.name, cause, delay)
+        if not (self._stopping or its_work_is_done):
+            logs.worker_died(slot.name, cause_of(code), slot.refill())
+        elif not ended_well:
+            logs.worker_died(slot.name, cause_of(code), None)
 
     def _bury(self) -> None:
         """Take back what the dead held, and remove their rows; tried again until the database can be used."""
@@ -273,20 +196,6 @@ class Supervisor:
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
             self._announcer.event(job_recovered, job.task, job=job)
-
-
-CAUSES = {ENDED_WELL: "told to stop by another process", STUCK: "a job was stuck"}
-
-
-def _cause(code: int) -> str:
-    return f"signal {-code} ({_signal_name(-code)})" if code < 0 else f"exit code {code}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return "unnamed"
 
 
 class Beat(Chore):

@@ -32,26 +32,18 @@ from .limits import Limits
 from .lookahead import LookAhead
 from .options import WorkerOptions
 from .pool import Pool
+from .protocol import ENDED_WELL, STOP_NOW, STUCK
 from .started import StartedJobs
 from .wakeup import Wakeup
 
 if TYPE_CHECKING:
     from ..managers import JobQuerySet
 
-STOP, STOP_NOW = b"s", b"n"
-"""What the supervisor writes into a worker's lifeline. Its end says that the supervisor is gone."""
-
 IDLE_HOLD = 0.5
 """Seconds without a finished job after which the jobs that have not started go back to their queues."""
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
-
-ENDED_WELL = 93
-"""Exit code of a process that has given back all it held. Not 0: a task may call os._exit(0)."""
-
-STUCK = 94
-"""Exit code of a process that has given back all it held, but for a job that is stuck."""
 
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""

@@ -1,0 +1,106 @@
+"""A backend for Django's tasks: `TASKS = {"default": {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}}`.
+
+A thin room over the one mechanism: a `@task` becomes an entry in the registry of `@job`, its result a row, its worker
+`runworker`. Invariant: a backend object holds settings only. It is made while modules are imported, and anew in every
+thread, so neither a model nor a database is touched before somebody enqueues.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error
+from django.utils.module_loading import autodiscover_modules
+
+from . import finishing, options
+from .definition import SkipQueueTask, definition_of, options_of, registered
+from .framework import AnyResult, AnyTask, BaseTaskBackend, Task, TaskResultDoesNotExist, task_enqueued
+from .mapping import call, columns, result_of, variant
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+__all__ = ["SkipQueueBackend", "SkipQueueTask"]
+
+finishing.connect()
+
+
+class SkipQueueBackend(BaseTaskBackend):
+    """Enqueues into the job table; `manage.py runworker` runs what is there."""
+
+    task_class = SkipQueueTask
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    @classmethod
+    def discover_tasks(cls) -> None:
+        """Import each app's `tasks` module and register every task there, also those defined for another backend.
+
+        Called when the app is ready. `.using(backend=…)` may send any task here, and a worker must know it then.
+        """
+        autodiscover_modules("tasks")
+        for config in apps.get_app_configs():
+            module = sys.modules.get(f"{config.name}.tasks")
+            for value in vars(module).values() if module else ():
+                if isinstance(value, Task):
+                    registered(value)
+
+    def validate_task(self, task: AnyTask) -> None:
+        """Raise `InvalidTask` for a task that cannot be enqueued. A `run_after` may be a timedelta, too."""
+        due_in = isinstance(task.run_after, timedelta)
+        super().validate_task(variant(task, run_after=None) if due_in else task)
+        options_of(task)
+
+    def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that are not JSON."""
+        from ..models import Job
+
+        self.validate_task(task)
+        name = registered(task).name
+        given = options.parsed(self.options)
+        row = call(args, kwargs)._asdict() | columns(task, given, alias=self.alias)
+        job = Job.objects.using(given.database).enqueue(name, **row)
+        result = result_of(job, task)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> AnyResult:
+        """The result of this id, whatever process enqueued it; raises `TaskResultDoesNotExist`."""
+        job = self._find(result_id)
+        task = None if job is None else definition_of(job)
+        if job is None or task is None:
+            raise TaskResultDoesNotExist(result_id)
+        return result_of(job, task)
+
+    def check(self, **_: Any) -> list[CheckMessage]:
+        """What is wrong with this alias in `TASKS`."""
+        found: list[CheckMessage] = []
+        if not apps.is_installed("django_skipqueue"):
+            found.append(
+                Error(
+                    f"TASKS[{self.alias!r}] keeps its tasks in the tables of django_skipqueue, which is not installed.",
+                    hint="Add 'django_skipqueue' to INSTALLED_APPS and run `manage.py migrate`.",
+                    id="skipqueue.E006",
+                )
+            )
+        found += [
+            Error(
+                f"TASKS[{self.alias!r}]['OPTIONS']: {problem}",
+                hint="The how-to “Use Django's tasks” lists every option with its type.",
+                id="skipqueue.E007",
+            )
+            for problem in options.problems(self.options)
+        ]
+        return found
+
+    def _find(self, result_id: object) -> "Job | None":
+        from ..models import Job
+
+        text = str(result_id)
+        if not text.isdecimal() or len(text) > 18 or text != str(int(text)):  # one spelling, within a bigint
+            return None
+        return Job.objects.using(options.parsed(self.options).database).filter(pk=int(text)).first()

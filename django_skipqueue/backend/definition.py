@@ -1,0 +1,129 @@
+"""`@task` on this backend: Django's task with our options, and its entry in the registry that `@job` fills as well.
+
+Invariant: a task is registered where it is defined, and again where it is enqueued, since settings may have changed in
+between. A name in a row only ever looks up that registry.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+from ..backoff import Backoff
+from ..context import JobContext
+from ..exceptions import InvalidArguments, InvalidOption, UnknownTask
+from ..options import Options
+from ..outcomes import Outcome, RetryPolicy
+from ..payload import decode
+from ..records import ClaimedJob
+from ..registry import tasks
+from ..tasks import Task
+from .framework import AnyTask, InvalidTask
+from .mapping import ALIAS, UnreadResult, stand_in, unread
+from .options import options_for, resolved
+from .running import around, is_unkept
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipQueueTask(AnyTask):
+    """Django's task, with the options that this backend adds: `@task(max_attempts=3)` on Django 6.1 and newer."""
+
+    max_attempts: int | None = None
+    """`None`: what the backend's `OPTIONS` say, or `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    backoff: Backoff | str | None = None
+    """From the number of the failed attempt to seconds, or the dotted path of such a function; `None`: as above."""
+    timeout: float | None = None
+    """Seconds after which an attempt is interrupted, and fails; `None`: what the backend's `OPTIONS` say, or none."""
+
+    def __post_init__(self) -> None:
+        """Validate, and register."""
+        AnyTask.__post_init__(self)  # `super()` does not work in a dataclass with slots
+        registered(self)
+
+
+class DjangoTask(Task[..., Any]):
+    """A task of Django's as the registry and the executor know it."""
+
+    def __init__(self, definition: AnyTask) -> None:
+        super().__init__(
+            around(definition),
+            name=definition.module_path,
+            options=options_of(definition),
+            policy=Policy(),
+            takes_context=True,
+            timeout=getattr(definition, "timeout", None),
+        )
+        self.definition = definition
+        self.__wrapped__ = definition.func
+        own = signature(definition.func)
+        parameters = list(own.parameters.values())
+        self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
+
+    def context(self, context: JobContext, job: ClaimedJob) -> Any:
+        """What the function made by `around` takes first: how to make the job's result, if anybody wants it."""
+        return partial(unread, job, self.definition, status="running", database=context.database)
+
+    def policy_for(self, job: ClaimedJob) -> RetryPolicy:
+        """By the task's own backoff, or that of the backend which the job was enqueued on."""
+        alias = decode(job.metadata).get(ALIAS, self.definition.backend)
+        backoff = getattr(self.definition, "backoff", None) or options_for(alias).backoff
+        return Policy(backoff=resolved(backoff)) if backoff else self.policy
+
+    def result(self, job: ClaimedJob, *, status: str) -> UnreadResult:
+        """The result of a job that has ended as `status`."""
+        alias = decode(job.metadata).get(ALIAS, self.definition.backend)
+        return unread(job, self.definition, status=status, database=options_for(alias).database)
+
+
+class Policy(RetryPolicy):
+    """Every error is retried, but not the one that says that a task which was done cannot hand over its result."""
+
+    def judge(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
+        """See `RetryPolicy.judge`."""
+        last = attempt if is_unkept(error) else max_attempts
+        return super().judge(error, entry, attempt=attempt, max_attempts=last)
+
+
+def registered(definition: AnyTask) -> DjangoTask:
+    """The registry's entry for this task; made, if there is none or one of another function by that name."""
+    known = entry(definition.module_path)
+    if known is None or known.definition.func is not definition.func:
+        known = DjangoTask(definition)
+        tasks.register(known)
+    return known
+
+
+def entry(name: str) -> DjangoTask | None:
+    """What the registry has under this name, if it is a task of Django's."""
+    try:
+        known = tasks.get(name)
+    except UnknownTask:
+        return None
+    return known if isinstance(known, DjangoTask) else None
+
+
+def definition_of(job: "Job") -> AnyTask | None:
+    """The task that a row names; `None` for a row that Django's tasks have nothing to do with."""
+    known = entry(job.task)
+    if known is not None:
+        return known.definition
+    return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
+
+
+def options_of(definition: AnyTask) -> Options:
+    """How jobs of this task are enqueued. Raises `InvalidTask` for what a row or a worker could not use."""
+    due_in: Any = definition.run_after
+    try:
+        return Options(
+            queue_name=definition.queue_name,
+            priority=int(definition.priority),
+            max_attempts=getattr(definition, "max_attempts", None),
+            run_after=due_in if isinstance(due_in, timedelta) else None,  # a datetime is checked by Django
+            timeout=getattr(definition, "timeout", None),
+        )
+    except (InvalidOption, InvalidArguments) as error:
+        raise InvalidTask(str(error)) from None

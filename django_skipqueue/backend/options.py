@@ -1,0 +1,81 @@
+"""The `OPTIONS` of an alias in `TASKS`, as one typed value; every default stands beside its name.
+
+Invariant: reading them touches no database and imports nothing: a backend object is made while modules are imported.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
+from typing import Any
+
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from ..backoff import Backoff
+from ..conf import did_you_mean, settings
+from ..exceptions import InvalidOption
+from ..options import Options
+from .framework import settings_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """One field for each key of `OPTIONS`, in lower case."""
+
+    database: str
+    """The alias of the database that holds the jobs; default: `SKIPQUEUE["DATABASE"]`."""
+    max_attempts: int | None = None
+    """How often a job is run before it fails, unless its task says otherwise; `None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    backoff: Backoff | str | None = None
+    """From the number of the failed attempt to seconds, or the dotted path of such a function."""
+    timeout: float | None = None
+    """Seconds after which an attempt is interrupted, and fails; `None`: never."""
+
+
+KNOWN = tuple(field.name for field in fields_of(BackendOptions))
+
+
+def parsed(given: Mapping[str, Any]) -> BackendOptions:
+    """The options of one alias over the defaults; what `problems` names is left out."""
+    known = {name: given[name] for name in KNOWN if given.get(name) is not None}
+    return BackendOptions(**({"database": settings.database} | known))
+
+
+def options_for(alias: str) -> BackendOptions:
+    """The options of this alias; the defaults for one that these settings do not have."""
+    return parsed(settings_of(alias).get("OPTIONS", {}))
+
+
+def resolved(backoff: Backoff | str) -> Backoff:
+    """The function that a dotted path names."""
+    found: Backoff = import_string(backoff) if isinstance(backoff, str) else backoff
+    return found
+
+
+def problems(given: Mapping[str, Any]) -> Iterator[str]:
+    """One sentence for each unknown option and each value that cannot be used."""
+    for name in given:
+        if name not in KNOWN:
+            yield f"there is no option {name!r}.{did_you_mean(str(name), list(KNOWN))}"
+    database = given.get("database")
+    if database is not None and database not in connections:
+        yield f"'database' is {database!r}, but DATABASES has no such alias."
+    elif connections[parsed(given).database].vendor != "postgresql":
+        yield f"the queue needs PostgreSQL, which the database {parsed(given).database!r} is not."
+    try:
+        Options(max_attempts=given.get("max_attempts"), timeout=given.get("timeout"))
+    except InvalidOption as error:
+        yield str(error)
+    yield from _backoff_problems(given.get("backoff"))
+
+
+def _backoff_problems(backoff: Any) -> Iterator[str]:
+    if backoff is None:
+        return
+    try:
+        delay = resolved(backoff)(1)
+    except Exception as error:  # an import that fails, something that cannot be called, or that raises
+        yield f"'backoff' cannot be used: {type(error).__name__}: {error}"
+        return
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not delay >= 0:
+        yield f"'backoff' must give seconds for the number of an attempt, but for 1 it gave {delay!r}."

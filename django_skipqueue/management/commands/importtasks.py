@@ -1,0 +1,110 @@
+"""`manage.py importtasks`: move what waits in the table of django-tasks-db into the job queue."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.apps import apps
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connections, models, transaction
+
+from ...backend import SkipQueueBackend
+from ...backend.definition import DjangoTask
+from ...backend.framework import task_backends
+from ...backend.mapping import call, columns, variant
+from ...backend.options import parsed
+from ...models import Job
+from ...records import Call
+from ...registry import tasks
+
+BATCH = 1_000
+
+NEVER = 9999
+"""The year that django-tasks-db writes where no `run_after` was given."""
+
+Group = tuple[str, str, int, datetime | None]
+"""What rows that are enqueued in one statement share: task, queue, priority and `run_after`."""
+
+
+class Command(BaseCommand):
+    """Moves rows in batches, each a transaction of its own, so that it may be stopped at any time, and run again.
+
+    Invariant: a row leaves the old table in the transaction in which its job appears, and rows that a worker of
+    django-tasks-db has locked are skipped. With the tables in two databases the job is committed first: a crash between
+    the two commits leaves both, and the next run imports that batch a second time.
+    """
+
+    help = "Move the tasks that wait in the table of django-tasks-db into the job queue."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("--backend", default="default", help="the alias in TASKS to enqueue on; default: default")
+        parser.add_argument("--source", default="default", help="the database with the old table; default: default")
+        parser.add_argument("--dry-run", action="store_true", help="say what would be moved, and move nothing")
+
+    def handle(self, **options: Any) -> None:
+        """Move until nothing is left to move."""
+        backend = _backend(options["backend"])
+        if options["source"] not in connections:
+            raise CommandError(f"--source: there is no database {options['source']!r} in DATABASES.")
+        known = {task.name: task for task in tasks if isinstance(task, DjangoTask)}
+        waiting = source_model()._default_manager.using(options["source"]).filter(status="READY")
+        movable, unknown = waiting.filter(task_path__in=known), waiting.exclude(task_path__in=known)
+        moved = _counted(movable) if options["dry_run"] else Counter[str]()
+        while not options["dry_run"] and (batch := _move(movable, known, backend)):
+            moved += batch
+        self.stdout.write(f"{'Would move' if options['dry_run'] else 'Moved'} {_told(moved)}.")
+        if left := _counted(unknown):
+            self.stderr.write(f"Left where they are, since nothing is registered under these names: {_told(left)}.")
+
+
+def source_model() -> type[models.Model]:
+    """The model of django-tasks-db, which knows the old table."""
+    try:
+        return apps.get_app_config("django_tasks_database").get_model("DBTaskResult")
+    except LookupError:
+        raise CommandError(
+            "Keep 'django_tasks_db' in INSTALLED_APPS until its waiting tasks are moved: its model reads the old table."
+        ) from None
+
+
+def _backend(alias: str) -> SkipQueueBackend:
+    if alias not in task_backends.settings:
+        raise CommandError(f"--backend: there is no {alias!r} in TASKS.")
+    backend = task_backends[alias]
+    if not isinstance(backend, SkipQueueBackend):
+        raise CommandError(f"First set TASKS[{alias!r}]['BACKEND'] to 'django_skipqueue.backend.SkipQueueBackend'.")
+    return backend
+
+
+def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backend: SkipQueueBackend) -> Counter[str]:
+    """Move the oldest batch; how many of each task."""
+    given = parsed(backend.options)
+    skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
+    with transaction.atomic(using=waiting.db), transaction.atomic(using=given.database):
+        rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])
+        for (name, queue_name, priority, run_after), calls in _grouped(rows).items():
+            task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
+            jobs = Job.objects.using(given.database)
+            jobs.enqueue_many(name, calls, **columns(task, given, alias=backend.alias))
+        waiting.model._default_manager.using(waiting.db).filter(pk__in=[row.pk for row in rows]).delete()
+    return Counter(row.task_path for row in rows)
+
+
+def _grouped(rows: list[Any]) -> dict[Group, list[Call]]:
+    groups: defaultdict[Group, list[Call]] = defaultdict(list)
+    for row in rows:
+        run_after = None if row.run_after is None or row.run_after.year == NEVER else row.run_after
+        groups[row.task_path, row.queue_name, row.priority, run_after].append(call(**row.args_kwargs))
+    return groups
+
+
+def _counted(rows: models.QuerySet[Any]) -> Counter[str]:
+    paths = rows.order_by().values_list("task_path")
+    return Counter(dict(paths.annotate(models.Count("pk"))))
+
+
+def _told(counts: Counter[str]) -> str:
+    each = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
+    return f"{counts.total():,} tasks ({each})" if each else "0 tasks"

@@ -1,0 +1,122 @@
+"""A place for a worker, which several processes fill one after the other.
+
+Invariant: a slot without a process has no open pipe; a process that has ended stands in `unburied` until what it held
+has been taken back.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .. import logs
+from .protocol import cause_of
+from .started import StartedJobs
+
+FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
+"""Seconds before a worker is replaced that died again within `SETTLED` of its start."""
+
+SETTLED = 10.0
+"""Seconds after which a worker counts as running well."""
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Dead:
+    """A process that has ended."""
+
+    id: str
+    cause: str
+    started: list[int]
+    """The jobs that it was running."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """Used by the supervisor alone, but for `run` in `fork`, which is the child's."""
+
+    name: str
+    concurrency: int
+    id: str = ""
+    """Of the process: fresh at every start, so that the jobs of two of them are never confused."""
+    pid: int = 0
+    """0: nobody is in the slot now."""
+    start_at: float = 0.0
+    """When to fill it, in monotonic seconds."""
+    started: StartedJobs = field(init=False)
+    """What the process has begun; shared with it."""
+    unburied: list[Dead] = field(default_factory=list)
+    """Processes whose jobs have not been taken back yet."""
+    _lifeline: int = -1
+    _filled_at: float = 0.0
+    _deaths: int = 0
+    """In a row, each soon after its start."""
+
+    def fork(self, run: Callable[[int], int]) -> None:
+        """Fill the slot with a child that calls `run` with the end of its lifeline, and ends with the code returned."""
+        read_end, self._lifeline = os.pipe()
+        self.id = str(uuid.uuid4())
+        self.started = StartedJobs(2 * self.concurrency)
+        self.start_at, self._filled_at = NEVER, time.monotonic()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_and_exit(self.name, run, read_end)
+        os.close(read_end)
+
+    def tell(self, command: bytes) -> None:
+        """Say something to the process, if there is one."""
+        if self.pid:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._lifeline, command)
+
+    def kill(self) -> None:
+        """End the process, if there is one."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """In another child: a lifeline ends with its last writer, which must be the supervisor."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+
+    def reap(self) -> int | None:
+        """The exit code of the process once it has ended, which empties the slot; else `None`."""
+        if not self.pid:
+            return None
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        os.close(self._lifeline)
+        self.pid, self._lifeline = 0, -1
+        self.unburied.append(Dead(self.id, cause_of(code), self.started.job_ids()))
+        return code
+
+    def refill(self) -> float:
+        """Have the slot filled again, and after how many seconds: more each time that one dies soon after its start."""
+        self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < SETTLED else 0
+        doublings = self._deaths - 2
+        delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
+        self.start_at = time.monotonic() + delay
+        return delay
+
+
+def _run_and_exit(name: str, run: Callable[[int], int], lifeline: int) -> None:
+    """In the child. Never returns: it must not run the parent's code on its way out."""
+    code = 1
+    try:
+        code = run(lifeline)
+    except BaseException as error:
+        logs.part_died(name, error)
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

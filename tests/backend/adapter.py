@@ -1,0 +1,197 @@
+"""Lets Django's own tests run, as they are, against our backend.
+
+They are written against two backends that Django has for tests: one that keeps results in a list, one that runs a task
+as soon as it is enqueued. Ours takes the place of both: the list is our table, the run one by the production executor.
+"""
+
+import asyncio
+import functools
+import importlib
+import logging
+import sys
+import unittest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+from unittest import mock
+
+import django
+from django.db import connections
+from django.db.models.functions import Now
+from django.test import override_settings
+
+from django_skipqueue.backend import SkipQueueBackend
+from django_skipqueue.backend.mapping import STATUSES, UnreadResult
+from django_skipqueue.models import Job
+from django_skipqueue.registry import tasks
+
+from .running import run_next
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LEFT_OUT = {
+    "test_immediate_backend.ImmediateBackendTestCase.test_cannot_get_result": "ours can: supports_get_result",
+    "test_immediate_backend.ImmediateBackendTestCase.test_cannot_refresh_result": "ours can: supports_get_result",
+    "test_immediate_backend.ImmediateBackendTestCase.test_cannot_pass_run_after": "ours can: supports_defer",
+    "test_immediate_backend.ImmediateBackendTestCase.test_throws_keyboard_interrupt": (
+        "the immediate backend runs in the caller's thread, whose Ctrl-C it hands on; a worker hears Ctrl-C in its "
+        "control loop, and a task that raises KeyboardInterrupt in a thread of the pool has failed"
+    ),
+}
+"""The tests that are not run, each with the reason. Every other one is, also one that a later Django brings."""
+
+if django.VERSION < (6, 0):
+    wording = "the backport writes “async tasks”, Django “async Tasks”"
+    LEFT_OUT |= {
+        "test_custom_backend.CustomBackendTestCase.test_enqueue_async_task_on_non_async_backend": wording,
+        "test_dummy_backend.DummyBackendTestCase.test_validate_disallowed_async_task": wording,
+    }
+if sys.version_info < (3, 12):
+    LEFT_OUT["test_custom_backend.CustomBackendTestCase.test_no_enqueue"] = "expects a message of Python 3.12"
+
+
+def in_any_thread(function: Callable[P, R]) -> Callable[P, R]:
+    """For what Django's tests also do within an event loop, where a list may be read, but no table."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return function(*args, **kwargs)
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                return thread.submit(function, *args, **kwargs).result()
+            finally:
+                thread.submit(connections.close_all).result()
+
+    return call
+
+
+class StoredResult(UnreadResult):
+    """An item of the dummy backend's list: what a test does to it is done to the row."""
+
+    @property
+    @in_any_thread
+    def status(self) -> Any:
+        return STATUSES[Job.objects.get(pk=self.id).status]
+
+    @status.setter
+    @in_any_thread
+    def status(self, value: Any) -> None:
+        (status,) = (ours for ours, theirs in STATUSES.items() if theirs == value)
+        Job.objects.filter(pk=self.id).update(status=status, finished_at=Now())
+
+
+class ListingBackend(SkipQueueBackend):
+    """In the place of Django's DummyBackend: `results` and `clear()` over our table."""
+
+    in_place_of = "django.tasks.backends.dummy.DummyBackend"
+
+    @property
+    @in_any_thread
+    def results(self) -> list[StoredResult]:
+        return [self._stored(job) for job in Job.objects.order_by("id")]
+
+    @in_any_thread
+    def get_result(self, result_id: str) -> Any:
+        return super().get_result(result_id)
+
+    @in_any_thread
+    def clear(self) -> None:
+        Job.objects.all().delete()
+
+    def _stored(self, job: Job) -> StoredResult:
+        result = StoredResult.__new__(StoredResult)
+        vars(result).update(_database="default", _attempt=job.attempts)
+        object.__setattr__(result, "id", str(job.pk))
+        object.__setattr__(result, "task", self.get_result(str(job.pk)).task)
+        result.read()
+        return result
+
+
+class RunningBackend(SkipQueueBackend):
+    """In the place of Django's ImmediateBackend: enqueues, claims, executes, settles, tells, and reads the result."""
+
+    in_place_of = "django.tasks.backends.immediate.ImmediateBackend"
+
+    def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        Job.objects.queued().delete()  # what the tests of the other backend left
+        result = super().enqueue(task, args, kwargs)
+        run_next(task.queue_name)
+        return self.get_result(result.id)
+
+
+def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
+    """Run the tests in `folder/tasks`; their outcome, the names of those that ran, and the names in `LEFT_OUT` met."""
+    met: set[str] = set()
+    with _adapted(folder) as modules:
+        suite = unittest.TestSuite()
+        for module in modules:
+            for test in _flat(unittest.defaultTestLoader.loadTestsFromModule(module)):
+                if _name(test) in LEFT_OUT:
+                    met.add(_name(test))
+                else:
+                    type(test).databases = {"default"}  # most are for no database at all
+                    suite.addTest(test)
+        ran = {_name(test) for test in suite}
+        result = unittest.TestResult()
+        suite.run(result)
+    return result, ran, met
+
+
+@contextmanager
+def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
+    """The modules of Django's tests, with our backends in the place of Django's two."""
+    with ExitStack() as stack:
+        stack.callback(_forget_modules)
+        stack.enter_context(mock.patch.dict(tasks._tasks))
+        stack.enter_context(mock.patch.object(sys, "path", [str(folder), *sys.path]))
+        if django.VERSION < (6, 0):
+            stack.enter_context(_backport_in_django())
+        for ours in (ListingBackend, RunningBackend):
+            stack.enter_context(mock.patch(ours.in_place_of, ours))
+        # One attempt, as the immediate backend makes.
+        setting = {"default": {"BACKEND": ListingBackend.in_place_of}}
+        stack.enter_context(override_settings(SKIPQUEUE={"MAX_ATTEMPTS": 1}, TASKS=setting))
+        yield [importlib.import_module(f"tasks.{path.stem}") for path in sorted((folder / "tasks").glob("test_*.py"))]
+
+
+@contextmanager
+def _backport_in_django() -> Iterator[None]:
+    """Django before 6.0: the backport, under the names that Django's tests know it by."""
+    backends = (".backends", ".backends.base", ".backends.dummy", ".backends.immediate")
+    names = ("", ".base", ".exceptions", ".signals", *backends)
+    modules = {f"django.tasks{name}": importlib.import_module(f"django_tasks{name}") for name in names}
+    exceptions = modules["django.tasks.exceptions"]
+    renamed = {name: getattr(exceptions, f"{name}Error") for name in ("InvalidTask", "InvalidTaskBackend")}
+    loggers = logging.Logger.manager.loggerDict
+    with (
+        mock.patch.multiple(exceptions, create=True, **renamed),
+        mock.patch.dict(loggers, {"django.tasks": logging.getLogger("django_tasks")}),
+    ):
+        sys.modules.update(modules)
+        with mock.patch.object(django, "tasks", modules["django.tasks"], create=True):
+            yield
+
+
+def _forget_modules() -> None:
+    ours = ("tasks",) if django.VERSION >= (6, 0) else ("tasks", "django.tasks")
+    for name in [name for name in sys.modules if name.startswith(tuple(f"{one}." for one in ours)) or name in ours]:
+        del sys.modules[name]
+
+
+def _flat(suite: unittest.TestSuite) -> Iterator[Any]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
+        else:
+            yield test
+
+
+def _name(test: unittest.TestCase) -> str:
+    return test.id().removeprefix("tasks.")

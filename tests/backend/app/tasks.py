@@ -1,0 +1,160 @@
+"""Tasks of Django's, as a project has them: nothing here is about our backend but the two at the end."""
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import django
+from asgiref.sync import sync_to_async
+
+from tests.app.models import Ledger
+
+if django.VERSION >= (6, 0):
+    from django.tasks import TaskContext, task
+else:
+    from django_tasks import TaskContext, task
+
+HAS_OPTIONS = django.VERSION[:2] != (6, 0)
+"""Whether `@task` takes the options of a backend."""
+
+
+@task
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+@task
+async def aadd(a: int, b: int = 0) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@task
+def echo(value: Any) -> Any:
+    """Return the argument as it came out of the row."""
+    return value
+
+
+RETURNED: dict[str, Any] = {
+    "none": None,
+    "tuple": (1, ("a", b"b")),
+    "nested": {"a": [1, {"b": None}], "c": 1.5, "d": True},
+    "number keys": {1: "one"},
+    "function": lambda: None,
+    "not utf-8": b"\xff",
+    "nan": float("nan"),
+    "nul": "a\0b",
+    "endless": [],
+}
+RETURNED["endless"].append(RETURNED["endless"])
+
+
+@task
+def give(kind: str) -> Any:
+    """Return a value that could not be an argument."""
+    return RETURNED[kind]
+
+
+@task
+def fail(message: str = "as asked") -> None:
+    raise ValueError(message)
+
+
+@task
+async def afail(message: str = "as asked") -> None:
+    await asyncio.sleep(0)
+    raise ValueError(message)
+
+
+@task(takes_context=True)
+def fail_times(context: TaskContext, times: int) -> int:
+    """Fail the first `times` attempts; then return the number of the attempt."""
+    if context.attempt <= times:
+        raise ValueError(f"attempt {context.attempt} of {times} that fail")
+    return context.attempt
+
+
+@task(takes_context=True)
+def see_context(context: TaskContext, note: str = "") -> dict[str, Any]:
+    """Return what the context says."""
+    result = context.task_result
+    return {
+        "id": result.id,
+        "attempt": context.attempt,
+        "errors": len(result.errors),
+        "path": result.task.module_path,
+        "note": note,
+    }
+
+
+@task(takes_context=True)
+async def asee_context(context: TaskContext, note: str = "") -> dict[str, Any]:
+    await asyncio.sleep(0)
+    result = context.task_result
+    return {
+        "id": result.id,
+        "attempt": context.attempt,
+        "errors": len(result.errors),
+        "path": result.task.module_path,
+        "note": note,
+    }
+
+
+@task
+def slow(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+@task
+def record(entry: str) -> str:
+    """Write a row into the ledger."""
+    Ledger.objects.create(entry=entry)
+    return entry
+
+
+@task
+async def arecord(entry: str) -> str:
+    await sync_to_async(Ledger.objects.create)(entry=entry)
+    return entry
+
+
+@task
+def record_and_hold(entry: str, until: str = "go") -> str:
+    """Write `entry`, then wait until somebody else has written `until`."""
+    Ledger.objects.create(entry=entry)
+    deadline = time.monotonic() + 30
+    while not Ledger.objects.filter(entry=until).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody wrote {until!r}")
+        time.sleep(0.01)
+    return entry
+
+
+@task(takes_context=True)
+def die_once(context: TaskContext) -> int:
+    """Kill the worker process in the first attempt, as the kernel's out-of-memory killer would."""
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return context.attempt
+
+
+@task
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if HAS_OPTIONS:
+
+    @task(max_attempts=2, backoff="tests.backend.app.backoffs.at_once", timeout=30.0)
+    def picky() -> None:
+        """A task with options of ours."""
+        raise ValueError("never")
+
+
+@task(backend="elsewhere")
+def visit(entry: str) -> str:
+    """A task for another backend, which `.using()` may send to ours."""
+    return entry

@@ -1,0 +1,46 @@
+"""Running a job by all the parts of a worker but its processes and threads."""
+
+from asgiref.sync import async_to_sync
+
+from django_skipqueue.backend.definition import entry
+from django_skipqueue.models import Job
+from django_skipqueue.records import Attempt, ClaimedJob
+from django_skipqueue.signals import announce
+from django_skipqueue.worker.executor import Executor
+from django_skipqueue.worker.worker import EVENTS
+
+WORKER = "00000000-0000-0000-0000-000000000001"
+"""The id of the worker that these jobs are claimed by; its name is "w"."""
+
+
+def claim(queue_name: str = "default", *, database: str = "default", worker_id: str = WORKER) -> ClaimedJob:
+    """The next job of the queue."""
+    jobs = Job.objects.using(database)
+    (job,) = jobs.settle_and_claim([], queue_names=[queue_name], limit=1, worker_id=worker_id)[1]
+    return job
+
+
+def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
+    """Run a claimed job; nothing is written."""
+    executor = Executor(worker="w", database=database)
+    known = entry(job.task)
+    run = async_to_sync(executor.execute_async) if known and known.is_async else executor.execute
+    return run(job)
+
+
+def finish(attempt: Attempt, *, database: str = "default") -> None:
+    """Write the outcome, and tell of it."""
+    assert Job.objects.using(database).settle([attempt.settlement])
+    tell(attempt)
+
+
+def tell(attempt: Attempt) -> None:
+    """What a worker's announcer does."""
+    announce(EVENTS[attempt.outcome.status], attempt.job.task, attempt=attempt)
+
+
+def run_next(queue_name: str = "default", *, database: str = "default", worker_id: str = WORKER) -> Attempt:
+    """Claim, run and settle the next job of the queue."""
+    attempt = execute(claim(queue_name, database=database, worker_id=worker_id), database=database)
+    finish(attempt, database=database)
+    return attempt
