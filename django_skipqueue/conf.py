@@ -60,8 +60,12 @@ class Settings:
 
     def retention_of(self, status: str) -> timedelta | None:
         """How long jobs that finished as `status` are kept; `None` for ever."""
-        kept = self.retention[status]
-        return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
+        return as_time(self.retention[status])
+
+
+def as_time(kept: Retention) -> timedelta | None:
+    """A retention given as a time or as seconds; `None` for ever."""
+    return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
 
 
 DEFAULTS = Settings()
@@ -99,7 +103,7 @@ def problems() -> Iterator[str]:
         if name not in hints:
             yield f"SKIPQUEUE has no key {key!r}.{did_you_mean(str(key).upper(), [known.upper() for known in hints])}"
         elif name == "retention":
-            yield from _retention_problems(value)
+            yield from retention_problems(f"SKIPQUEUE[{key!r}]", value)
         elif not _fits(value, hints[name]):
             yield f"SKIPQUEUE[{key!r}] must be {_describe(hints[name])}, not {value!r}."
 
@@ -108,18 +112,19 @@ def _given() -> Any:
     return getattr(django_settings, "SKIPQUEUE", {})
 
 
-def _retention_problems(value: object) -> Iterator[str]:
+def retention_problems(name: str, value: object) -> Iterator[str]:
+    """One sentence for each part of a retention that cannot be used; `name` is what the sentence calls it."""
     if not isinstance(value, dict):
-        yield f"SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not {value!r}."
+        yield f"{name} must be a dict of finished statuses, not {value!r}."
         return
     for status, kept in value.items():
         if status not in DEFAULTS.retention:
             yield (
-                f"SKIPQUEUE['RETENTION'] has no status {status!r}: the finished ones are "
+                f"{name} has no status {status!r}: the finished ones are "
                 f"{', '.join(DEFAULTS.retention)}.{did_you_mean(str(status), list(DEFAULTS.retention))}"
             )
         elif not _is_retention(kept):
-            yield f"SKIPQUEUE['RETENTION'][{status!r}] must be a timedelta, seconds (0 or more) or None, not {kept!r}."
+            yield f"{name}[{status!r}] must be a timedelta, seconds (0 or more) or None, not {kept!r}."
 
 
 def _is_retention(kept: object) -> bool:

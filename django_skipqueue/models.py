@@ -90,6 +90,19 @@ class Job(models.Model):
                 condition=Q(status__in=["completed", "failed", "discarded"]),
             ),
             models.Index(
+                # When a job is due to be deleted that has a retention of its own. In UTC without a time zone: an index
+                # takes no expression that depends on the session's.
+                Func(
+                    template=(
+                        "((finished_at AT TIME ZONE 'UTC')"
+                        " + make_interval(secs => (metadata->'retention'->>status)::float8))"
+                    ),
+                    output_field=models.DateTimeField(),
+                ),
+                name="skipqueue_job_prune_own",
+                condition=Q(status__in=["completed", "failed", "discarded"], metadata__has_key="retention"),
+            ),
+            models.Index(
                 fields=["queue_name", "-finished_at"], name="skipqueue_job_failed", condition=Q(status="failed")
             ),
         )

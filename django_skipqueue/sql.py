@@ -313,8 +313,9 @@ FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 """
 
-# supervisor, prunejobs → how many finished jobs of each status were deleted, oldest first. Index: prune, once for each
-# status. A retention of NULL keeps a status for ever. A job that is being retried is locked, and skipped.
+# supervisor, prunejobs → how many finished jobs of each status were deleted, within each the oldest first. Index:
+# prune, once for each status; and prune_own, which holds only jobs with a retention of their own, a shorter one.
+# A retention of NULL keeps a status for ever. A job that is being retried is locked, and skipped.
 PRUNE = """
 WITH expired AS MATERIALIZED (
     SELECT id FROM (
@@ -334,6 +335,17 @@ WITH expired AS MATERIALIZED (
         WHERE status = 'failed' AND finished_at <= statement_timestamp() - %(failed)s::interval
         ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
     ) AS failed
+    UNION ALL
+    SELECT id FROM (
+        SELECT id FROM skipqueue_job
+        WHERE
+            status IN ('completed', 'failed', 'discarded')
+            AND metadata ? 'retention'
+            AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (metadata->'retention'->>status)::float8)
+                <= statement_timestamp() AT TIME ZONE 'UTC'
+        ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (metadata->'retention'->>status)::float8)
+        LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ) AS with_their_own
     LIMIT %(limit)s
 ),
 pruned AS (

@@ -217,6 +217,36 @@ class TestPrune:
         assert Job.objects.prune(limit=4) == {}
 
 
+class TestRetentionOfItsOwn:
+    """A job may be kept for a shorter time than its status says."""
+
+    @pytest.mark.parametrize("status", FINISHED)
+    def test_it_is_deleted_when_its_own_time_is_over(self, status: str, db: None) -> None:
+        own = {"retention": {status: 60}}
+        gone = make_job(status, finished_at=timedelta(seconds=-61), metadata=own)
+        early = make_job(status, finished_at=timedelta(seconds=-50), metadata=own)
+        plain = make_job(status, finished_at=timedelta(seconds=-61))
+        assert Job.objects.prune() == {status: 1}
+        assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
+        assert gone.pk not in {early.pk, plain.pk}
+
+    def test_another_status_keeps_to_the_settings(self, db: None) -> None:
+        make_job("failed", finished_at=timedelta(days=-3), metadata={"retention": {"completed": 60}})
+        assert Job.objects.prune() == {}
+
+    @pytest.mark.parametrize("status", ["scheduled", "queued", "running"])
+    def test_a_job_that_is_not_finished_is_kept(self, status: str, db: None) -> None:
+        make_job(status, metadata={"retention": {"completed": 0, "failed": 0, "discarded": 0}})
+        assert Job.objects.prune() == {}
+
+    def test_the_session_time_zone_changes_nothing(self, db: None) -> None:
+        make_job("completed", finished_at=timedelta(seconds=-50), metadata={"retention": {"completed": 60}})
+        make_job("completed", finished_at=timedelta(seconds=-70), metadata={"retention": {"completed": 60}})
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
+        assert Job.objects.prune() == {"completed": 1}
+
+
 @pytest.mark.parametrize("verb", ["promote", "recover", "prune", "next_due"])
 def test_each_is_one_statement(verb: str, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}

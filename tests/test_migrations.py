@@ -21,6 +21,11 @@ INDEXES = {
     "skipqueue_job_promote": "(run_after, id) WHERE (status = 'scheduled')",
     "skipqueue_job_recover": "(locked_at) WHERE (status = 'running')",
     "skipqueue_job_prune": "(status, finished_at) WHERE (status = ANY (ARRAY['completed', 'failed', 'discarded']))",
+    "skipqueue_job_prune_own": (
+        "((((finished_at AT TIME ZONE 'UTC') + make_interval(secs => "
+        "(((metadata -> 'retention') ->> status))::double precision)))) "
+        "WHERE ((metadata ? 'retention') AND (status = ANY (ARRAY['completed', 'failed', 'discarded'])))"
+    ),
     "skipqueue_job_failed": "(queue_name, finished_at DESC) WHERE (status = 'failed')",
     "skipqueue_job_unique": "UNIQUE (unique_key) WHERE (status = ANY (ARRAY['scheduled', 'queued', 'running']))",
     "skipqueue_worker_pkey": "UNIQUE (id)",

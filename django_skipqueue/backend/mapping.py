@@ -32,9 +32,9 @@ STATUSES = {
     "discarded": TaskResultStatus.FAILED,
 }
 
-ALIAS, DEFERRED, TIMEOUT = "backend", "deferred", "timeout"
-"""The keys of a job's metadata: the alias it was enqueued on; whether a `run_after` was given; and the seconds that an
-attempt may take, where the alias says so and not the task."""
+ALIAS, DEFERRED, TIMEOUT, RETENTION = "backend", "deferred", "timeout", "retention"
+"""The keys of a job's metadata: the alias it was enqueued on; whether a `run_after` was given; the seconds that an
+attempt may take, where the alias says so and not the task; and the seconds that the job is kept, by finished status."""
 
 
 # Enqueueing
@@ -52,6 +52,7 @@ def columns(task: AnyTask, options: BackendOptions, *, alias: str) -> dict[str, 
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
         TIMEOUT: options.timeout if own_timeout is None else None,
+        RETENTION: {status: kept.total_seconds() for status, kept in options.times_kept.items()},
     }
     own_attempts = getattr(task, "max_attempts", None)
     return {

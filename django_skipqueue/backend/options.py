@@ -4,15 +4,16 @@ Invariant: reading them touches no database and imports nothing: a backend objec
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
+from datetime import timedelta
 from typing import Any
 
 from django.db import connections
 from django.utils.module_loading import import_string
 
 from ..backoff import Backoff
-from ..conf import did_you_mean, settings
+from ..conf import Retention, as_time, did_you_mean, retention_problems, settings
 from ..exceptions import InvalidOption
 from ..options import Options
 from .framework import settings_of
@@ -30,6 +31,14 @@ class BackendOptions:
     """From the number of the failed attempt to seconds, or the dotted path of such a function."""
     timeout: float | None = None
     """Seconds after which an attempt is interrupted, and fails; `None`: never."""
+    retention: Mapping[str, Retention] = field(default_factory=dict)
+    """How long finished jobs are kept, by status, where that is shorter than `SKIPQUEUE["RETENTION"]` says."""
+
+    @property
+    def times_kept(self) -> dict[str, timedelta]:
+        """The retention, less what is kept for ever, as `SKIPQUEUE["RETENTION"]` must say as well."""
+        times = {status: as_time(kept) for status, kept in self.retention.items()}
+        return {status: kept for status, kept in times.items() if kept is not None}
 
 
 KNOWN = tuple(field.name for field in fields_of(BackendOptions))
@@ -67,6 +76,7 @@ def problems(given: Mapping[str, Any]) -> Iterator[str]:
     except InvalidOption as error:
         yield str(error)
     yield from _backoff_problems(given.get("backoff"))
+    yield from _retention_problems(given.get("retention"))
 
 
 def _backoff_problems(backoff: Any) -> Iterator[str]:
@@ -79,3 +89,18 @@ def _backoff_problems(backoff: Any) -> Iterator[str]:
         return
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not delay >= 0:
         yield f"'backoff' must give seconds for the number of an attempt, but for 1 it gave {delay!r}."
+
+
+def _retention_problems(retention: Any) -> Iterator[str]:
+    """A job with a longer retention than all others would stand in the way of their pruning, and is refused."""
+    if retention is None:
+        return
+    wrong = list(retention_problems("'retention'", retention))
+    yield from wrong
+    for status, kept in {} if wrong else retention.items():
+        general, own = settings.retention_of(status), as_time(kept)
+        if general is not None and (own is None or own > general):
+            yield (
+                f"'retention'[{status!r}] is longer than SKIPQUEUE['RETENTION'] says for all jobs, {general}. "
+                "Raise that, and lower it for the other aliases."
+            )

@@ -459,6 +459,18 @@ class TestOptions:
         with pytest.raises(InvalidTask, match=next(iter(option))):
             tasks.task(**option)(tasks.add.func)
 
+    def test_the_jobs_of_an_alias_are_kept_as_long_as_it_says(self) -> None:
+        backend = {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}
+        brief = backend | {"OPTIONS": {"retention": {"completed": 0, "failed": timedelta(hours=1)}}}
+        with override_settings(TASKS={"default": backend, "brief": brief}):
+            kept = tasks.add.enqueue(1, 2)
+            brief_one = tasks.add.using(backend="brief").enqueue(1, 2)
+            assert Job.objects.get(pk=brief_one.id).metadata["retention"] == {"completed": 0.0, "failed": 3600.0}
+            run_next("default")
+            run_next("default")
+            assert Job.objects.prune() == {"completed": 1}
+        assert Job.objects.get().pk == int(kept.id)
+
     def test_a_row_of_an_alias_that_the_settings_no_longer_have_still_runs(self) -> None:
         result = tasks.fail_times.using(backend="mail", queue_name="mail").enqueue(1)
         with override_settings(TASKS={"default": TASKS["default"]}):
@@ -479,6 +491,11 @@ class TestOptions:
             ({"backoff": 5}, "'backoff' cannot be used: TypeError"),
             ({"backoff": "django_skipqueue.backoff.exponential"}, "'backoff' must give seconds"),
             ({"backoff": lambda attempt: -1}, "'backoff' must give seconds"),
+            ({"retention": 60}, "'retention' must be a dict of finished statuses"),
+            ({"retention": {"complete": 60}}, "'retention' has no status 'complete'"),
+            ({"retention": {"failed": "long"}}, "'retention'['failed'] must be a timedelta"),
+            ({"retention": {"completed": timedelta(days=2)}}, "is longer than SKIPQUEUE['RETENTION'] says"),
+            ({"retention": {"completed": None}}, "is longer than SKIPQUEUE['RETENTION'] says"),
         ],
     )
     def test_check_says_what_is_wrong(self, options: dict[str, Any], problem: str) -> None:

@@ -17,7 +17,8 @@ from django_skipqueue import signals
 from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.models import Job
 from django_skipqueue.worker import worker as worker_module
-from django_skipqueue.worker.worker import ENDED_WELL, Worker
+from django_skipqueue.worker.protocol import ENDED_WELL
+from django_skipqueue.worker.worker import Worker
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger

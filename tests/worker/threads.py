@@ -8,7 +8,8 @@ from typing import Any
 from django.db import connection, connections
 
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.worker import STOP, STOP_NOW, Worker
+from django_skipqueue.worker.protocol import STOP, STOP_NOW
+from django_skipqueue.worker.worker import Worker
 
 from ..app.waiting import DEADLINE, wait_until
 
