@@ -24,9 +24,11 @@ from payments.jobs import send_receipt
 from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine
 from payments.outbox import Outbox, amount_paid
 from payments.receipts import receipt_email
+from payments.tasks import HAS_TASKS
 from payments.views import take_payment
 
 MANAGE = Path(__file__).resolve().parent.parent / "example_project" / "manage.py"
+YEARS_PAID = re.compile(r"Paid    2021 \$(\S+), 2022 \$(\S+), 2023 \$(\S+), 2024 \$(\S+), 2025 \$(\S+); by a @task")
 ORDER = {"customer_name": "Bjørn Hansen", "email": "bjorn@hansen.example", "track": "0"}
 
 pytestmark = pytest.mark.urls("shop.urls")
@@ -239,11 +241,14 @@ class TestDemo:
             assert demo.returncode == 0, demo.stderr
             assert self.FIGURES in demo.stdout
             assert "make serve" in demo.stdout
+            paid = YEARS_PAID.search(demo.stdout)
+            assert (paid is not None) == HAS_TASKS
+            assert paid is None or sum(map(Decimal, paid.groups())) == Decimal("2328.60")
 
         receipts = list(Outbox(tmp_path).receipts())
         assert len({mail["Message-ID"] for mail in receipts}) == len(receipts) == 410
         with psycopg.connect(url) as connection:
             assert dict(connection.execute("SELECT status, count(*) FROM skipqueue_job GROUP BY status")) == {
-                "completed": 410,
+                "completed": 410 + HAS_TASKS,
                 "failed": 2,
             }

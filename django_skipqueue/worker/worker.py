@@ -203,9 +203,13 @@ class Worker:
 
     def _something_runnable(self) -> bool:
         """Whether a job is due or queued that this worker would serve, even if a claim did not get it."""
-        due = self._jobs.promote() or (self._jobs.next_due() or 1.0) <= 0
+        if self._jobs.promote():
+            return True
+        next_due = self._jobs.next_due()
+        if next_due is not None and next_due <= 0:
+            return True
         waiting = self._jobs.queues_with_jobs()
-        return bool(due) or any(name in waiting for name in self.options.queue_names or waiting)
+        return any(name in waiting for name in self.options.queue_names or waiting)
 
     def _hear(self) -> None:
         """Read the notifications that have come, and look for jobs at once where they concern us."""
@@ -318,9 +322,11 @@ class Worker:
     # After the connection broke
 
     def _expect_strays(self, now: float) -> None:
-        """A claim may have been committed and never heard of. Look for such jobs once the database answers, and again
-        a lease later,
-        when a statement that was still under way has surely ended."""
+        """A claim may have been committed and never heard of.
+
+        Look for such jobs once the database answers, and again a lease later, when a statement that was still under way
+        has surely ended.
+        """
         self._next_look = 0.0
         self._stray_checks = [now, now + self.options.lease]
 

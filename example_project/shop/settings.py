@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import django
 import environ
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -53,6 +54,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 STATIC_URL = "static/"
 TIME_ZONE = "UTC"
 USE_TZ = True
+
+if django.VERSION >= (6, 0):  # where Django has tasks, they are jobs of the same queue
+    TASKS = {"default": {"BACKEND": "django_skipqueue.backend.SkipQueueBackend", "QUEUES": []}}
 
 # Mails become files in the outbox. EMAIL_URL sends them out instead: smtp+tls://user:password@mail.example.com:587
 EMAIL_BACKEND = env("EMAIL_BACKEND", default="payments.outbox.OutboxBackend")

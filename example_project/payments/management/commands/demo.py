@@ -17,6 +17,7 @@ from payments.jobs import send_receipt
 from payments.models import BlockedAddress, Payment
 from payments.outbox import Outbox
 from payments.summary import Summary
+from payments.tasks import turnover
 
 from .prepare import NAME, PASSWORD
 
@@ -49,10 +50,16 @@ class Command(BaseCommand):
         ids = send_receipt.defer_many([{"payment_id": payment_id} for payment_id in payments])
         self.stdout.write(f"{len(ids)} jobs deferred, one {send_receipt.name} for each payment.")
 
+        report = turnover.enqueue() if turnover else None
+
         jobs = Job.objects.filter(pk__in=ids)
         work(jobs, Progress(self.stdout, total=len(ids)))
         summary = Summary.of(jobs, Outbox())
         self.stdout.write(summary.report(log=WORKER_LOG))
+        if report:
+            report.refresh()
+            years = ", ".join(f"{year} ${total}" for year, total in report.return_value.items())
+            self.stdout.write(f"  Paid    {years}; by a @task of Django's, on the same worker")
         problems = summary.problems()
         if problems:
             raise CommandError(" ".join(problems))
@@ -61,7 +68,7 @@ class Command(BaseCommand):
 
 def start_afresh() -> None:
     """Forget the demo before this one; touch nothing that is not the shop's."""
-    Job.objects.filter(task=send_receipt.name).delete()
+    Job.objects.filter(task__startswith="payments.").delete()
     Payment.objects.all().delete()
     BlockedAddress.objects.all().delete()
     Outbox().clear()
@@ -106,7 +113,7 @@ def work(jobs: QuerySet[Job], progress: Progress) -> None:
     deadline = time.monotonic() + TIME_LIMIT
     with WORKER_LOG.open("w") as log:
         worker = subprocess.Popen(
-            [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "emails", "--no-reload"],
+            [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "reports,emails", "--no-reload"],
             env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.outbox.BusyOutboxBackend"},
             stdout=log,
             stderr=log,
