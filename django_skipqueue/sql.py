@@ -269,6 +269,7 @@ WITH lost AS MATERIALIZED (
     WHERE
         job.status = 'running'
         AND job.locked_at <= statement_timestamp() - make_interval(secs => %(age)s)
+        AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
         AND CASE
             WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
             ELSE NOT EXISTS (

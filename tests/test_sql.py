@@ -79,10 +79,15 @@ CASES = [
     Case("HEARTBEAT", {"id": 99_001, "lease": 1}, {"pkey"}),
     Case("PROMOTE", {"limit": 1000}, {"promote", "pkey"}),
     Case("NEXT_DUE", {}, {"promote"}),
-    Case("RECOVER", {"age": 60.0, "worker_ids": None, "reason": "r", "limit": 1000}, {"recover", "pkey"}, "by age"),
     Case(
         "RECOVER",
-        {"age": 0.0, "worker_ids": [DEAD_WORKER], "reason": "r", "limit": 1000},
+        {"age": 60.0, "worker_ids": None, "job_ids": None, "reason": "r", "limit": 1000},
+        {"recover", "pkey"},
+        "by age",
+    ),
+    Case(
+        "RECOVER",
+        {"age": 0.0, "worker_ids": [DEAD_WORKER], "job_ids": None, "reason": "r", "limit": 1000},
         {"recover", "pkey"},
         "by worker",
     ),

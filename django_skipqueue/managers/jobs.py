@@ -212,13 +212,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         *,
         lease: float | None = None,
         worker_ids: Sequence[str] | None = None,
+        job_ids: Sequence[int] | None = None,
         reason: str = "its worker was not heard of within its lease",
         limit: int = BATCH,
     ) -> list[RecoveredJob]:
-        """Take back the jobs of `worker_ids`, or of every holder not heard of for `lease` seconds (default: the
-        setting).
+        """Take back the jobs of `worker_ids`, or of every holder not heard of for `lease` seconds (the setting).
 
-        The attempt is charged: a job that has none left fails.
+        Only `job_ids`, if given. The attempt is charged: a job that has none left fails.
         """
         age = 0.0 if worker_ids is not None else settings.lease if lease is None else lease
         rows = self._rows(
@@ -226,6 +226,7 @@ class JobQuerySet(models.QuerySet["Job"]):
             {
                 "age": age,
                 "worker_ids": None if worker_ids is None else list(worker_ids),
+                "job_ids": None if job_ids is None else list(job_ids),
                 "reason": shorten(reason),
                 "limit": limit,
             },

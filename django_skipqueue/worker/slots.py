@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .. import logs
-from .protocol import cause_of
+from .protocol import ENDED_WELL, cause_of
 from .started import StartedJobs
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
@@ -22,6 +22,10 @@ FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 
 SETTLED = 10.0
 """Seconds after which a worker counts as running well."""
+
+LAST_STATEMENT = 1.0
+"""Seconds after a process was killed in which a claim that it had sent may still be committed. One that comes later is
+recovered after the lease, as that of a machine that died."""
 
 NEVER = float("inf")
 
@@ -34,6 +38,8 @@ class Dead:
     cause: str
     started: list[int]
     """The jobs that it was running."""
+    surely_over_at: float
+    """When no statement of its can be under way any more, in monotonic seconds."""
 
 
 @dataclass(eq=False)
@@ -96,7 +102,9 @@ class Slot:
         code = os.waitstatus_to_exitcode(status)
         os.close(self._lifeline)
         self.pid, self._lifeline = 0, -1
-        self.unburied.append(Dead(self.id, cause_of(code), self.started.job_ids()))
+        last_statement = 0.0 if code == ENDED_WELL else LAST_STATEMENT
+        over_at = time.monotonic() + last_statement
+        self.unburied.append(Dead(self.id, cause_of(code), self.started.job_ids(), over_at))
         return code
 
     def refill(self) -> float:

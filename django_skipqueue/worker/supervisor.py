@@ -157,23 +157,25 @@ class Supervisor:
     def _bury(self) -> None:
         """Take back what the dead held, and remove their rows; tried again until the database can be used."""
         for slot in self._slots:
-            while slot.unburied and not self._control.retry_in:
+            for dead in list(slot.unburied):
                 with self._control.attempt():
-                    if self._take_back(slot.name, slot.unburied[0]):
-                        slot.unburied.pop(0)
+                    while self._take_back(slot.name, dead):
+                        pass
+                    WorkerRow.objects.using(self.options.database).deregister([dead.id])
+                    if dead.surely_over_at <= time.monotonic():
+                        slot.unburied.remove(dead)
+                if self._control.retry_in:
+                    return
 
     def _take_back(self, name: str, dead: Dead) -> bool:
-        """One batch: give back free what was not begun, recover what ran; whether that was all."""
+        """One batch: recover what ran, give back free what was not begun; whether there was any."""
         jobs = Job.objects.using(self.options.database)
+        recovered = jobs.recover(worker_ids=[dead.id], job_ids=dead.started, reason=f"worker died: {dead.cause}")
+        self._tell(recovered)
         released = jobs.release_strays(dead.id, known=dead.started)
         if released:
             logs.unstarted_released(name, len(released))
-        recovered = jobs.recover(worker_ids=[dead.id], reason=f"worker died: {dead.cause}")
-        self._tell(recovered)
-        if released or recovered:
-            return False
-        WorkerRow.objects.using(self.options.database).deregister([dead.id])
-        return True
+        return bool(recovered or released)
 
     # Chores
 
@@ -191,7 +193,8 @@ class Supervisor:
             return max(0.0, min(self._control.retry_in, self._bury_by - time.monotonic()))
         due = [chore.due_at for chore in self._chores]
         starts = [slot.start_at for slot in self._slots if not slot.pid]
-        return max(0.0, min([self._kill_at, self._bury_by, *due, *starts]) - time.monotonic())
+        burials = [dead.surely_over_at for slot in self._slots for dead in slot.unburied]
+        return max(0.0, min([self._kill_at, self._bury_by, *due, *starts, *burials]) - time.monotonic())
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
