@@ -23,4 +23,4 @@ turnover: Any = None
 if HAS_TASKS:
     from django.tasks import task
 
-    turnover = task(queue_name="reports")(turnover_by_year)
+    turnover = task(turnover_by_year)

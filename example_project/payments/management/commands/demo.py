@@ -113,7 +113,7 @@ def work(jobs: QuerySet[Job], progress: Progress) -> None:
     deadline = time.monotonic() + TIME_LIMIT
     with WORKER_LOG.open("w") as log:
         worker = subprocess.Popen(
-            [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "reports,emails", "--no-reload"],
+            [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "default,emails", "--no-reload"],
             env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.outbox.BusyOutboxBackend"},
             stdout=log,
             stderr=log,
