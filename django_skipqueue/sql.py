@@ -383,7 +383,12 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'queued', lease = job.lease + 1, attempts = 0, run_after = statement_timestamp(), finished_at = NULL
+SET status = 'queued',
+    lease = job.lease + 1,
+    attempts = 0,
+    run_after = statement_timestamp(),
+    finished_at = NULL,
+    metadata = job.metadata - 'unknown_since'
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name
 """

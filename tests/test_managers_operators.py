@@ -78,6 +78,13 @@ class TestRetry:
         assert state(job)["status"] == "failed"
 
 
+@pytest.mark.django_db
+def test_a_retry_gives_a_task_that_nobody_knew_its_time_of_grace_again() -> None:
+    job = make_job("failed", metadata={"unknown_since": 1.0, "timeout": 5})
+    Job.objects.retry([job.pk])
+    assert Job.objects.get().metadata == {"timeout": 5}
+
+
 class TestDiscard:
     @pytest.mark.parametrize("status", STATUSES)
     def test_only_scheduled_and_queued_jobs_are_discarded(self, status: str) -> None:
