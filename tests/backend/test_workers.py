@@ -111,13 +111,18 @@ def test_a_worker_killed_in_the_middle(start: Start) -> None:
 
 
 LISTENERS = f"""
+    import os
+
     from {LOGGER}.signals import task_finished, task_started
 
+    def say(*words):
+        os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole, beside the other threads' lines
+
     def started(sender, task_result, **kwargs):
-        print("STARTED", task_result.task.name, task_result.attempts, task_result.enqueued_at is None, flush=True)
+        say("STARTED", task_result.task.name, task_result.attempts, task_result.enqueued_at is None)
 
     def finished(sender, task_result, **kwargs):
-        print("FINISHED", task_result.task.name, task_result.status, task_result.finished_at is None, flush=True)
+        say("FINISHED", task_result.task.name, task_result.status, task_result.finished_at is None)
 
     task_started.connect(started)
     task_finished.connect(finished)
