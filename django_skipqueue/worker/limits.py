@@ -34,8 +34,9 @@ class Limit:
     interrupt: Callable[["Limit"], object]
     deadline: float = field(init=False)
     """In monotonic seconds."""
-    interrupted: threading.Event = field(default_factory=threading.Event)
-    """Set once `interrupt` has been called."""
+    interrupted: bool = False
+    """Set once `interrupt` has been called. Not an Event: it has a lock, and an exception that comes between any two
+    instructions may leave that locked, so that the control loop would wait for it for ever."""
     cancelled: bool = False
     """Whether a coroutine was cancelled by us. Used in its event loop's thread alone."""
     ended: bool = False
@@ -86,8 +87,9 @@ class Limits:
 
     def _end(self, limit: Limit) -> None:
         limit.ended = True
-        if self._running.pop(limit, limit) is limit:  # the control loop was first: its exception came, or will come
-            limit.interrupted.wait()
+        if self._running.pop(limit, limit) is limit:  # the control loop was first: its exception came, or comes
+            while not limit.interrupted:
+                time.sleep(0.0001)
             _forget_exception()
 
     @contextmanager
@@ -132,7 +134,7 @@ class Limits:
         for limit in [limit for limit in list(self._running) if limit.deadline <= now]:
             if self._running.pop(limit, limit) is None:
                 limit.interrupt(limit)
-                limit.interrupted.set()
+                limit.interrupted = True
                 self._interrupted.append(limit)
         stuck = [limit for limit in self._interrupted if not limit.ended and limit.deadline + GRACE <= now]
         self._interrupted = [limit for limit in self._interrupted if not limit.ended and limit not in stuck]
