@@ -1,15 +1,15 @@
-"""How many rows travel in one statement: as one JSON document there, and what to do when PostgreSQL refuses it."""
+"""How many rows travel in one statement: as arrays or one JSON document, and what to do when PostgreSQL refuses it."""
 
 import json
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import psycopg
 from django.db import DatabaseError
 
-from ..outcomes import Outcome, Settlement, error_entry, summary
-from ..records import Call
+from ..outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
+from ..records import FRONT, Call, ClaimedJob, Position
 
 Rows = list[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
@@ -23,9 +23,29 @@ def calls_as_json(calls: Sequence[Call]) -> str:
     return f"[{','.join(documents)}]"
 
 
-def outcomes_as_json(settlements: Sequence[Settlement]) -> str:
-    """The document that SETTLE reads."""
-    return f"[{','.join(outcome.as_json(job_id, lease) for job_id, lease, outcome in settlements)}]"
+def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, str]:
+    """What SETTLE reads: arrays of all leases, and a document of the outcomes that are not simply completed."""
+    described = (outcome.as_json(id, lease) for id, lease, outcome in settlements if outcome is not COMPLETED)
+    return {
+        "ids": _as_array([settlement.job_id for settlement in settlements]),
+        "leases": _as_array([settlement.lease for settlement in settlements]),
+        "outcomes": f"[{','.join(described)}]",
+    }
+
+
+def claim_values(
+    queue_names: Sequence[str], *, after: Mapping[str, Position], limit: int, worker_id: str
+) -> dict[str, Any]:
+    """What CLAIM reads: each queue with the position in it after which to look, its front where `after` has none."""
+    starts = [after.get(name, FRONT) for name in queue_names]
+    return {
+        "queue_names": list(queue_names),
+        "ranks": [start.rank for start in starts],
+        "run_afters": [start.run_after for start in starts],
+        "ids": [start.id for start in starts],
+        "limit": limit,
+        "worker_id": worker_id,
+    }
 
 
 def leases_as_json(leases: Iterable[tuple[int, int]]) -> str:
@@ -33,9 +53,23 @@ def leases_as_json(leases: Iterable[tuple[int, int]]) -> str:
     return json.dumps([{"id": job_id, "lease": lease} for job_id, lease in sorted(leases)])
 
 
+def _as_array(numbers: Iterable[int]) -> str:
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
 def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
     """By id, so that two batches over the same jobs wait for each other and never deadlock."""
     return sorted(settlements, key=itemgetter(0))
+
+
+def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> list[ClaimedJob]:
+    """The queues in the listed order, within each by priority and time. Sorts are stable: the last one weighs most."""
+    ordered = sorted(jobs, key=attrgetter("run_after", "id"))
+    ordered.sort(key=attrgetter("priority"), reverse=True)
+    if len(queue_names) > 1:
+        places = {name: place for place, name in enumerate(queue_names)}
+        ordered.sort(key=lambda job: places[job.queue_name])
+    return ordered
 
 
 def pipelined(
