@@ -50,6 +50,8 @@ class ClaimedJob(NamedTuple):
     locked_at: float
     metadata: str
     """A JSON object, not yet decoded."""
+    chosen_in: float = 0.0
+    """Seconds that its claim had taken when the jobs were chosen."""
 
     @property
     def position(self) -> Position:

@@ -23,13 +23,20 @@ def calls_as_json(calls: Sequence[Call]) -> str:
     return f"[{','.join(documents)}]"
 
 
-def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, str]:
-    """What SETTLE reads: arrays of all leases, and a document of the outcomes that are not simply completed."""
-    described = (outcome.as_json(id, lease) for id, lease, outcome in settlements if outcome is not COMPLETED)
+def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    """What SETTLE reads: an array for each column; only ids and leases where all are simply completed."""
+    outcomes = [settlement.outcome for settlement in settlements]
+    described = [] if all(outcome is COMPLETED for outcome in outcomes) else outcomes
     return {
-        "ids": _as_array([settlement.job_id for settlement in settlements]),
-        "leases": _as_array([settlement.lease for settlement in settlements]),
-        "outcomes": f"[{','.join(described)}]",
+        "ids": [settlement.job_id for settlement in settlements],
+        "leases": [settlement.lease for settlement in settlements],
+        "statuses": [outcome.status for outcome in described],
+        "delays": [float(outcome.delay) for outcome in described],
+        "refunds": [outcome.refund for outcome in described],
+        "results": [outcome.result for outcome in described],
+        "last_errors": [outcome.last_error for outcome in described],
+        "errors": [outcome.error and json.dumps(outcome.error) for outcome in described],
+        "metadata": [json.dumps(outcome.metadata) if outcome.metadata else None for outcome in described],
     }
 
 
@@ -51,10 +58,6 @@ def claim_values(
 def leases_as_json(leases: Iterable[tuple[int, int]]) -> str:
     """The document that RELEASE reads."""
     return json.dumps([{"id": job_id, "lease": lease} for job_id, lease in sorted(leases)])
-
-
-def _as_array(numbers: Iterable[int]) -> str:
-    return f"{{{','.join(map(str, numbers))}}}"
 
 
 def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
@@ -86,9 +89,10 @@ def pipelined(
 
 
 def is_refused(error: DatabaseError) -> bool:
-    """Whether PostgreSQL refused the values (SQLSTATE classes 22, data, and 54, limits), not the statement."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return state[:2] in ("22", "54")
+    """Whether PostgreSQL refused the values (SQLSTATE classes 22, data, and 54, limits), or psycopg before it."""
+    cause = error.__cause__
+    state = getattr(cause, "sqlstate", None)
+    return state[:2] in ("22", "54") if state else isinstance(cause, psycopg.DataError)
 
 
 def unstorable(settlement: Settlement, error: DatabaseError) -> Settlement:
