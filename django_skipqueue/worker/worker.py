@@ -172,11 +172,12 @@ class Worker:
         self._frontier.claimed(claimed, from_front=from_front, took=took, now=now)
         if len(claimed) == room:
             self._next_look = now
-        elif from_front:
-            self._next_look = now + self.options.poll_interval
+            return
+        self._next_look = now + self.options.poll_interval
+        if from_front:
             self._stop_if_drained(claimed)
         else:
-            self._next_look = self._frontier.due_at
+            self._next_look = min(self._next_look, self._frontier.due_at)
 
     def _choose_queues(self, now: float) -> None:
         """Without a list from the command line: serve every queue that has jobs, each in its turn first."""
