@@ -86,7 +86,7 @@ class JobAdmin(JobViews):
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> str:
         """The queue."""
-        return job.queue_name
+        return cells.shortened(job.queue_name)
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:
