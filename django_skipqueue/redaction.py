@@ -34,6 +34,9 @@ MOST = 1_000
 DEEPEST = 60
 """Levels of lists and dicts; what lies deeper is left out, so that no page fails at it."""
 
+LONGEST_NAME = 1_000
+"""Characters of a name that are looked at."""
+
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
 
@@ -64,7 +67,7 @@ def redact(
     names: of the positional arguments, as far as they are known.
     also: what is secret beside `SECRETS`, in the same spelling.
     """
-    secret = tuple(words(name) for name in (*SECRETS, *also))
+    secret = tuple(_spelled(name) for name in (*SECRETS, *also))
     known = (*names, *[""] * len(args))
     positional = list(zip(known, args, strict=False))
     named = list((kwargs or {}).items())
@@ -76,12 +79,13 @@ def redact(
     )
 
 
-def words(name: str) -> tuple[str, ...]:
+def words(name: str) -> list[str]:
     """The words of a name in snake_case, camelCase or kebab-case, in lower case: `stripeAPIKey` is stripe, api, key."""
-    return tuple(word.lower() for word in WORD.findall(name))
+    return [word.lower() for word in WORD.findall(name[:LONGEST_NAME])]
 
 
-Secrets = tuple[tuple[str, ...], ...]
+Secrets = tuple[str, ...]
+"""Each as `_spelled`."""
 
 
 def _masked(name: str, value: Any, secrets: Secrets, depth: int = 0) -> Any:
@@ -116,6 +120,10 @@ def _hidden(name: str, value: Any, secrets: Secrets) -> Iterator[str]:
 
 
 def _is_secret(name: str, secrets: Secrets) -> bool:
-    found = words(name)
-    starts = range(len(found))
-    return any(found[start : start + len(secret)] == secret for secret in secrets for start in starts)
+    spelled = _spelled(name)
+    return any(secret in spelled for secret in secrets)
+
+
+def _spelled(name: str) -> str:
+    """One spelling for all, with an end on either side of each word: `_stripe_api_key_`."""
+    return f"_{'_'.join(words(name))}_"
