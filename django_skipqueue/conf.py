@@ -15,6 +15,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .redaction import words
+
 LONGEST = 100 * 365 * 86_400.0
 """Seconds in the longest time that a setting may name: a century."""
 
@@ -22,6 +24,8 @@ MOST_ATTEMPTS = 32_767
 """What a smallint holds."""
 
 Retention = timedelta | int | float | None
+
+NAMES = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,9 @@ class Settings:
 
     unknown_task_grace: float = 3600.0
     """How long a job whose task nobody registered is put off before it fails."""
+
+    redact: tuple[str, ...] = ()
+    """Names of arguments, of any task, that the admin and the log mask beside those that they mask anyway."""
 
     retention: dict[str, Retention] = field(
         default_factory=lambda: {
@@ -138,6 +145,8 @@ def _is_retention(kept: object) -> bool:
 def _fits(value: object, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
+    if kind == NAMES:
+        return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
     if kind is float:
         return isinstance(value, int | float) and 0 < value <= LONGEST
     if kind is int:
@@ -146,7 +155,12 @@ def _fits(value: object, kind: type) -> bool:
 
 
 def _describe(kind: type) -> str:
-    described = {float: "a number of seconds above 0", int: "a whole number above 0, within 32,767", str: "a text"}
+    described = {
+        float: "a number of seconds above 0",
+        int: "a whole number above 0, within 32,767",
+        str: "a text",
+        NAMES: "a tuple of names",
+    }
     return described.get(kind, kind.__name__)
 
 

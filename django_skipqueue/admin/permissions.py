@@ -32,7 +32,7 @@ class JobPermissions(JobModelAdmin):
         return super().has_delete_permission(request, obj) and (obj is None or obj.status != Status.RUNNING)
 
     def may(self, request: HttpRequest, verb: str) -> bool:
-        """Whether the user may press this button: `retry`, `discard`, `run_again`. Who may not look may not."""
+        """Whether the user may `retry`, `discard`, `run_again` or `delete` a job. Who may not look may not."""
         allowed: bool = getattr(self, f"has_{verb}_permission")(request)
         return allowed and self.has_view_permission(request)
 
