@@ -1,0 +1,70 @@
+# /// script
+# dependencies = ["pgqueuer[asyncpg]==1.6.*", "asyncpg"]
+# ///
+"""pgqueuer with asyncpg: an `async def` task, which is the only kind that its quick start has."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import asyncpg
+from pgqueuer import PgQueuer
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.models import Job
+from pgqueuer.queries import Queries
+
+from . import marks
+
+TITLE = "pgqueuer (asyncpg)"
+HISTORY = "log, one row for each change"
+
+PROGRAM = str(Path(sys.executable).with_name("pgq"))
+
+
+async def main() -> PgQueuer:
+    """What its worker runs."""
+    pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect()))
+
+    @pgq.entrypoint("noop")
+    async def noop(job: Job) -> None:
+        pass
+
+    @pgq.entrypoint("mark")
+    async def mark(job: Job) -> None:
+        marks.leave(int(job.payload or b""))
+
+    return pgq
+
+
+def prepare() -> None:
+    subprocess.run([PROGRAM, "install"], check=True)
+
+
+def enqueue(task: str, number: int) -> None:
+    loop, queries, _ = _session()
+    loop.run(queries.enqueue(task, str(number).encode()))
+
+
+def enqueue_many(numbers: Sequence[int]) -> None:
+    loop, queries, _ = _session()
+    payloads: list[bytes | None] = [str(number).encode() for number in numbers]
+    loop.run(queries.enqueue(["noop"] * len(payloads), payloads, [0] * len(payloads)))
+
+
+def worker(*, best: bool) -> list[str]:
+    return [PROGRAM, "run", "benchmarks.peers.pgqueuer:main", *(("--batch-size", "500") if best else ())]
+
+
+def unfinished() -> int:
+    loop, _, connection = _session()
+    return int(loop.run(connection.fetchval("SELECT count(*) FROM pgqueuer WHERE status IN ('queued', 'picked')")))
+
+
+@cache
+def _session() -> tuple[asyncio.Runner, Queries, asyncpg.Connection]:
+    loop = asyncio.Runner()
+    connection = loop.run(asyncpg.connect())
+    return loop, Queries(AsyncpgDriver(connection)), connection
