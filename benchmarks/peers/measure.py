@@ -54,11 +54,11 @@ def latency(peer: Peer, jobs: int) -> Figures:
     """From the call to the first line of the task, on an idle worker."""
     called = {}
     end = time.monotonic() + PATIENCE
-    with _worker(peer, best=False):
+    with _worker(peer, best=False) as worker:
         for number in range(-WARM_UP, min(jobs, 200)):
             called[number] = time.time()
             peer.enqueue("mark", number)
-            _wait_until(lambda number=number: number in marks.found())
+            _wait_until(worker, lambda number=number: number in marks.found())
             if time.monotonic() > end:
                 break
     found = marks.found()
@@ -76,22 +76,24 @@ def _drain(peer: Peer, jobs: int, *, best: bool) -> Figures:
     peer.enqueue("mark", 0)
     peer.enqueue_many(range(jobs))
     peer.enqueue("mark", 1)
-    with _worker(peer, best=best):
-        _wait_until(lambda: len(marks.found()) == 2)
-        _wait_until(lambda: peer.unfinished() == 0)
+    with _worker(peer, best=best) as worker:
+        _wait_until(worker, lambda: len(marks.found()) == 2)
+        _wait_until(worker, lambda: peer.unfinished() == 0)
     found = marks.found()
     return {"jobs/s": jobs / (found[1] - found[0])}
 
 
 @contextmanager
-def _worker(peer: Peer, *, best: bool) -> Iterator[None]:
+def _worker(peer: Peer, *, best: bool) -> Iterator[subprocess.Popen[bytes]]:
     """A worker in a process group of its own, told to stop at the end of the block."""
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(
-        peer.worker(best=best), stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
-    ) as process:
+    command = peer.worker(best=best)
+    with (
+        _log().open("wb") as log,
+        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=log, start_new_session=True) as process,
+    ):
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:
@@ -100,12 +102,19 @@ def _worker(peer: Peer, *, best: bool) -> Iterator[None]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _wait_until(condition: Callable[[], object], seconds: float = 300) -> None:
+def _wait_until(worker: subprocess.Popen[bytes], condition: Callable[[], object], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
+        if worker.poll() is not None:
+            raise RuntimeError(f"the worker ended by itself: {_log().read_text().strip()[-200:]}")
         if time.monotonic() > deadline:
-            raise TimeoutError("The worker did not do what was waited for.")
+            raise TimeoutError(f"the worker did not do within {seconds:g} s what was waited for")
         time.sleep(0.02)
+
+
+def _log() -> Path:
+    """What the worker writes to its standard error."""
+    return Path(os.environ[marks.FILE]).with_suffix(".log")
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
 # /// script
-# dependencies = ["pgqueuer[asyncpg]==1.6.*", "asyncpg"]
+# dependencies = ["pgqueuer[asyncpg]==1.6.*"]
 # ///
 """pgqueuer with asyncpg: an `async def` task, which is the only kind that its quick start has."""
 
 import asyncio
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
@@ -24,9 +25,11 @@ HISTORY = "log, one row for each change"
 PROGRAM = str(Path(sys.executable).with_name("pgq"))
 
 
-async def main() -> PgQueuer:
+@asynccontextmanager
+async def main() -> AsyncIterator[PgQueuer]:
     """What its worker runs."""
-    pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect()))
+    connection = await asyncpg.connect()
+    pgq = PgQueuer(AsyncpgDriver(connection))
 
     @pgq.entrypoint("noop")
     async def noop(job: Job) -> None:
@@ -36,11 +39,12 @@ async def main() -> PgQueuer:
     async def mark(job: Job) -> None:
         marks.leave(int(job.payload or b""))
 
-    return pgq
+    yield pgq
+    await connection.close()
 
 
 def prepare() -> None:
-    subprocess.run([PROGRAM, "install"], check=True)
+    subprocess.run([PROGRAM, "install"], check=True, stdout=subprocess.DEVNULL)
 
 
 def enqueue(task: str, number: int) -> None:
@@ -55,7 +59,10 @@ def enqueue_many(numbers: Sequence[int]) -> None:
 
 
 def worker(*, best: bool) -> list[str]:
-    return [PROGRAM, "run", "benchmarks.peers.pgqueuer:main", *(("--batch-size", "500") if best else ())]
+    # `pgq run` as a call: the command itself does not start with the version of typer that is installed for it.
+    batch_size = ", batch_size=500" if best else ""
+    code = f"import asyncio, pgqueuer; asyncio.run(pgqueuer.run('benchmarks.peers.pgqueuer:main'{batch_size}))"
+    return [sys.executable, "-c", code]
 
 
 def unfinished() -> int:
