@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from django.db import connection
 
-from benchmarks import check, figures
+from benchmarks import check, databases, figures
 from benchmarks.peers import PEERS
 from benchmarks.peers.__main__ import enough, row
 from benchmarks.peers.environments import Environment, NotInstalled, read_head
@@ -137,11 +138,12 @@ def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
     assert measured["machine"] in table
 
 
-def test_a_measurement_leaves_no_database_behind(db: None) -> None:
-    python("benchmarks", "queries", "--repeat", "1")
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT datname FROM pg_database WHERE datname LIKE 'skipqueue_bench_%'")
-        assert cursor.fetchall() == []
+def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> None:
+    environment = {}
+    with suppress(RuntimeError), databases.fresh_database() as environment:
+        assert _exists(environment)
+        raise RuntimeError("as a measurement that fails")
+    assert not _exists(environment)
 
 
 def test_defer_asks_the_database_once_and_notifies_after_the_commit(tmp_path: Path) -> None:
@@ -153,3 +155,10 @@ def test_defer_asks_the_database_once_and_notifies_after_the_commit(tmp_path: Pa
 def test_every_row_says_what_it_is() -> None:
     rows = importlib.import_module("benchmarks.rows").ROWS
     assert all((row.__doc__ or "").strip() for row in rows.values())
+
+
+def _exists(environment: dict[str, str]) -> bool:
+    name = environment["DATABASE_URL"].partition("?")[0].rpartition("/")[2]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name])
+        return cursor.fetchone() is not None

@@ -38,10 +38,11 @@ def mark(number: int) -> None:
 
 
 def prepare() -> None:
-    folder = tempfile.TemporaryDirectory()
-    command = ["redis-server", "--port", "0", "--unixsocket", str(SOCKET), "--dir", folder.name]
+    folder = Path(os.environ[marks.FILE]).parent
+    command = ["redis-server", "--port", "0", "--unixsocket", str(SOCKET), "--dir", str(folder)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    atexit.register(lambda: (server.terminate(), server.wait(), folder.cleanup()))
+    atexit.register(server.wait)
+    atexit.register(server.terminate)  # the last one registered is called first
     deadline = time.monotonic() + 30
     while not SOCKET.exists():
         if time.monotonic() > deadline:

@@ -49,4 +49,4 @@ def worker(*, best: bool) -> list[str]:
 
 
 def unfinished() -> int:
-    return DBTaskResult.objects.filter(status__in=["READY", "RUNNING"]).count()
+    return int(DBTaskResult.objects.filter(status__in=["READY", "RUNNING"]).count())

@@ -17,6 +17,11 @@ def leave(number: int) -> None:
         file.write(f"{number} {time.time()!r}\n")
 
 
+def is_there(number: int) -> bool:
+    """Whether this job has run."""
+    return number in found()
+
+
 def found() -> dict[int, float]:
     """The marks so far: the moment of each, in seconds since the epoch."""
     file = Path(os.environ[FILE])

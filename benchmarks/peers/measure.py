@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -58,7 +59,7 @@ def latency(peer: Peer, jobs: int) -> Figures:
         for number in range(-WARM_UP, min(jobs, 200)):
             called[number] = time.time()
             peer.enqueue("mark", number)
-            _wait_until(worker, lambda number=number: number in marks.found())
+            _wait_until(worker, partial(marks.is_there, number))
             if time.monotonic() > end:
                 break
     found = marks.found()

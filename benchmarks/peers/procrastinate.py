@@ -45,4 +45,4 @@ def worker(*, best: bool) -> list[str]:
 
 
 def unfinished() -> int:
-    return ProcrastinateJob.objects.filter(status__in=["todo", "doing"]).count()
+    return int(ProcrastinateJob.objects.filter(status__in=["todo", "doing"]).count())

@@ -25,7 +25,7 @@ def latency(sizes: Sizes) -> Figures:
             time.sleep(0.02)
         wait_until(_is_empty)
     results = Job.objects.filter(pk__in=called).values_list("pk", "result")
-    return _percentiles([started - called[pk] for pk, started in results])
+    return _percentiles([started - called[pk] for pk, started in results if started])
 
 
 def lateness(sizes: Sizes) -> Figures:
@@ -41,7 +41,7 @@ def lateness(sizes: Sizes) -> Figures:
             )
         wait_until(_is_empty, seconds=sizes.span + 60)
     started = Job.objects.filter(pk__in=ids).values_list("run_after", "result")
-    return _percentiles([result - due.timestamp() for due, result in started])
+    return _percentiles([result - due.timestamp() for due, result in started if result])
 
 
 def _wait_until_it_works() -> None:
