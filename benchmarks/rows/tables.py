@@ -80,4 +80,6 @@ def _seconds_of_fifths() -> tuple[float, float]:
             " FROM skipqueue_job) AS drain"
         )
         first, last = cursor.fetchone()
+    if not (first and last):
+        raise ValueError("Too few jobs: a fifth of them is one batch.")
     return first, last
