@@ -21,8 +21,8 @@ TEXTS = {
 LONG = 1_000_000
 
 
-def fill(text: str, *, within_an_index: bool = True) -> dict[str, Job]:
-    """A job in each status that has this text in whatever is text, and workers that do.
+def fill(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, Job]:
+    """A job in each of these statuses (default: all) with this text in whatever is text, and a worker.
 
     within_an_index: whether the text is short enough for the names that an index holds.
     """
@@ -30,7 +30,7 @@ def fill(text: str, *, within_an_index: bool = True) -> dict[str, Job]:
     worker = make_worker(name=text, hostname=text, queues=[text])
     error = dict.fromkeys(("worker", "worker_id", "exception", "message", "traceback", "at"), text)
     jobs = {}
-    for number, status in enumerate(STATUSES):
+    for number, status in enumerate(statuses or STATUSES):
         values: dict[str, Any] = {
             "task": text,
             "queue_name": indexed,

@@ -87,10 +87,10 @@ class TestMegabytes:
     @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
     def test_they_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
         text = (unit * LONG)[:LONG]
-        jobs = fill(text, within_an_index=False)
+        jobs = fill(text, "failed", "completed", within_an_index=False)
         for _ in range(20):
-            make_job("completed", task=text, queue_name=text, last_error=text, kwargs={"a": text})
-        for address in addresses(jobs):
+            make_job("completed", task=text, last_error=text)
+        for address in addresses(jobs, *jobs):
             began = time.perf_counter()
             response = operator.get(ROOT + address)
             assert response.status_code == 200
@@ -98,7 +98,7 @@ class TestMegabytes:
             assert time.perf_counter() - began < 10, address
 
     def test_what_is_cut_has_a_mark(self, operator: Client) -> None:
-        job = fill("x" * LONG, within_an_index=False)["failed"]
+        job = fill("x" * LONG, "failed", within_an_index=False)["failed"]
         text = operator.get(page("change", job.pk)).text
         assert text.count("characters left out") >= 5  # arguments, metadata, message, traceback, error
         assert text.count("x…") >= 3  # task, worker, key

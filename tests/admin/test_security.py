@@ -29,10 +29,11 @@ PEOPLE: dict[str, list[str]] = {
     "discarder": ["view_job", "discard_job"],
     "copier": ["view_job", "add_job"],
     "deleter": ["view_job", "delete_job"],
-    "blind": ["retry_job", "discard_job", "add_job", "delete_job", "change_job", "add_worker", "delete_worker"],
+    "changer": ["change_job", "change_worker"],  # which Django takes for a permission to view
+    "blind": ["retry_job", "discard_job", "add_job", "delete_job", "add_worker", "delete_worker"],
     "boss": ["*"],
 }
-LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "boss"}
+LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "changer", "boss"}
 STAFF = set(PEOPLE) - {"anonymous"}
 
 
@@ -58,11 +59,11 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "discard"): View(NOBODY, {"discarder", "boss"}, is_post=True),
     ("job", "run_again"): View(NOBODY, {"copier", "boss"}, is_post=True),
     ("job", None): View(STAFF, NOBODY),  # leads to the page of the job
-    ("worker", "changelist"): View({"viewer", "boss"}, NOBODY),
+    ("worker", "changelist"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", "add"): View(NOBODY, NOBODY),
-    ("worker", "history"): View({"viewer", "boss"}, NOBODY),
+    ("worker", "history"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", "delete"): View(NOBODY, NOBODY),
-    ("worker", "change"): View({"viewer", "boss"}, NOBODY),
+    ("worker", "change"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", None): View(STAFF, NOBODY),
 }
 ACTIONS = {
