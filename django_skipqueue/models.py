@@ -110,13 +110,10 @@ class Job(models.Model):
             models.UniqueConstraint(
                 fields=["unique_key"],
                 name="skipqueue_job_unique",
-                condition=Q(status__in=["scheduled", "queued", "running"]),
+                condition=Q(unique_key__isnull=False, status__in=["scheduled", "queued", "running"]),
             ),
             models.CheckConstraint(
-                name="skipqueue_job_status",
-                condition=Q(status__in=["scheduled", "queued", "running", "completed", "failed", "discarded"]),
-            ),
-            models.CheckConstraint(
+                # The six statuses, and a finished one if and only if there is a time at which the job was finished.
                 name="skipqueue_job_finished",
                 condition=Q(IsNull(F("finished_at"), True), status__in=["scheduled", "queued", "running"])
                 | Q(IsNull(F("finished_at"), False), status__in=["completed", "failed", "discarded"]),

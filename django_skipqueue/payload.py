@@ -28,6 +28,8 @@ def decode(text: str) -> Any:
 def encode(name: str, value: Any) -> str:
     """`value` as JSON text; raises `InvalidArguments` that says which part of `name` cannot be stored, and why."""
     try:
+        if type(value) is int:  # the commonest argument of all, a primary key: a sixth of the time
+            return str(value)
         return _written_out(value) if _check(name, value) else _encode(value)
     except RecursionError:
         raise InvalidArguments(f"{name} is nested too deeply, or contains itself.") from None

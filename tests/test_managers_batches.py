@@ -2,9 +2,15 @@
 
 import json
 
-from django_skipqueue.managers.batches import claim_values, in_claim_order, settlements_as_values
+from django_skipqueue.managers.batches import (
+    calls_as_values,
+    claim_values,
+    in_claim_order,
+    in_key_order,
+    settlements_as_values,
+)
 from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.records import FRONT, ClaimedJob, Position
+from django_skipqueue.records import FRONT, Call, ClaimedJob, Position
 
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 
@@ -51,3 +57,16 @@ def test_what_is_claimed_runs_in_the_order_of_queues_then_priority_then_time_the
         JOB._replace(id=5, queue_name="mail", run_after=5.0),
     ]
     assert [job.id for job in in_claim_order(jobs, ["mail", "default"])] == [4, 3, 5, 2, 1]
+
+
+def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
+    calls = [Call("[1]", "{}", "b"), Call("[2]", "{}", None), Call("[3]", "{}", "a"), Call("[4]", "{}", None)]
+    assert calls_as_values(in_key_order(calls)) == {
+        "args": "[2]\n[4]\n[3]\n[1]",
+        "kwargs": "{}\n{}\n{}\n{}",
+        "unique_keys": [None, None, "a", "b"],
+    }
+
+
+def test_calls_without_keys_name_none() -> None:
+    assert calls_as_values([Call("[1]", "{}", None)])["unique_keys"] is None

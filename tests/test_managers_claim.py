@@ -70,7 +70,9 @@ def test_a_worker_gets_the_few_columns_that_running_needs() -> None:
         run_after=pytest.approx(row.run_after.timestamp(), abs=1e-5),
         locked_at=pytest.approx(row.locked_at.timestamp(), abs=1e-5),
         metadata="{}",
+        chosen_in=pytest.approx(0.0, abs=60),
     )
+    assert job.chosen_in > 0
     assert job.wait_ms == pytest.approx((row.locked_at - row.run_after).total_seconds() * 1000, abs=0.1)
     assert (row.status, row.locked_by, row.attempts, row.lease) == ("running", "me", 1, 1)
 

@@ -27,7 +27,10 @@ INDEXES = {
         "WHERE ((metadata ? 'retention') AND (status = ANY (ARRAY['completed', 'failed', 'discarded'])))"
     ),
     "skipqueue_job_failed": "(queue_name, finished_at DESC) WHERE (status = 'failed')",
-    "skipqueue_job_unique": "UNIQUE (unique_key) WHERE (status = ANY (ARRAY['scheduled', 'queued', 'running']))",
+    "skipqueue_job_unique": (
+        "UNIQUE (unique_key) "
+        "WHERE ((status = ANY (ARRAY['scheduled', 'queued', 'running'])) AND (unique_key IS NOT NULL))"
+    ),
     "skipqueue_worker_pkey": "UNIQUE (id)",
 }
 

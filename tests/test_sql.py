@@ -14,9 +14,9 @@ from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
 from django_skipqueue import sql
-from django_skipqueue.managers.batches import claim_values, settlements_as_values
+from django_skipqueue.managers.batches import calls_as_values, claim_values, settlements_as_values
 from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.records import Position
+from django_skipqueue.records import Call, Position
 
 from .app.sessions import LAST_MIGRATION, connect, schema
 
@@ -46,7 +46,7 @@ COMMON = {
     "delay": 0.0,
     "metadata": "{}",
 }
-CALLS = json.dumps([{"args": [n], "kwargs": {}, "unique_key": f"new-{n}" if n % 2 else None} for n in range(300)])
+CALLS = calls_as_values([Call(f"[{n}]", "{}", f"new-{n:03}" if n % 2 else None) for n in range(300)])
 LEASES = json.dumps([{"id": id, "lease": 1} for id in range(99_001, 99_301)])
 WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
 CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
@@ -67,7 +67,7 @@ CASES = [
         {"unique"},
         "with a time",
     ),
-    Case("ENQUEUE_MANY", COMMON | {"calls": CALLS}, {"unique"}),
+    Case("ENQUEUE_MANY", COMMON | CALLS, {"unique"}),
     Case("HOLDERS", {"unique_keys": [f"key-{number}" for number in range(84_000, 84_300)]}, {"unique"}),
     Case("NOTIFY", {"queue_name": "mail"}, set()),
     Case("NOTIFY_ALONE", {"queue_name": "mail"}, set()),

@@ -29,6 +29,7 @@ from django_skipqueue.models import Job, Status
 from django_skipqueue.tasks import Registry, tasks
 
 from .app import jobs
+from .app.rows import state
 from .app.waiting import within
 
 # Functions that become tasks inside tests, each into a registry of its own
@@ -412,6 +413,21 @@ REFUSED_CALLS: dict[str, tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], 
 
 
 @pytest.mark.django_db
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"run_after": timedelta(hours=1), "priority": 5, "max_attempts": 2, "unique_key": "k", "timeout": 3.5}],
+    ids=["plain", "with options"],
+)
+def test_the_job_returned_is_the_row_as_it_is_read_back(options: dict[str, Any]) -> None:
+    """It is put together from what was sent, so that a new column must not be forgotten there."""
+    job = jobs.gather.using(**options).defer(1, "ü", [1.5, None, 1e23], flag={"b": 1, "a": True})
+    read = Job.objects.get()
+    assert {field.name: getattr(job, field.name) for field in Job._meta.fields} == state(read)
+    assert (job._state.adding, job._state.db) == (False, read._state.db)
+    job.save()
+
+
 class TestRefusing:
     @pytest.mark.parametrize(("task", "args", "kwargs", "said"), REFUSED_CALLS.values(), ids=REFUSED_CALLS.keys())
     def test_a_call_that_could_never_run_is_refused_and_the_argument_named(
@@ -439,7 +455,7 @@ class TestRefusing:
 
     @pytest.mark.parametrize("call", ["ab", 5, None, {1, 2}], ids=repr)
     def test_an_item_that_is_no_call_is_named(self, call: Any) -> None:
-        with pytest.raises(InvalidArguments, match=r"call 1 must be a dict of keyword arguments or a tuple"):
+        with pytest.raises(InvalidArguments, match=r"call 1: give a dict of keyword arguments or a tuple"):
             jobs.gather.defer_many([(1,), call])
 
     @pytest.mark.parametrize("key", [5, True, 1.5, ["a"], {"a": 1}, b"x"], ids=repr)

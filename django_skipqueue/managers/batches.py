@@ -15,12 +15,19 @@ Rows = list[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
 
 
-def calls_as_json(calls: Sequence[Call]) -> str:
-    """The document that ENQUEUE_MANY reads; arguments are JSON already and go in as they are."""
-    documents = (
-        f'{{"args":{call.args},"kwargs":{call.kwargs},"unique_key":{json.dumps(call.unique_key)}}}' for call in calls
-    )
-    return f"[{','.join(documents)}]"
+def calls_as_values(calls: Sequence[Call]) -> dict[str, Any]:
+    """What ENQUEUE_MANY reads: a line of JSON for each call, and keys where there are any."""
+    keys = [call.unique_key for call in calls]
+    return {
+        "args": "\n".join([call.args for call in calls]),
+        "kwargs": "\n".join([call.kwargs for call in calls]),
+        "unique_keys": None if keys.count(None) == len(keys) else keys,
+    }
+
+
+def in_key_order(calls: Sequence[Call]) -> list[Call]:
+    """By unique key, so that two batches of the same keys never deadlock; those without one first, as they came."""
+    return sorted(calls, key=lambda call: (call.unique_key is not None, call.unique_key or ""))
 
 
 def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 from .. import sql
 from ..conf import settings
 from ..outcomes import Settlement
-from ..payload import shorten
+from ..payload import decode, shorten
 from ..records import Call, ClaimedJob, Lease, Position, RecoveredJob
 from ..signals import announce, job_deferred
 from .batches import (
-    calls_as_json,
+    calls_as_values,
     claim_values,
     in_claim_order,
+    in_key_order,
     in_lock_order,
     is_refused,
     leases_as_json,
@@ -89,10 +90,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         row = self._common(task, queue_name, priority, max_attempts, run_after, metadata)
         row |= {"args": args, "kwargs": kwargs, "unique_key": unique_key}
         while True:
-            created = list(self.raw(sql.ENQUEUE, row))
+            created = self._rows(sql.ENQUEUE, row)
             if created:
-                self._deferred(task, queue_name, [created[0].pk], due=created[0].status == "queued")
-                return created[0]
+                job = self._as_inserted(row, *created[0])
+                self._deferred(task, queue_name, [job.pk], due=job.status == "queued")
+                return job
             holders = list(self.raw(sql.HOLDERS, {"unique_keys": [unique_key]}))
             if holders:
                 holders[0].created = False
@@ -117,17 +119,19 @@ class JobQuerySet(models.QuerySet["Job"]):
         row = self._common(task, queue_name, priority, max_attempts, run_after, metadata)
         plain: list[int] = []
         keyed: dict[str, int] = {}
-        missing = calls
+        missing = in_key_order(calls)
         while missing:
-            created = self._rows(sql.ENQUEUE_MANY, row | {"calls": calls_as_json(missing)})
+            created = self._rows(sql.ENQUEUE_MANY, row | calls_as_values(missing))
             plain.extend(id for id, key, _ in created if key is None)
             keyed.update({key: id for id, key, _ in created if key is not None})
             if created:
                 self._deferred(task, queue_name, [id for id, _, _ in created], due=created[0][2] == "queued")
-            taken = [call.unique_key for call in calls if call.unique_key is not None and call.unique_key not in keyed]
+            taken = [
+                call.unique_key for call in missing if call.unique_key is not None and call.unique_key not in keyed
+            ]
             if taken:
                 keyed.update((job.unique_key or "", job.pk) for job in self.raw(sql.HOLDERS, {"unique_keys": taken}))
-            missing = [call for call in calls if call.unique_key is not None and call.unique_key not in keyed]
+            missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
         ids = iter(sorted(plain))
         return [next(ids) if call.unique_key is None else keyed[call.unique_key] for call in calls]
 
@@ -326,6 +330,32 @@ class JobQuerySet(models.QuerySet["Job"]):
             "delay": delay,
             "metadata": json.dumps(metadata) if metadata else "{}",
         }
+
+    def _as_inserted(
+        self, row: Mapping[str, Any], id: int, status: str, run_after: datetime, enqueued_at: datetime
+    ) -> "Job":
+        """The job as the database has it now, put together from what was sent and what came back."""
+        job = self.model(
+            id=id,
+            queue_name=row["queue_name"],
+            task=row["task"],
+            args=decode(row["args"]),
+            kwargs=decode(row["kwargs"]),
+            status=status,
+            priority=row["priority"],
+            attempts=0,
+            max_attempts=row["max_attempts"],
+            run_after=run_after,
+            enqueued_at=enqueued_at,
+            lease=0,
+            locked_by="",
+            last_error="",
+            errors=[],
+            unique_key=row["unique_key"],
+            metadata=decode(row["metadata"]),
+        )
+        job._state.adding, job._state.db = False, self.db
+        return job
 
     def _deferred(self, task: str, queue_name: str, ids: list[int], *, due: bool) -> None:
         if due:

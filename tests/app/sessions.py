@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-LAST_MIGRATION = "0003_retention"
+LAST_MIGRATION = "0004_only_keys"
 
 
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:
