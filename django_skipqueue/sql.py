@@ -408,6 +408,40 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id
 """
 
+# operators → the ids of the jobs that were cancelled, with the reason: discarded whatever they are at, as long as they
+# are not finished. The new lease takes a running one from its worker. Index: the primary key.
+CANCEL = """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('scheduled', 'queued', 'running')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'discarded',
+    lease = job.lease + 1,
+    locked_at = NULL,
+    finished_at = statement_timestamp(),
+    last_error = %(reason)s
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id
+"""
+
+# worker, about what it has held for a while → those of its leases that have passed on, by id and lease; with the reason
+# where a cancel took the job, NULL where anything else did. Index: the primary key.
+# A job that its own task has completed was not taken: nobody else completes under this lease.
+REVOKED = """
+SELECT
+    held.id, held.lease, CASE WHEN job.status = 'discarded' AND job.lease = held.lease + 1 THEN job.last_error END
+FROM
+    json_to_recordset(%(leases)s::json) AS held (id bigint, lease bigint)
+    LEFT JOIN skipqueue_job AS job ON job.id = held.id
+WHERE
+    job.lease IS DISTINCT FROM held.lease
+    AND (job.status = 'completed' AND job.lease = held.lease + 1) IS NOT TRUE
+"""
+
 # supervisor: says that its workers are alive; makes their rows, also anew where another supervisor took them for dead.
 BEAT = """
 INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, started_at, heartbeat_at)
