@@ -203,6 +203,11 @@ def raised_after_completion(job: ClaimedJob, error: str) -> None:
     )
 
 
+def recycling(worker: str, reason: str) -> None:
+    """A worker has reached its limit of jobs or memory."""
+    logger.info("worker %s is replaced: %s", printable(worker), reason, extra={"worker": worker})
+
+
 def strays_released(worker: str, count: int) -> None:
     """Claims whose answer was lost with a connection were given back."""
     logger.warning("worker %s gave back %s whose claim it never heard of", printable(worker), counted(count, "job"))

@@ -75,6 +75,15 @@ def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
         os._exit(code)
 
 
+_hoard: list[bytes] = []
+
+
+@job
+def keep_memory(mb: int) -> None:
+    """Leak."""
+    _hoard.append(b"x" * (mb * 1024 * 1024))
+
+
 BASE_EXCEPTIONS: dict[str, BaseException] = {
     "SystemExit": SystemExit(3),
     "KeyboardInterrupt": KeyboardInterrupt(),
