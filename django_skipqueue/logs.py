@@ -252,6 +252,21 @@ def database_back(who: str) -> None:
     logger.info("%s can use the database again", printable(who))
 
 
+def deaf(who: str) -> None:
+    """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
+    logger.warning(
+        "%s does not hear PostgreSQL's notifications, as behind a pooler in transaction mode, so it only polls; "
+        "connect it directly, or say --no-listen",
+        printable(who),
+    )
+
+
+def timeouts_refused(who: str, error: BaseException) -> None:
+    """A pooler takes no timeouts when a connection is opened."""
+    message = " ".join(str(error).split())
+    logger.warning("%s connects without server-side timeouts: %s", printable(who), printable(message))
+
+
 def notify_failed(queue_name: str, error: BaseException) -> None:
     """Workers were not woken; they find the job when they poll."""
     logger.warning("could not notify the workers of queue %s: %r", printable(queue_name), error)
