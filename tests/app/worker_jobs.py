@@ -122,6 +122,11 @@ def _leave_manual_transaction() -> None:
     Ledger.objects.create(entry="never committed")
 
 
+def _type_begin() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+
+
 def _close() -> None:
     connection.close()
 
@@ -150,6 +155,7 @@ MISTREATMENTS: dict[str, Callable[[], None]] = {
         _leave_savepoints,
         _leave_broken_transaction,
         _leave_manual_transaction,
+        _type_begin,
         _close,
         _close_inside_atomic,
         _lose_backend,
