@@ -12,10 +12,10 @@ WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format types docs bench build clean
+.PHONY: help setup demo serve test lint format types docs bench bench-peers bench-check build clean
 
 help: ## List these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create the virtual environment (PYTHON=python3.13 VENV=.venv-6.1 DJANGO=6.1 choose another)
 
@@ -45,11 +45,17 @@ docs: setup ## Build the documentation into docs/_build
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)
 
+bench-peers: setup ## Measure other job queues beside ours, each in an environment of its own below .peers/
+	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-check: setup ## Compare ratios with benchmarks/baseline.json (ARGS=--write makes a new one)
+	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks.check $(ARGS)
+
 build: setup ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build
 
 clean: ## Remove everything that these commands made
-	rm -rf $(VENV) .postgres build dist docs/_build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .peers .postgres build dist docs/_build .mypy_cache .pytest_cache .ruff_cache
 	rm -rf example_project/outbox example_project/worker.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -69,8 +69,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1_000_000, help="rows in the table (default: %(default)s)")
     parser.add_argument("--repeat", type=int, default=7, help="times that each page is opened (default: %(default)s)")
     options = parser.parse_args()
-    with fresh_database() as url:
-        configure(url)
+    with fresh_database() as environment:
+        configure(environment["DATABASE_URL"])
         print(f"Django {django.__version__}, {about_server()}\n")
         print(f"| page, at {options.jobs:,} jobs | median | slowest |\n|---|---|---|")
         try:

@@ -1,41 +1,76 @@
-"""A fresh database for each measurement, on the server of DATABASE_URL."""
+"""A fresh database for each measurement, on the server of DATABASE_URL, and what the server knows of it."""
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import environ
 import psycopg
 from psycopg import sql
 
+SERVER = "BENCHMARKS_SERVER"
+"""Environment variable: within a measurement, the DATABASE_URL from outside of it."""
+
 
 @contextmanager
-def fresh_database() -> Iterator[str]:
-    """Create a database, hand out its DATABASE_URL, and drop it."""
+def fresh_database() -> Iterator[dict[str, str]]:
+    """Create a database, hand out the environment of a process that uses it, and drop it."""
     name = f"skipqueue_bench_{uuid.uuid4().hex[:12]}"
-    with _server() as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    with server() as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     try:
-        yield _url_of(name)
+        yield {**os.environ, "DATABASE_URL": _url_of(name), SERVER: os.environ["DATABASE_URL"]}
     finally:
-        with _server() as server:
-            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        with server() as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def about_server() -> str:
     """The server's version, and the settings that decide what a commit costs."""
-    with _server() as server:
+    with server() as connection:
         names = ("server_version", "fsync", "synchronous_commit", "shared_buffers")
-        shown = [server.execute(sql.SQL("SHOW {}").format(sql.Identifier(name))).fetchone() for name in names]
+        shown = [connection.execute(sql.SQL("SHOW {}").format(sql.Identifier(name))).fetchone() for name in names]
     return ", ".join(f"{name} {value[0]}" for name, value in zip(names, shown, strict=True) if value)
 
 
-def _server() -> psycopg.Connection:
-    settings = environ.Env().db("DATABASE_URL")
+def server() -> psycopg.Connection[Any]:
+    """A connection to the server that is counted to no measured database."""
+    return connect(SERVER if SERVER in os.environ else "DATABASE_URL")
+
+
+def connect(variable: str = "DATABASE_URL") -> psycopg.Connection[Any]:
+    """A bare connection, in autocommit, to the database that this environment variable names."""
+    settings = environ.Env().db(variable)
     given = {"host": settings["HOST"], "port": settings["PORT"], "user": settings["USER"], "dbname": settings["NAME"]}
     given |= {"password": settings["PASSWORD"], **settings.get("OPTIONS", {})}
     return psycopg.connect(**{key: value for key, value in given.items() if value}, autocommit=True)
+
+
+def transactions(database: str) -> int:
+    """How many transactions the database has seen, as far as its sessions have told.
+
+    A session tells at its end, and when it has been idle for a while (at most ten seconds).
+    """
+    with server() as connection:
+        row = connection.execute(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s", [database]
+        ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def wait_until_unused(database: str, seconds: float = 30) -> None:
+    """Wait until the last session of the database has ended, and so has told its transactions."""
+    deadline = time.monotonic() + seconds
+    with server() as connection:
+        while connection.execute(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend'", [database]
+        ).fetchone():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"Somebody still uses {database}.")
+            time.sleep(0.02)
 
 
 def _url_of(name: str) -> str:

@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+from django.contrib.auth.models import User
+
 from django_skipqueue import job
 
 
@@ -26,6 +28,15 @@ def ten_ms(_number: int) -> None:
 async def aten_ms(_number: int) -> None:
     """The same in the event loop."""
     await asyncio.sleep(0.01)
+
+
+@job
+def five_ms(number: int) -> float:
+    """Reads a row by the ORM and waits for the rest of 5 ms; the milliseconds that it took."""
+    started = time.perf_counter()
+    User.objects.filter(pk=number).first()
+    time.sleep(max(0.0, 0.005 - (time.perf_counter() - started)))
+    return (time.perf_counter() - started) * 1000
 
 
 @job

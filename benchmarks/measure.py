@@ -1,13 +1,40 @@
-"""`python -m benchmarks.measure ROW JOBS`: one measurement, printed as JSON. Run by `python -m benchmarks`."""
+"""`python -m benchmarks.measure ROW SIZES`: one measurement, printed as JSON. Run by `measurement`, never by hand.
 
+Invariant: each measurement has a process and a database of its own.
+"""
+
+import dataclasses
 import json
+import subprocess
 import sys
 
-import django
+from .databases import fresh_database
+from .figures import Figures
+from .sizes import Sizes
 
-if __name__ == "__main__":
+
+def measurement(row: str, sizes: Sizes) -> Figures:
+    """Measure the row once."""
+    with fresh_database() as environment:
+        environment |= {"DJANGO_SETTINGS_MODULE": "benchmarks.settings"}
+        migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
+        subprocess.run(migrate, env=environment, check=True)
+        command = [sys.executable, "-m", "benchmarks.measure", row, json.dumps(dataclasses.asdict(sizes))]
+        done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    figures: Figures = json.loads(done.stdout)
+    return figures
+
+
+def main() -> None:
+    """The child's side."""
+    import django
+
     django.setup()
     from .rows import ROWS
 
-    row, jobs = sys.argv[1:]
-    print(json.dumps(ROWS[row](int(jobs))))
+    row, sizes = sys.argv[1:]
+    print(json.dumps(ROWS[row](Sizes(**json.loads(sizes)))))
+
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,8 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .redaction import words
+
 LONGEST = 100 * 365 * 86_400.0
 """Seconds in the longest time that a setting may name: a century."""
 
@@ -28,6 +30,8 @@ MOST = {"max_argument_bytes": LARGEST_JSON, "max_result_bytes": LARGEST_JSON}
 """The largest whole number for a key, where that is not `MOST_ATTEMPTS`."""
 
 Retention = timedelta | int | float | None
+
+NAMES = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,9 @@ class Settings:
 
     max_result_bytes: int = 1_048_576
     """How large what a task returns may be, as JSON."""
+
+    redact: tuple[str, ...] = ()
+    """Names of arguments, of any task, that the admin and the log mask beside those that they mask anyway."""
 
     retention: dict[str, Retention] = field(
         default_factory=lambda: {
@@ -150,6 +157,8 @@ def _is_retention(kept: object) -> bool:
 def _fits(value: object, kind: type, most: int) -> bool:
     if isinstance(value, bool):
         return kind is bool
+    if kind == NAMES:
+        return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
     if kind is float:
         return isinstance(value, int | float) and 0 < value <= LONGEST
     if kind is int:
@@ -158,7 +167,12 @@ def _fits(value: object, kind: type, most: int) -> bool:
 
 
 def _describe(kind: type, most: int) -> str:
-    described = {float: "a number of seconds above 0", int: f"a whole number above 0, within {most:,}", str: "a text"}
+    described = {
+        float: "a number of seconds above 0",
+        int: f"a whole number above 0, within {most:,}",
+        str: "a text",
+        NAMES: "a tuple of names",
+    }
     return described.get(kind, kind.__name__)
 
 

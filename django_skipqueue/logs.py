@@ -146,7 +146,7 @@ def _job_extra(job: ClaimedJob, worker: str) -> dict[str, Any]:
 
 
 def _worker_started(sender: str, worker_id: str, **_: Any) -> None:
-    logger.info("worker %s started (%s)", printable(sender), worker_id, extra={"worker": sender})
+    logger.info("worker %s started (%s)", printable(sender), printable(worker_id), extra={"worker": sender})
 
 
 def _worker_stopped(sender: str, jobs_done: int, **_: Any) -> None:
@@ -172,7 +172,7 @@ RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
 def starting(lines: list[str]) -> None:
     """What the supervisor says about itself before its first worker starts."""
     for line in lines:
-        logger.info("%s", line)
+        logger.info("%s", printable(line))
 
 
 def stopping(signal_name: str, timeout: float) -> None:
@@ -228,7 +228,7 @@ def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
         if restart_in
         else "; starting another"
     )
-    logger.error("worker %s died: %s%s", printable(worker), cause, then, extra={"worker": worker})
+    logger.error("worker %s died: %s%s", printable(worker), printable(cause), then, extra={"worker": worker})
 
 
 def supervisor_gone(worker: str, timeout: float) -> None:

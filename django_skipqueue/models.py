@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from .exceptions import LeaseLost
 from .managers import JobManager, WorkerManager
 from .outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
-from .payload import encode
+from .payload import encode, shorten
 
 
 class Status(models.TextChoices):
@@ -124,7 +124,7 @@ class Job(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.task} #{self.pk}"
+        return f"{shorten(self.task, 200)} #{self.pk}"
 
     # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, once the job is no longer its own.
 

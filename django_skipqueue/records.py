@@ -1,5 +1,6 @@
 """What travels between the rooms: plain values, made once, never changed."""
 
+import math
 from datetime import datetime
 from typing import NamedTuple
 
@@ -15,6 +16,20 @@ class Call(NamedTuple):
     args: str
     kwargs: str
     unique_key: str | None
+
+
+class Position(NamedTuple):
+    """Where a job stands in its queue. Positions compare as the claim index does."""
+
+    rank: int
+    """The negated priority."""
+    run_after: float
+    """In seconds since the epoch."""
+    id: int
+
+
+FRONT = Position(-101, -math.inf, 0)
+"""Before every job: priorities end at 100."""
 
 
 class ClaimedJob(NamedTuple):
@@ -35,6 +50,13 @@ class ClaimedJob(NamedTuple):
     locked_at: float
     metadata: str
     """A JSON object, not yet decoded."""
+    chosen_in: float = 0.0
+    """Seconds that its claim had taken when the jobs were chosen."""
+
+    @property
+    def position(self) -> Position:
+        """Where the job stood in its queue."""
+        return Position(-self.priority, self.run_after, self.id)
 
     @property
     def wait_ms(self) -> float:

@@ -5,12 +5,13 @@ Above each: who calls it, what it promises, which index it uses. Put values for 
 Rules, kept by all of them:
 
 - A status is written as a literal: a parameter could not use a partial index under a generic plan.
-- Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`:
-the choice
-  is made once, so that never more than the limit is taken, and the planner expects few ids, so that it always looks
-  them up by the primary key. Joined instead, a generic plan expects a tenth of the table and reads all of it.
+- Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`,
+  or by ctid: the choice is made once, so that never more than the limit is taken, and the planner expects few ids, so
+  that it always looks them up by the primary key. Joined instead, a generic plan expects a tenth of the table and reads
+  all of it.
 - Everything but `SETTLE`, `RELEASE` and `HEARTBEAT` (which own their rows by lease) skips rows that others have locked.
-- A batch of values travels as one JSON document; PostgreSQL expects a hundred rows of it, whatever its length.
+- A batch of values travels as one JSON document, or as arrays out of a scalar subquery: PostgreSQL expects a hundred
+  rows of the one and ten of the other, whatever their length, and looks each up.
 - The only clock is the database's.
 """
 
@@ -59,28 +60,39 @@ FROM skipqueue_job
 WHERE unique_key = ANY (%(unique_keys)s::text[]) AND status IN ('scheduled', 'queued', 'running')
 """
 
-# enqueue, retry, release, recover, promote: wakes the workers that listen. Duplicates within one transaction are
-# folded.
+# enqueue, retry, release, recover, promote: wakes the workers that listen.
 NOTIFY = """
-SELECT pg_notify('skipqueue', queue_name)
-FROM unnest(%(queue_names)s::text[]) AS queue_name
+SELECT pg_notify('skipqueue', %(queue_name)s)
+"""
+
+# The same after a commit, in a transaction of its own, which does not wait until the disk has it: a crash of the server
+# ends those who listen as well.
+NOTIFY_ALONE = """
+SELECT pg_notify('skipqueue', %(queue_name)s)
+FROM set_config('synchronous_commit', 'off', true)
 """
 
 # worker: wakes when a queue gets jobs. One channel for all queues; the payload is the queue's name.
 LISTEN = "LISTEN skipqueue"
 
 # claim → at most `limit` jobs, the queues in the listed order, within each by priority, then by the time they are due.
-# Each row returned has a lease that no earlier one had. Index: claim, once for each queue, from its front.
-# The outer LIMIT stops the inner scans, so that no row is locked that is not taken.
+# Each row returned has a lease that no earlier one had. Index: claim, once for each queue, from the position given: the
+# negated priority, the time due in seconds since the epoch, and the id after which to look; -101, -infinity, 0 is the
+# front. The outer LIMIT stops the inner scans, so that no row is locked that is not taken.
+# The rows are locked where they lie, so they are updated there, by ctid: one lookup less, 8 % of the statement's time.
 CLAIM = """
 WITH chosen AS MATERIALIZED (
-    SELECT job.id
+    SELECT job.ctid AS place
     FROM
-        unnest(%(queue_names)s::text[]) AS queue (name),
+        unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+            AS queue (name, rank, run_after, id),
         LATERAL (
-            SELECT id
+            SELECT ctid
             FROM skipqueue_job
-            WHERE status = 'queued' AND queue_name = queue.name
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
             FOR NO KEY UPDATE SKIP LOCKED
@@ -94,7 +106,7 @@ SET status = 'running',
     locked_by = %(worker_id)s,
     locked_at = statement_timestamp(),
     started_at = statement_timestamp()
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.*
 """
 
@@ -102,13 +114,17 @@ RETURNING job.*
 # `waited` is the time in seconds since the job was due.
 CLAIM_TO_RUN = """
 WITH chosen AS MATERIALIZED (
-    SELECT job.id
+    SELECT job.ctid AS place
     FROM
-        unnest(%(queue_names)s::text[]) AS queue (name),
+        unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+            AS queue (name, rank, run_after, id),
         LATERAL (
-            SELECT id
+            SELECT ctid
             FROM skipqueue_job
-            WHERE status = 'queued' AND queue_name = queue.name
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
             ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
             FOR NO KEY UPDATE SKIP LOCKED
@@ -122,11 +138,11 @@ SET status = 'running',
     locked_by = %(worker_id)s,
     locked_at = statement_timestamp(),
     started_at = statement_timestamp()
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING
     job.id, job.lease, job.task, job.queue_name, job.args::text, job.kwargs::text, job.attempts, job.max_attempts,
-    job.priority, extract(epoch FROM job.run_after)::float8, extract(epoch FROM job.locked_at)::float8,
-    job.metadata::text
+    job.priority, date_part('epoch', job.run_after), date_part('epoch', job.locked_at), job.metadata::text,
+    date_part('epoch', clock_timestamp() - statement_timestamp())
 """
 
 # worker without a list of queues → the names of the queues that have jobs waiting. Index: claim, one probe for each
@@ -150,14 +166,16 @@ SELECT name FROM queue WHERE name IS NOT NULL
 
 # settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is
 # not written. Writing one ends the lease: a second outcome for the same attempt matches nothing. Index: the primary
-# key, in the order of the document.
+# key, in the order of the arrays.
+# Arrays that are shorter than `ids` read as NULL: a batch in which all are simply completed, as nearly all are, names
+# only ids and leases. Read from a JSON document, the values would take an eighth of the statement's time.
 # No status in the WHERE: with one the planner may walk the recover index over every running and dead entry instead
 # (55 µs a job instead of 8 µs).
 SETTLE = """
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN outcome.status = 'scheduled' AND outcome.delay <= 0 THEN 'queued'
-        ELSE outcome.status
+        ELSE COALESCE(outcome.status, 'completed')
     END,
     lease = job.lease + 1,
     attempts = job.attempts - COALESCE(outcome.refund, 0),
@@ -166,7 +184,7 @@ SET status = CASE
         ELSE job.run_after
     END,
     locked_at = NULL,
-    finished_at = CASE WHEN outcome.status <> 'scheduled' THEN statement_timestamp() END,
+    finished_at = CASE WHEN outcome.status IS DISTINCT FROM 'scheduled' THEN statement_timestamp() END,
     result = outcome.result,
     last_error = COALESCE(outcome.last_error, job.last_error),
     errors = CASE
@@ -175,10 +193,12 @@ SET status = CASE
             || (outcome.error || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by))
     END,
     metadata = CASE WHEN outcome.metadata IS NULL THEN job.metadata ELSE job.metadata || outcome.metadata END
-FROM json_to_recordset(%(outcomes)s::json) AS outcome (
-    id bigint, lease bigint, status text, delay float8, refund smallint, result jsonb, last_error text, error jsonb,
-    metadata jsonb
-)
+FROM
+    unnest(
+        (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(statuses)s::text[]),
+        (SELECT %(delays)s::float8[]), (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]),
+        (SELECT %(last_errors)s::text[]), (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(metadata)s::text[]::jsonb[])
+    ) AS outcome (id, lease, status, delay, refund, result, last_error, error, metadata)
 WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
 """

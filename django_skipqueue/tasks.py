@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 from asgiref.sync import sync_to_async
 
 from .backoff import Backoff
+from .conf import settings
 from .context import JobContext
 from .exceptions import InvalidArguments, InvalidOption, InvalidTask
 from .options import Options, UniqueKey, check_key, check_size
 from .outcomes import RetryPolicy
 from .payload import encode
 from .records import Call, ClaimedJob
+from .redaction import Redacted, words
+from .redaction import redact as redacted_call
 from .registry import Registry, tasks
 
 if TYPE_CHECKING:
@@ -44,6 +47,7 @@ class Task(Generic[P, R]):
         takes_context: bool,
         timeout: float | None = None,
         atomic: bool = False,
+        redact: tuple[str, ...] = (),
     ) -> None:
         self.function = function
         self.name = name
@@ -51,6 +55,7 @@ class Task(Generic[P, R]):
         self.policy = policy
         self.timeout = timeout
         self.atomic = atomic
+        self.redact = redact
         self.takes_context = takes_context
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = _signature(function, takes_context)
@@ -133,11 +138,25 @@ class Task(Generic[P, R]):
         """What is done about an exception of this job's."""
         return self.policy
 
+    def redacted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Redacted:
+        """The arguments of one of its jobs, with a mask in place of what nobody shall see."""
+        return redacted_call(args, kwargs, names=self.names_of(args), also=(*settings.redact, *self.redact))
+
+    def names_of(self, args: Sequence[Any]) -> list[str]:
+        """What the function calls these positional arguments: `rest[1]` within `*rest`; it may know fewer."""
+        names: list[str] = []
+        for parameter in self.signature.parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                names += [f"{parameter.name}[{position}]" for position in range(len(args) - len(names))]
+            elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                names.append(parameter.name)
+        return names[: len(args)]
+
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], position: int | None = None) -> "Call":
         """Check one call against the signature and as JSON."""
         where = "" if position is None else f"call {position}: "
         try:
-            bound = self.signature.bind(*args, **kwargs)
+            self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidArguments(f"{where}{self.name}{self.signature}: {error}.") from None
         unique_key = self.options.unique_key
@@ -146,8 +165,7 @@ class Task(Generic[P, R]):
             if not isinstance(unique_key, str):
                 raise InvalidOption(f"{where}unique_key's function must make a text, not {unique_key!r}.")
             check_key("unique_key", unique_key)
-        names = _positional_names(bound, len(args))
-        encoded = [encode(f"{where}{name}", value) for name, value in zip(names, args, strict=True)]
+        encoded = [encode(f"{where}{name}", value) for name, value in zip(self.names_of(args), args, strict=True)]
         pairs = [
             f"{encode(f'the name {key!r}', key)}:{encode(f'{where}{key}', value)}" for key, value in kwargs.items()
         ]
@@ -194,6 +212,7 @@ def job(
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
     atomic: bool = False,
+    redact: Sequence[str] = (),
     takes_context: Literal[False] = False,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 @overload
@@ -209,6 +228,7 @@ def job(
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
     atomic: bool = False,
+    redact: Sequence[str] = (),
     takes_context: Literal[True],
 ) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
 def job(
@@ -225,6 +245,7 @@ def job(
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
     atomic: bool = False,
+    redact: Sequence[str] = (),
     takes_context: bool = False,
 ) -> Any:
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
@@ -237,6 +258,8 @@ def job(
     discard_on: these discard the job at once.
     timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
     atomic: the function and its outcome share one transaction on the queue's database; `def` only.
+    redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
+    their like.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
@@ -262,6 +285,7 @@ def job(
             takes_context=takes_context,
             timeout=Options(timeout=timeout).timeout,
             atomic=atomic,
+            redact=_names_to_redact(redact),
         )
         tasks.register(task)
         return task
@@ -294,17 +318,6 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
     return signature.replace(parameters=[other for other in others if other is not None])
 
 
-def _positional_names(bound: inspect.BoundArguments, count: int) -> list[str]:
-    """The names that errors give to the first `count` arguments: of the parameter, or `rest[2]` within `*rest`."""
-    names: list[str] = []
-    for parameter in bound.signature.parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            names += [f"{parameter.name}[{position}]" for position in range(count - len(names))]
-        elif len(names) < count:
-            names.append(parameter.name)
-    return names
-
-
 def _split(call: Mapping[str, Any] | Sequence[Any], position: int) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """One item of `defer_many` as positional and keyword arguments."""
     if isinstance(call, Mapping):
@@ -323,4 +336,12 @@ def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | 
     listed = classes if isinstance(classes, tuple | list) else (classes,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
         raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
+    return tuple(listed)
+
+
+def _names_to_redact(names: Any) -> tuple[str, ...]:
+    """`redact` as a tuple; one name alone is taken as well."""
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
+        raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")
     return tuple(listed)

@@ -57,6 +57,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     "nothing like it": ({"XYZ": 3}, "SKIPQUEUE has no key 'XYZ'. It knows DATABASE, HEARTBEAT_INTERVAL, LEASE"),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": ({"LEASE": "60"}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not '60'."),
+    "a text for names": ({"REDACT": "card"}, "SKIPQUEUE['REDACT'] must be a tuple of names, not 'card'."),
+    "no name": ({"REDACT": ["42"]}, "SKIPQUEUE['REDACT'] must be a tuple of names, not ['42']."),
     "none for a number": ({"LEASE": None}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not None."),
     "zero": ({"POLL_INTERVAL": 0}, "SKIPQUEUE['POLL_INTERVAL'] must be a number of seconds above 0, not 0."),
     "negative": ({"LEASE": -1.5}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not -1.5."),

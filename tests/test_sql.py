@@ -14,6 +14,9 @@ from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
 from django_skipqueue import sql
+from django_skipqueue.managers.batches import claim_values, settlements_as_values
+from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.records import Position
 
 from .app.sessions import LAST_MIGRATION, connect, schema
 
@@ -44,17 +47,16 @@ COMMON = {
     "metadata": "{}",
 }
 CALLS = json.dumps([{"args": [n], "kwargs": {}, "unique_key": f"new-{n}" if n % 2 else None} for n in range(300)])
-OUTCOMES = json.dumps(
-    [
-        {"id": id, "lease": 1, "status": "completed", "result": None}
-        if id % 2
-        else {"id": id, "lease": 1, "status": "scheduled", "delay": 2.0, "refund": 0, "error": {"a": 1}, "metadata": {}}
-        for id in range(99_001, 99_301)
-    ]
-)
 LEASES = json.dumps([{"id": id, "lease": 1} for id in range(99_001, 99_301)])
 WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
-CLAIM_VALUES = {"queue_names": ["mail", "default"], "limit": 300, "worker_id": WORKER}
+CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
+LATER = {"mail": Position(0, 1_700_000_000.25, 92_500)}
+SETTLED = [
+    Settlement(
+        id, 1, COMPLETED if id % 2 else Outcome("scheduled", delay=2.0, last_error="no", error={"message": "no"})
+    )
+    for id in range(97_001, 100_001)
+]
 KEPT = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30), "limit": 1000}
 
 CASES = [
@@ -67,13 +69,21 @@ CASES = [
     ),
     Case("ENQUEUE_MANY", COMMON | {"calls": CALLS}, {"unique"}),
     Case("HOLDERS", {"unique_keys": [f"key-{number}" for number in range(84_000, 84_300)]}, {"unique"}),
-    Case("NOTIFY", {"queue_names": ["mail", "default"]}, set()),
+    Case("NOTIFY", {"queue_name": "mail"}, set()),
+    Case("NOTIFY_ALONE", {"queue_name": "mail"}, set()),
     Case("LISTEN", {}, set()),
-    Case("CLAIM", CLAIM_VALUES, {"claim", "pkey"}),
-    Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim", "pkey"}, "a single one"),
-    Case("CLAIM_TO_RUN", CLAIM_VALUES, {"claim", "pkey"}),
+    Case("CLAIM", CLAIM_VALUES, {"claim"}),
+    Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim"}, "a single one"),
+    Case("CLAIM_TO_RUN", CLAIM_VALUES, {"claim"}),
+    Case(
+        "CLAIM_TO_RUN",
+        claim_values(["mail", "default"], after=LATER, limit=300, worker_id=WORKER),
+        {"claim"},
+        "after a position",
+    ),
     Case("QUEUES_WITH_JOBS", {}, {"claim"}),
-    Case("SETTLE", {"outcomes": OUTCOMES}, {"pkey"}),
+    Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
+    Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
     Case("RELEASE", {"leases": LEASES}, {"pkey"}),
     Case("RELEASE_STRAYS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
     Case("HEARTBEAT", {"id": 99_001, "lease": 1}, {"pkey"}),
@@ -281,10 +291,10 @@ def test_a_status_is_a_literal(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if "SKIP LOCKED" in STATEMENTS[name]])
-def test_rows_are_chosen_once_and_then_looked_up_by_their_ids(name: str) -> None:
+def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     """Another form may choose again for every row it compares, or have the planner read the whole table."""
     assert " AS MATERIALIZED (" in STATEMENTS[name]
-    assert re.search(r"WHERE job\.id = ANY \(ARRAY \(SELECT id FROM \w+\)\)", STATEMENTS[name])
+    assert re.search(r"WHERE job\.(id|ctid) = ANY \(ARRAY \(SELECT (id|place) FROM \w+\)\)", STATEMENTS[name])
     assert "LIMIT " in STATEMENTS[name] or "= ANY (%(ids)s::bigint[])" in STATEMENTS[name]
 
 

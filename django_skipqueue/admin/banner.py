@@ -5,7 +5,13 @@ from dataclasses import dataclass
 
 from django.db.models.functions import Now
 
+from ..logs import printable
 from ..models import Job, Worker
+from ..options import LONGEST_KEY
+from ..payload import shorten
+
+MOST = 20
+"""Queues that are named at once; once those are served, it is the next ones' turn."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,8 @@ class Banner:
             return cls(()) if waiting or _is_overdue() else None
         if not all(served):  # a worker without a list serves every queue
             return None
-        unserved = sorted(set(waiting).difference(*served))
-        return cls(tuple(unserved)) if unserved else None
+        unserved = sorted(set(waiting).difference(*served))[:MOST]
+        return cls(tuple(printable(shorten(name, LONGEST_KEY)) for name in unserved)) if unserved else None
 
     @property
     def command(self) -> str:

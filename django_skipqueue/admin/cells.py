@@ -11,9 +11,13 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
 from ..models import FINISHED, Job, Status
+from ..redaction import Redacted
+from . import cut_json
 from .durations import distance
+from .parameters import redacted
 
 CELL_LIMIT = 120
+"""Characters of anything that stands in a cell."""
 
 
 def badge(status: str) -> SafeString:
@@ -26,28 +30,34 @@ def task(job: Job) -> SafeString:
     module, _, function = job.task.rpartition(".")
     return format_html(
         '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">#{}{}</span>',
-        function or job.task,
+        shortened(function or job.task),
         job.pk,
-        f" · {module}" if module and function else "",
+        f" · {shortened(module)}" if module and function else "",
     )
-
-
-def arguments(args: str, kwargs: str) -> str:
-    """The arguments as in a call: `42, email="x"`; from JSON texts that may be cut off."""
-    positional, named = _decoded(args), _decoded(kwargs)
-    shown = [args] if positional is None else [_dumped(value) for value in positional]
-    shown += [kwargs] if named is None else [f"{name}={_dumped(value)}" for name, value in named.items()]
-    return shortened(", ".join(shown))
 
 
 def call_and_error(job: Any) -> SafeString:
     """The arguments, and below them the first line of the last error, unless the job has succeeded since."""
-    error = "" if job.status == Status.COMPLETED else job.last_error.strip().partition("\n")[0]
+    call = called(job.task, job.args_text, job.kwargs_text)
+    error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     return format_html(
         '<span class="skipqueue-call">{}</span>{}',
-        arguments(job.args_text, job.kwargs_text),
+        arguments(call),
         format_html('<span class="skipqueue-error">{}</span>', shortened(error)) if error else "",
     )
+
+
+def called(task: str, args: str, kwargs: str) -> Redacted:
+    """The arguments with their secrets masked, from JSON texts that may be cut off."""
+    positional, named = cut_json.decoded(args), cut_json.decoded(kwargs)
+    return redacted(task, positional if isinstance(positional, list) else [], named if isinstance(named, dict) else {})
+
+
+def arguments(call: Redacted) -> str:
+    """As in a call: `42, email="x"`."""
+    shown = [_dumped(value) for value in call.args]
+    shown += [f"{name}={_dumped(value)}" for name, value in call.kwargs.items()]
+    return shortened(", ".join(shown))
 
 
 def shortened(text: str) -> str:
@@ -73,13 +83,6 @@ def _event(job: Job) -> tuple[str, datetime]:
     if job.status == Status.RUNNING and job.started_at:
         return gettext("started"), job.started_at
     return gettext("due"), job.run_after
-
-
-def _decoded(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
 
 
 def _dumped(value: Any) -> str:

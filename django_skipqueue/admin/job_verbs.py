@@ -15,6 +15,8 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import ALIVE, FINISHED, Job, Status
+from ..payload import shorten
+from .parameters import redacted
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class RetryJob(Verb):
         """Retry."""
         if not job.retry():
             return self.refused(job)
-        message = gettext("Job %(id)s is back in the queue “%(queue)s”.") % {"id": job.pk, "queue": job.queue_name}
+        values = {"id": job.pk, "queue": shorten(job.queue_name, 200)}
+        message = gettext("Job %(id)s is back in the queue “%(queue)s”.") % values
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Retried.")),))
 
 
@@ -150,7 +153,7 @@ VERBS: tuple[Verb, ...] = (RetryJob(), DiscardJob(), CancelJob(), RunJobAgain())
 
 def _key_is_held(job: Job, holder: Job) -> str:
     return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
-        "key": job.unique_key,
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(job.unique_key or ""), 200),
         "id": holder.pk,
         "status": holder.get_status_display(),
     }

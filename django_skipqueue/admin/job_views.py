@@ -63,7 +63,7 @@ class JobViews(JobPermissions):
         """Ask whether to delete one job. The answer goes to the list's action: jobs are deleted in one way only."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        if not self.has_delete_permission(request):
+        if not self.may(request, "delete"):
             raise PermissionDenied
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():

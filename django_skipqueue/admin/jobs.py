@@ -22,7 +22,7 @@ from .filters import QueueFilter, StatusFilter, TaskFilter, TimeFilter
 from .job_list import JobChangeList
 from .job_views import JobViews
 from .search import Search
-from .selection import Selection
+from .selection import Selection, is_id
 
 CONFIRMED = "confirmed"
 
@@ -86,7 +86,7 @@ class JobAdmin(JobViews):
     @admin.display(description=_("queue"))
     def queue(self, job: Job) -> str:
         """The queue."""
-        return job.queue_name
+        return cells.shortened(job.queue_name)
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:
@@ -99,6 +99,14 @@ class JobAdmin(JobViews):
         return cells.when(job, job.now)
 
     # Actions on the list
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Job], *location: Any) -> HttpResponse | None:
+        """Run the chosen action, without what was sent as an id and is none: Django fails at that."""
+        posted: Any = request.POST.copy()
+        chosen = [each for each in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(each)]
+        posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen)
+        request.POST = posted
+        return super().response_action(request, queryset, *location)
 
     @admin.action(permissions=["retry"], description=_("Retry selected %(verbose_name_plural)s"))
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:

@@ -4,10 +4,15 @@ Known are the names in the code (registered tasks, and the queues they go to), t
 jobs to claim (one index probe each), and those of the newest and the last failed jobs.
 """
 
+from django.db.models.functions import Left
+
 from .. import tasks as registered
 from ..models import Job, Worker
 
 SAMPLE = 1_000
+
+LONGEST = 200
+"""Characters of a name to choose from. A longer one is nobody's choice, and a thousand of them would be the page."""
 
 
 def queue_names() -> list[str]:
@@ -16,7 +21,7 @@ def queue_names() -> list[str]:
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
     names.update(_sample("queue_name"))
-    return sorted(names)
+    return sorted(name for name in names if len(name) <= LONGEST)
 
 
 def task_names() -> list[str]:
@@ -25,6 +30,7 @@ def task_names() -> list[str]:
 
 
 def _sample(column: str) -> set[str]:
-    newest = Job.objects.order_by("-id").values_list(column, flat=True)[:SAMPLE]
-    failed = Job.objects.failed().order_by("-finished_at").values_list(column, flat=True)[:SAMPLE]
-    return set(newest.union(failed, all=True))
+    name = Left(column, LONGEST + 1)
+    newest = Job.objects.order_by("-id").values_list(name, flat=True)[:SAMPLE]
+    failed = Job.objects.failed().order_by("-finished_at").values_list(name, flat=True)[:SAMPLE]
+    return {name for name in newest.union(failed, all=True) if len(name) <= LONGEST}

@@ -1,10 +1,13 @@
-"""The names of positional arguments, as far as this process knows the task they were passed to."""
+"""The arguments of a job as they may be shown: with their names, as far as this process knows the task, and masks."""
 
+from collections.abc import Iterator
 from inspect import Parameter
 from typing import Any
 
 from .. import tasks as registered
+from ..conf import settings
 from ..exceptions import UnknownTask
+from ..redaction import Redacted, redact
 from ..tasks import Task
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -16,10 +19,28 @@ def names_of(task: Task[Any, Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
 
 
-def named(task_name: str, args: list[Any]) -> list[tuple[str, Any]]:
+def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
     """Each positional argument with its name, or with its place where nobody knows the name."""
+    task = _known(task_name)
+    known = task.names_of(args) if task else []
+    for place, value in enumerate(args):
+        yield known[place] if place < len(known) else f"[{place}]", value
+
+
+def redacted(task_name: str, args: list[Any], kwargs: dict[str, Any]) -> Redacted:
+    """The arguments with their secrets masked; of a task that nobody knows, those that have a name in the row."""
+    task = _known(task_name)
+    return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)
+
+
+def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -> bool:
+    """Whether nothing of this argument is masked: to find it by its value would be to guess it."""
+    also = (*settings.redact, *(task.redact if task else ()))
+    return redact(kwargs={name: value}, also=also).kwargs == {name: value}
+
+
+def _known(task_name: str) -> Task[Any, Any] | None:
     try:
-        known = names_of(registered.tasks.get(task_name))
+        return registered.tasks.get(task_name)
     except UnknownTask:
-        known = []
-    return [(known[place] if place < len(known) else f"[{place}]", value) for place, value in enumerate(args)]
+        return None

@@ -15,7 +15,7 @@ from django.utils.text import smart_split, unescape_string_literal
 from .. import tasks as registered
 from ..exceptions import InvalidArguments
 from ..payload import clean, encode
-from .parameters import names_of
+from .parameters import may_be_searched, names_of
 
 ID = re.compile(r"#?([0-9]{1,18})", re.ASCII)
 ARGUMENT = re.compile(r"(?P<name>[^\W\d]\w*)=(?P<value>.+)", re.DOTALL)
@@ -55,14 +55,21 @@ def _condition(word: str) -> Q:
 
 
 def _has_argument(name: str, text: str) -> Q:
-    """That the argument `name` was passed with this value: by name, or in the place that a known task has it."""
-    condition = Q()
+    """That the argument `name` was passed with this value: by name, or in the place that a known task has it.
+
+    What is masked is found by nobody.
+    """
+    condition = Q(pk__in=[])
     for value in _values(text):
-        condition |= Q(kwargs__contains={name: value})
+        if not may_be_searched(name, value):
+            continue
+        masking = [task.name for task in registered.tasks if not may_be_searched(name, value, task)]
+        found = Q(kwargs__contains={name: value})
         for task in registered.tasks:
             places = names_of(task)
             if name in places:
-                condition |= Q(task=task.name, **{f"args__{places.index(name)}": value})
+                found |= Q(task=task.name, **{f"args__{places.index(name)}": value})
+        condition |= found & ~Q(task__in=masking)
     return condition
 
 

@@ -13,6 +13,11 @@ from .counts import CAP, Count
 LARGEST_ID = 2**63 - 1
 
 
+def is_id(text: str) -> bool:
+    """Whether a job could have this id."""
+    return text.isdecimal() and len(text) <= len(str(LARGEST_ID)) and int(text) <= LARGEST_ID
+
+
 @dataclass(frozen=True)
 class Selection:
     """Read in batches by id, so that no transaction and no list in memory grows with the number of jobs."""
@@ -24,8 +29,8 @@ class Selection:
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
         """The jobs with these ids, as a browser sent them."""
-        ids = {int(each) for each in chosen if each.isdecimal() and int(each) <= LARGEST_ID}
-        return cls(Job.objects.filter(pk__in=ids).order_by("pk"), tuple(sorted(ids)))
+        ids = tuple(sorted({int(each) for each in chosen if is_id(each)}))
+        return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     @classmethod
     def all_matching(cls, jobs: QuerySet[Job]) -> "Selection":

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..models import Job, Worker
+from .cells import shortened
 from .durations import distance
 
 if TYPE_CHECKING:
@@ -80,15 +81,15 @@ class WorkerAdmin(WorkerModelAdmin):
         """Its name; host and process id below it."""
         return format_html(
             '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{} · pid {}</span>',
-            worker.name,
-            worker.hostname,
+            shortened(worker.name),
+            shortened(worker.hostname),
             worker.pid,
         )
 
     @admin.display(description=_("queues"))
     def queue_names(self, worker: Worker) -> str:
         """The queues it serves, in the order in which it does."""
-        return ", ".join(worker.queues) or gettext("all")
+        return shortened(", ".join(worker.queues)) or gettext("all")
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:
@@ -115,4 +116,4 @@ class WorkerAdmin(WorkerModelAdmin):
 
     def _link(self, *, id: int, task: str) -> tuple[str, str, int]:
         address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)
-        return address, task.rpartition(".")[2] or task, id
+        return address, shortened(task.rpartition(".")[2] or task), id

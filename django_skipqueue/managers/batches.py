@@ -1,15 +1,15 @@
-"""How many rows travel in one statement: as one JSON document there, and what to do when PostgreSQL refuses it."""
+"""How many rows travel in one statement: as arrays or one JSON document, and what to do when PostgreSQL refuses it."""
 
 import json
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import psycopg
 from django.db import DatabaseError
 
-from ..outcomes import Outcome, Settlement, error_entry, summary
-from ..records import Call
+from ..outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
+from ..records import FRONT, Call, ClaimedJob, Position
 
 Rows = list[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
@@ -23,9 +23,36 @@ def calls_as_json(calls: Sequence[Call]) -> str:
     return f"[{','.join(documents)}]"
 
 
-def outcomes_as_json(settlements: Sequence[Settlement]) -> str:
-    """The document that SETTLE reads."""
-    return f"[{','.join(outcome.as_json(job_id, lease) for job_id, lease, outcome in settlements)}]"
+def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    """What SETTLE reads: an array for each column; only ids and leases where all are simply completed."""
+    outcomes = [settlement.outcome for settlement in settlements]
+    described = [] if all(outcome is COMPLETED for outcome in outcomes) else outcomes
+    return {
+        "ids": [settlement.job_id for settlement in settlements],
+        "leases": [settlement.lease for settlement in settlements],
+        "statuses": [outcome.status for outcome in described],
+        "delays": [float(outcome.delay) for outcome in described],
+        "refunds": [outcome.refund for outcome in described],
+        "results": [outcome.result for outcome in described],
+        "last_errors": [outcome.last_error for outcome in described],
+        "errors": [outcome.error and json.dumps(outcome.error) for outcome in described],
+        "metadata": [json.dumps(outcome.metadata) if outcome.metadata else None for outcome in described],
+    }
+
+
+def claim_values(
+    queue_names: Sequence[str], *, after: Mapping[str, Position], limit: int, worker_id: str
+) -> dict[str, Any]:
+    """What CLAIM reads: each queue with the position in it after which to look, its front where `after` has none."""
+    starts = [after.get(name, FRONT) for name in queue_names]
+    return {
+        "queue_names": list(queue_names),
+        "ranks": [start.rank for start in starts],
+        "run_afters": [start.run_after for start in starts],
+        "ids": [start.id for start in starts],
+        "limit": limit,
+        "worker_id": worker_id,
+    }
 
 
 def leases_as_json(leases: Iterable[tuple[int, int]]) -> str:
@@ -36,6 +63,16 @@ def leases_as_json(leases: Iterable[tuple[int, int]]) -> str:
 def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
     """By id, so that two batches over the same jobs wait for each other and never deadlock."""
     return sorted(settlements, key=itemgetter(0))
+
+
+def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> list[ClaimedJob]:
+    """The queues in the listed order, within each by priority and time. Sorts are stable: the last one weighs most."""
+    ordered = sorted(jobs, key=attrgetter("run_after", "id"))
+    ordered.sort(key=attrgetter("priority"), reverse=True)
+    if len(queue_names) > 1:
+        places = {name: place for place, name in enumerate(queue_names)}
+        ordered.sort(key=lambda job: places[job.queue_name])
+    return ordered
 
 
 def pipelined(
@@ -52,9 +89,10 @@ def pipelined(
 
 
 def is_refused(error: DatabaseError) -> bool:
-    """Whether PostgreSQL refused the values (SQLSTATE classes 22, data, and 54, limits), not the statement."""
-    state = getattr(error.__cause__, "sqlstate", None) or ""
-    return state[:2] in ("22", "54")
+    """Whether PostgreSQL refused the values (SQLSTATE classes 22, data, and 54, limits), or psycopg before it."""
+    cause = error.__cause__
+    state = getattr(cause, "sqlstate", None)
+    return state[:2] in ("22", "54") if state else isinstance(cause, psycopg.DataError)
 
 
 def unstorable(settlement: Settlement, error: DatabaseError) -> Settlement:

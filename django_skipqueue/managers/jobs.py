@@ -12,9 +12,19 @@ from .. import sql
 from ..conf import settings
 from ..outcomes import Outcome, Settlement
 from ..payload import shorten
-from ..records import Call, ClaimedJob, Lease, RecoveredJob
+from ..records import Call, ClaimedJob, Lease, Position, RecoveredJob
 from ..signals import announce, job_deferred
-from .batches import calls_as_json, in_lock_order, is_refused, leases_as_json, outcomes_as_json, pipelined, unstorable
+from .batches import (
+    calls_as_json,
+    claim_values,
+    in_claim_order,
+    in_lock_order,
+    is_refused,
+    leases_as_json,
+    pipelined,
+    settlements_as_values,
+    unstorable,
+)
 from .notifications import wake
 
 if TYPE_CHECKING:
@@ -128,7 +138,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
         Each job must be completed, failed or released; `Job.heartbeat` keeps it from being recovered until then.
         """
-        jobs = list(self.raw(sql.CLAIM, {"queue_names": list(queue_names), "limit": limit, "worker_id": worker_id}))
+        jobs = list(self.raw(sql.CLAIM, claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)))
         position = {name: index for index, name in enumerate(queue_names)}
         return sorted(jobs, key=lambda job: (position[job.queue_name], -job.priority, job.run_after, job.pk))
 
@@ -144,15 +154,21 @@ class JobQuerySet(models.QuerySet["Job"]):
 
         Unlike `settle`, an outcome that PostgreSQL refuses raises: it is to roll back with what it belongs to.
         """
-        return bool(self._rows(sql.SETTLE, {"outcomes": outcomes_as_json([Settlement(*lease, outcome)])}))
+        return bool(self._rows(sql.SETTLE, settlements_as_values([Settlement(*lease, outcome)])))
 
     def settle_and_claim(
-        self, settlements: Iterable[Settlement], *, queue_names: Sequence[str], limit: int, worker_id: str
+        self,
+        settlements: Iterable[Settlement],
+        *,
+        queue_names: Sequence[str],
+        limit: int,
+        worker_id: str,
+        after: Mapping[str, Position] | None = None,
     ) -> tuple[set[Lease], list[ClaimedJob]]:
-        """Settle and claim in one round trip and one transaction; the leases that held, and the jobs claimed.
+        """Settle and claim in one round trip and one transaction; the leases that held, and the jobs claimed, in order.
 
         For the worker, whose connection is in autocommit. Where an outcome is refused, settles as `settle` does, and
-        claims then.
+        claims then. `after`: for some queues, the position in them after which to look for jobs.
         """
         batch = in_lock_order(settlements)
         connection = self._connection()
@@ -161,8 +177,8 @@ class JobQuerySet(models.QuerySet["Job"]):
             with connection.wrap_database_errors:
                 settled, claimed = pipelined(
                     connection.connection,
-                    (sql.SETTLE, {"outcomes": outcomes_as_json(batch)}) if batch else None,
-                    (sql.CLAIM_TO_RUN, {"queue_names": list(queue_names), "limit": limit, "worker_id": worker_id})
+                    (sql.SETTLE, settlements_as_values(batch)) if batch else None,
+                    (sql.CLAIM_TO_RUN, claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id))
                     if limit > 0 and queue_names
                     else None,
                 )
@@ -170,11 +186,9 @@ class JobQuerySet(models.QuerySet["Job"]):
             if not is_refused(error) or not batch:
                 raise
             written = self._settle(batch)
-            return written, self.settle_and_claim([], queue_names=queue_names, limit=limit, worker_id=worker_id)[1]
-        position = {name: index for index, name in enumerate(queue_names)}
-        jobs = [ClaimedJob._make(row) for row in claimed]
-        jobs.sort(key=lambda job: (position[job.queue_name], -job.priority, job.run_after, job.id))
-        return {(id, lease) for id, lease in settled}, jobs
+            claim = self.settle_and_claim([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
+            return written, claim[1]
+        return set(settled), in_claim_order(map(ClaimedJob._make, claimed), queue_names)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
@@ -293,7 +307,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         inside = transaction.atomic(using=self.db) if self._connection().in_atomic_block else nullcontext()
         try:
             with inside:
-                return {(id, lease) for id, lease in self._rows(sql.SETTLE, {"outcomes": outcomes_as_json(batch)})}
+                return set(self._rows(sql.SETTLE, settlements_as_values(batch)))
         except DatabaseError as error:
             if not is_refused(error):
                 raise

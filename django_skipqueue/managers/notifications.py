@@ -18,9 +18,11 @@ class Notification:
 
     def __call__(self) -> None:
         """Send it now. Nothing depends on it, so that an error is only logged: the job is committed already."""
+        connection = connections[self.database]
+        alone = connection.get_autocommit() and not connection.in_atomic_block
         try:
-            with connections[self.database].cursor() as cursor:
-                cursor.execute(sql.NOTIFY, {"queue_names": [self.queue_name]})
+            with connection.cursor() as cursor:
+                cursor.execute(sql.NOTIFY_ALONE if alone else sql.NOTIFY, {"queue_name": self.queue_name})
         except Exception as error:
             logs.notify_failed(self.queue_name, error)
 

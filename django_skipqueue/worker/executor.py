@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -144,16 +145,26 @@ class Executor:
 
     def _judge(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
-            return task.policy_for(job).judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+            outcome = task.policy_for(job).judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
         except Exception as broken:  # a backoff of the project's that raises
             entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
-            return Outcome("failed", last_error=summary(broken), error=entry)
+            outcome = Outcome("failed", last_error=summary(broken), error=entry)
+        return _without_secrets(task, job, outcome)
 
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
     """Seconds, or `None`: what the job says, else what its task says."""
     own = decode(job.metadata).get("timeout")
     return task.timeout if own is None else float(own)
+
+
+def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:
+    """The outcome with the job's secret arguments masked in what its error says: that goes into the log and the row."""
+    if outcome.error is None:
+        return outcome
+    masked = task.redacted(decode(job.args), decode(job.kwargs)).text
+    texts = {name: masked(outcome.error[name]) for name in ("message", "traceback")}
+    return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
 
 
 class UnstorableResult(InvalidArguments):

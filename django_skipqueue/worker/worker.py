@@ -30,6 +30,7 @@ from ..signals import (
 from .announcer import Announcer
 from .control import ControlConnection
 from .executor import Executor
+from .frontier import SHARE, Frontier
 from .limits import Limits
 from .lookahead import LookAhead
 from .memory import resident_mb
@@ -80,6 +81,7 @@ class Worker:
         self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup, started=started)
         self._announcer = Announcer()
         self._look_ahead = LookAhead()
+        self._frontier = Frontier()
         self._held: dict[Lease, ClaimedJob] = {}
         self._unsettled: list[Attempt] = []
         self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
@@ -150,10 +152,14 @@ class Worker:
             self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
     def _room(self, now: float) -> int:
-        """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves."""
+        """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves.
+
+        What has finished takes no room: it is settled in the round trip that claims.
+        """
         if self._stopping or self._announcer.backlog > EVENT_BACKLOG:
             return 0
-        room = self.options.concurrency + self._look_ahead.size(now) - len(self._held)
+        unfinished = len(self._held) - len(self._unsettled) - len(self._pool.finished)
+        room = self.options.concurrency + self._look_ahead.size(now) - unfinished
         if self.options.max_jobs is not None:
             room = min(room, self.options.max_jobs - self.jobs_done - len(self._held))
         return max(room, 0)
@@ -168,17 +174,18 @@ class Worker:
             self._release_strays(now)
             if room:
                 self._choose_queues(now)
+            from_front = self._frontier.is_due(now)
             settled, claimed = self._jobs.settle_and_claim(
                 [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
                 queue_names=self._queue_names,
                 limit=room,
                 worker_id=self.id,
+                after=self._frontier.start(now),
             )
             self._written(settled)
             self._take(claimed)
             if room:
-                self._next_look = now if len(claimed) == room else now + self.options.poll_interval
-                self._stop_if_drained(claimed)
+                self._note_claim(claimed, room, from_front=from_front, took=time.monotonic() - now)
             self._hear()
         if self._lost and not self._control.retry_in:
             self._tell_lost()
@@ -187,13 +194,27 @@ class Worker:
         if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
             self._stop()
 
+    def _note_claim(self, claimed: list[ClaimedJob], room: int, *, from_front: bool, took: float) -> None:
+        """Decide when to claim next, and from where."""
+        now = time.monotonic()
+        self._frontier.claimed(claimed, from_front=from_front, took=took, now=now)
+        if len(claimed) == room:
+            self._next_look = now
+            return
+        self._next_look = now + self.options.poll_interval
+        if from_front:
+            self._stop_if_drained(claimed)
+        else:
+            self._next_look = min(self._next_look, self._frontier.due_at)
+
     def _choose_queues(self, now: float) -> None:
         """Without a list from the command line: serve every queue that has jobs, each in its turn first."""
         if self.options.queue_names:
             return
         if self._next_search <= now:
             self._queue_names = self._jobs.queues_with_jobs()
-            self._next_search = now + self.options.poll_interval
+            took = time.monotonic() - now
+            self._next_search = now + max(self.options.poll_interval, took / SHARE)
         self._queue_names = self._queue_names[1:] + self._queue_names[:1]
 
     def _written(self, settled: set[Lease]) -> None:

@@ -202,14 +202,15 @@ class TestArguments:
             ("[]", "{}", ""),
             ('[1, "a", null]', "{}", '1, "a", null'),
             ("[1]", '{"b": {"c": "é"}}', '1, b={"c": "é"}'),
-            ("[]", '{"b": "xx', '{"b": "xx'),
+            ("[]", '{"b": "xx', 'b="xx…"'),
+            ("[1, 2", "{", '1, "…"'),
         ],
     )
     def test_they_read_like_a_call(self, args: str, kwargs: str, text: str) -> None:
-        assert cells.arguments(args, kwargs) == text
+        assert cells.arguments(cells.called("t", args, kwargs)) == text
 
     def test_long_ones_are_cut(self) -> None:
-        text = cells.arguments(f'["{"x" * 500}"]', "{}")
+        text = cells.arguments(cells.called("t", f'["{"x" * 500}"]', "{}"))
         assert len(text) == cells.CELL_LIMIT
         assert text.endswith("…")
 

@@ -158,3 +158,9 @@ if HAS_OPTIONS:
 def visit(entry: str) -> str:
     """A task for another backend, which `.using()` may send to ours."""
     return entry
+
+
+@task
+def log_in(user: str, password: str) -> None:
+    """Tells its secret in its error."""
+    raise ValueError(f"{user} has no password {password}")

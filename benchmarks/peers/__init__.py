@@ -1,0 +1,7 @@
+"""Other job queues on the same work as ours, by their published interfaces: `make bench-peers`.
+
+One module for each, all alike. Its head (an inline script block, PEP 723) says what is installed into an environment of
+its own; `peer.Peer` says which functions it has. To add one, write such a module and name it here.
+"""
+
+PEERS = ("skipqueue", "procrastinate", "django_tasks_db", "pgqueuer", "celery", "graphile_worker")

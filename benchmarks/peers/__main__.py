@@ -1,0 +1,123 @@
+"""`python -m benchmarks.peers [PEER …]`: other job queues beside ours, in one table.
+
+A peer that cannot be installed, or does not work here, is shown as such; the others are measured.
+"""
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ..databases import fresh_database
+from ..figures import Figures, markdown_head, markdown_row, median_of, show
+from ..machine import machine
+from . import PEERS
+from .environments import ROOT, Environment, NotInstalled
+
+COLUMNS = (
+    "",
+    "keeps of a finished job",
+    "drain, default: jobs/s",
+    "drain, best: jobs/s",
+    "enqueue one: /s",
+    "enqueue bulk: /s",
+    "start after p50 / p99: ms",
+    "us ÷ it: default, best, one, bulk",
+)
+COMPARED = ("drain default", "drain best", "enqueue one", "enqueue bulk")
+FEWEST = 1_000
+
+
+class NotMeasured(Exception):
+    """Why a peer has no figures."""
+
+
+def main() -> None:
+    """Measure the peers that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}; default: all")
+    parser.add_argument("--jobs", type=int, default=50_000, help="jobs in each drain (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=float, default=20, help="of a drain; a slow peer gets fewer jobs (default: %(default)s)"
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="measurements of each (default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="write the figures into this file as well")
+    options = parser.parse_args()
+    unknown = [peer for peer in options.peers if peer not in PEERS]
+    if unknown:
+        parser.error(f"there is no peer {', '.join(unknown)}")
+    head = machine()
+    print(f"{head}\n\n{markdown_head(COLUMNS)}", flush=True)
+    table: dict[str, Any] = {}
+    ours = None
+    for peer in options.peers or PEERS:
+        try:
+            table[peer] = measured(peer, options.jobs, options.seconds, options.repeat)
+        except (NotInstalled, NotMeasured) as reason:
+            table[peer] = {"title": peer, "reason": str(reason)}
+        if peer == "skipqueue":
+            ours = table[peer].get("figures")
+        print(row(table[peer], ours), flush=True)
+    if options.json:
+        written = {"machine": head, "jobs": options.jobs, "repeat": options.repeat, "peers": table}
+        options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+
+
+def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any]:
+    """All figures of one peer, medians of `repeat`."""
+    environment = Environment.of(peer)
+    environment.install()
+    figures: Figures = {}
+    for kind in ("default", "best"):
+        fewer = enough(measurement(environment, f"drain_{kind}", min(FEWEST, jobs))["figures"]["jobs/s"], jobs, seconds)
+        answers = [measurement(environment, f"drain_{kind}", fewer) for _ in range(repeat)]
+        figures[f"drain {kind}"] = median_of([answer["figures"] for answer in answers])["jobs/s"]
+    enqueued = median_of([measurement(environment, "enqueue", jobs)["figures"] for _ in range(repeat)])
+    figures |= {"enqueue one": enqueued["one/s"], "enqueue bulk": enqueued["bulk/s"]}
+    figures |= median_of([measurement(environment, "latency", jobs)["figures"] for _ in range(repeat)])
+    title = f"{answers[0]['title']} {'' if peer == 'skipqueue' else environment.version()}".strip()
+    return {"title": title, "history": answers[0]["history"], "figures": figures}
+
+
+def enough(rate: float, jobs: int, seconds: float) -> int:
+    """How many jobs a drain takes at this rate that shall last as long as this at most."""
+    return max(min(FEWEST, jobs), min(jobs, int(rate * seconds)))
+
+
+def measurement(environment: Environment, what: str, jobs: int) -> dict[str, Any]:
+    """One measurement in a process and a database of its own."""
+    with fresh_database() as ours:
+        done = subprocess.run(
+            [environment.python, "-m", "benchmarks.peers.measure", environment.peer, what, str(jobs)],
+            env=environment.variables(ours["DATABASE_URL"]),
+            cwd=ROOT,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+    if done.returncode:
+        raise NotMeasured(f"{what}: {(done.stderr.strip() or 'it failed').splitlines()[-1]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def row(peer: dict[str, Any], ours: Figures | None) -> str:
+    """Its line in the table."""
+    if "reason" in peer:
+        return markdown_row([peer["title"], f"not measured: {peer['reason']}", *[""] * (len(COLUMNS) - 2)])
+    figures: Figures = peer["figures"]
+    ratios = "" if ours in (None, figures) else ", ".join(show(ours[name] / figures[name]) for name in COMPARED)
+    return markdown_row(
+        [
+            peer["title"],
+            peer["history"],
+            *(show(figures[name]) for name in COMPARED),
+            f"{show(figures['ms p50'])} / {show(figures['ms p99'])}",
+            ratios,
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()

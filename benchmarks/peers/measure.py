@@ -1,0 +1,135 @@
+"""`python -m benchmarks.peers.measure PEER WHAT JOBS`: one measurement, printed as JSON, in the peer's environment.
+
+Imports nothing but the standard library and the peer: what is not installed for it is not there.
+"""
+
+import importlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from ..figures import Figures, percentile
+from . import marks
+from .peer import Peer
+
+WARM_UP = 10
+PATIENCE = 30.0
+"""Seconds after which enough jobs have been waited for, where a worker looks for jobs but once a second."""
+
+
+def drain_default(peer: Peer, jobs: int) -> Figures:
+    """As the quick start has it."""
+    return _drain(peer, jobs, best=False)
+
+
+def drain_best(peer: Peer, jobs: int) -> Figures:
+    """With the best documented settings."""
+    return _drain(peer, jobs, best=True)
+
+
+def enqueue(peer: Peer, jobs: int) -> Figures:
+    """One at a time, each durable before the next; and all at once."""
+    for number in range(WARM_UP):
+        peer.enqueue("noop", number)
+    rounds = min(jobs, 1_000)
+    started = time.perf_counter()
+    for number in range(rounds):
+        peer.enqueue("noop", number)
+    one = time.perf_counter() - started
+    started = time.perf_counter()
+    peer.enqueue_many(range(jobs))
+    return {"one/s": rounds / one, "bulk/s": jobs / (time.perf_counter() - started)}
+
+
+def latency(peer: Peer, jobs: int) -> Figures:
+    """From the call to the first line of the task, on an idle worker."""
+    called = {}
+    end = time.monotonic() + PATIENCE
+    with _worker(peer, best=False) as worker:
+        for number in range(-WARM_UP, min(jobs, 200)):
+            called[number] = time.time()
+            peer.enqueue("mark", number)
+            _wait_until(worker, partial(marks.is_there, number))
+            if time.monotonic() > end:
+                break
+    found = marks.found()
+    waits = [(found[number] - called[number]) * 1000 for number in called if number >= 0]
+    return {"ms p50": statistics.median(waits), "ms p99": percentile(waits, 0.99)}
+
+
+MEASUREMENTS: dict[str, Callable[[Peer, int], Figures]] = {
+    measurement.__name__: measurement for measurement in (drain_default, drain_best, enqueue, latency)
+}
+
+
+def _drain(peer: Peer, jobs: int, *, best: bool) -> Figures:
+    """From a mark before the jobs to one after them, the start of the worker left out."""
+    peer.enqueue("mark", 0)
+    peer.enqueue_many(range(jobs))
+    peer.enqueue("mark", 1)
+    with _worker(peer, best=best) as worker:
+        _wait_until(worker, lambda: len(marks.found()) == 2)
+        _wait_until(worker, lambda: peer.unfinished() == 0)
+    found = marks.found()
+    return {"jobs/s": jobs / (found[1] - found[0])}
+
+
+@contextmanager
+def _worker(peer: Peer, *, best: bool) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker in a process group of its own, told to stop at the end of the block."""
+    quiet = subprocess.DEVNULL
+    command = peer.worker(best=best)
+    with (
+        _log().open("wb") as log,
+        subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=log, start_new_session=True) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait_until(worker: subprocess.Popen[bytes], condition: Callable[[], object], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if worker.poll() is not None:
+            raise RuntimeError(f"the worker ended by itself: {_log().read_text().strip()[-200:]}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the worker did not do within {seconds:g} s what was waited for")
+        time.sleep(0.02)
+
+
+def _log() -> Path:
+    """What the worker writes to its standard error."""
+    return Path(os.environ[marks.FILE]).with_suffix(".log")
+
+
+def main() -> None:
+    """Run by `python -m benchmarks.peers`."""
+    name, what, jobs = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[marks.FILE] = str(Path(folder) / "marks")
+        if "DJANGO_SETTINGS_MODULE" in os.environ:
+            importlib.import_module("django").setup()
+        peer = cast(Peer, importlib.import_module(f"benchmarks.peers.{name}"))
+        peer.prepare()
+        figures = MEASUREMENTS[what](peer, int(jobs))
+    print(json.dumps({"title": peer.TITLE, "history": peer.HISTORY, "figures": figures}))
+
+
+if __name__ == "__main__":
+    main()

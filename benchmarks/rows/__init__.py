@@ -1,0 +1,42 @@
+"""What is measured: each function in these modules is one row of the table.
+
+A row gets the sizes and returns its figures by name, in a process and a database of its own. Times come from the
+database's clock where the database knows them.
+"""
+
+from collections.abc import Callable
+
+from ..figures import Figures
+from ..sizes import Sizes
+from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
+from .enqueueing import defer, defer_in_transaction, defer_many, queries
+from .floor import floor
+from .processes import cold_start, idle, import_time, memory
+from .tables import future, history, other_queue, snapshot
+from .waiting import latency, lateness
+
+ROWS: dict[str, Callable[[Sizes], Figures]] = {
+    row.__name__.replace("_", "-"): row
+    for row in (
+        drain,
+        drain_two_processes,
+        drain_async,
+        floor,
+        ten_ms,
+        one_at_a_time,
+        defer,
+        defer_in_transaction,
+        defer_many,
+        queries,
+        latency,
+        lateness,
+        idle,
+        history,
+        future,
+        other_queue,
+        snapshot,
+        memory,
+        cold_start,
+        import_time,
+    )
+}

@@ -1,0 +1,57 @@
+"""How long a job waits for an idle worker. Worker and database are on one machine, so their clocks are one."""
+
+import statistics
+import time
+from datetime import timedelta
+
+from django.db import connection, transaction
+
+from django_skipqueue.models import Job
+
+from .. import jobs
+from ..figures import Figures, percentile
+from ..sizes import Sizes
+from ..workers import running_worker, wait_until
+
+
+def latency(sizes: Sizes) -> Figures:
+    """From the call of `.defer()` to the first line of the task, on an idle worker."""
+    called = {}
+    with running_worker():
+        _wait_until_it_works()
+        for _ in range(min(sizes.jobs, 300)):
+            now = time.time()
+            called[jobs.clock.defer().pk] = now
+            time.sleep(0.02)
+        wait_until(_is_empty)
+    results = Job.objects.filter(pk__in=called).values_list("pk", "result")
+    return _percentiles([started - called[pk] for pk, started in results if started])
+
+
+def lateness(sizes: Sizes) -> Figures:
+    """Scheduled jobs, due one after the other over a minute: from the moment each is due to the first line of it."""
+    with running_worker():
+        _wait_until_it_works()
+        with transaction.atomic(), connection.cursor() as cursor:
+            ids = jobs.clock.using(run_after=timedelta(days=1)).defer_many([()] * sizes.scheduled)
+            cursor.execute(
+                "UPDATE skipqueue_job SET run_after = clock_timestamp()"
+                " + make_interval(secs => 3 + (id - %s) * %s::float8) WHERE id = ANY (%s)",
+                [ids[0], sizes.span / sizes.scheduled, ids],
+            )
+        wait_until(_is_empty, seconds=sizes.span + 60)
+    started = Job.objects.filter(pk__in=ids).values_list("run_after", "result")
+    return _percentiles([result - due.timestamp() for due, result in started if result])
+
+
+def _wait_until_it_works() -> None:
+    wait_until(lambda: jobs.clock.defer() and Job.objects.completed().exists())
+    wait_until(_is_empty)
+
+
+def _is_empty() -> bool:
+    return not Job.objects.alive().exists()
+
+
+def _percentiles(seconds: list[float]) -> Figures:
+    return {"ms p50": statistics.median(seconds) * 1000, "ms p99": percentile(seconds, 0.99) * 1000}

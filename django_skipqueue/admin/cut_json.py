@@ -1,0 +1,43 @@
+"""JSON of which only the beginning was read: what is there of it, as a value.
+
+Invariant: a name that was read whole keeps its value, so that a mask finds what it has to hide, even if the text ends
+within it.
+"""
+
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:"\s]+')
+UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+CLOSERS = {"{": "}", "[": "]"}
+ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
+"""What may be missing before the brackets are closed: nothing, a value, a name's value, the end of a text or a name."""
+
+
+def decoded(text: str) -> Any:
+    """The value of a JSON text, with `…` where it was cut off; `None` for what is no JSON at all."""
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    tokens = TOKEN.findall(UNFINISHED_ESCAPE.sub(r"\1", text))
+    brackets: list[str] = []
+    for token in tokens:
+        if token in CLOSERS:
+            brackets.append(CLOSERS[token])
+        elif token in ("}", "]") and brackets:
+            brackets.pop()
+    beginning, closed = _without_what_is_in_doubt(tokens), "".join(reversed(brackets))
+    for ending in ENDINGS:
+        with suppress(ValueError, RecursionError):
+            return json.loads(f"{beginning}{ending}{closed}")
+    return None
+
+
+def _without_what_is_in_doubt(tokens: list[str]) -> str:
+    """Less a comma at the end, and less a number, of which there may have been more."""
+    if tokens and tokens[-1] == ",":
+        tokens = tokens[:-1]
+    elif tokens and tokens[-1][0] not in '"[]{}:':
+        tokens = [*tokens[:-1], '"…"']
+    return "".join(tokens)

@@ -1,0 +1,43 @@
+"""How far a worker has claimed in each queue, so that its next claim need not walk over what it took before.
+
+While anybody's old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of
+a queue walks over all of them: 0.3 s at a million. So a claim starts where the last one ended, unless it is time to
+look from the front. That is only a shortcut: what comes in before that place (a late commit, a higher priority, a job
+given back) is found by the next look from the front, which comes the sooner the less it costs: a look that takes 1 ms
+is followed by the next after 19 ms, one that takes 50 ms after a second.
+
+Pure: it is told the time, in monotonic seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ..records import ClaimedJob, Position
+
+SHARE = 1 / 20
+"""Of its time a worker spends at most this on choosing jobs from the front."""
+
+
+class Frontier:
+    """The positions of the jobs claimed last, by queue."""
+
+    def __init__(self) -> None:
+        self._positions: dict[str, Position] = {}
+        self.due_at = 0.0
+        """When to look from the front again."""
+
+    def start(self, now: float) -> Mapping[str, Position]:
+        """The positions after which to look for jobs now; none: from the front of every queue."""
+        return {} if self.is_due(now) else self._positions
+
+    def is_due(self, now: float) -> bool:
+        """Whether the next claim is to be made from the front."""
+        return self.due_at <= now
+
+    def claimed(self, jobs: Sequence[ClaimedJob], *, from_front: bool, took: float, now: float) -> None:
+        """Note what a claim brought, in order; `took`: the seconds of its round trip."""
+        if from_front:
+            walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
+            self.due_at = now + walk * (1 / SHARE - 1)
+            self._positions = {}
+        last_of_each = {job.queue_name: job for job in jobs}
+        self._positions.update((name, job.position) for name, job in last_of_each.items())

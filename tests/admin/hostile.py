@@ -1,0 +1,57 @@
+"""Rows that somebody with the right to write them has filled with whatever could harm who looks at them."""
+
+from typing import Any
+
+from django_skipqueue.models import Job
+
+from ..app.rows import STATUSES, make_job, make_worker
+
+RTL = "\N{RIGHT-TO-LEFT OVERRIDE}"
+TEXTS = {
+    "a script": "<script>alert('skipqueue')</script>",
+    "an attribute": "\"><img src=x onerror=alert('skipqueue')>' onmouseover='alert(1)",
+    "a template": "{{ request.user.password }}{% load x %}{{ 7|add:7 }}${7*7}",
+    "the end of a script": "</script><script>alert('skipqueue')</script><!--",
+    "a style": "</title></style><style>body{display:none}</style><base href='//evil.example/'>",
+    "an address": "javascript:alert('skipqueue')",
+    "marks": f"{RTL}gnissecorp{RTL}\N{RIGHT-TO-LEFT ISOLATE}\N{ARABIC LETTER MARK}abc",
+    "escapes": "\x1b[31mred\x1b[0m\x1b]0;title\x07\x08\r\nforged",
+    "%": "%s%(x)s{x}{0.__class__}%d%%",
+}
+LONG = 1_000_000
+
+
+def fill(text: str, *, within_an_index: bool = True) -> dict[str, Job]:
+    """A job in each status that has this text in whatever is text, and workers that do.
+
+    within_an_index: whether the text is short enough for the names that an index holds.
+    """
+    indexed = text if within_an_index else text[:300]
+    worker = make_worker(name=text, hostname=text, queues=[text])
+    error = dict.fromkeys(("worker", "worker_id", "exception", "message", "traceback", "at"), text)
+    jobs = {}
+    for number, status in enumerate(STATUSES):
+        values: dict[str, Any] = {
+            "task": text,
+            "queue_name": indexed,
+            "args": [text, {text: text}],
+            "kwargs": {text: [text], "a": text},
+            "result": {text: text},
+            "last_error": text,
+            "errors": [error | {"attempt": 1}, error | {"attempt": text}],
+            "unique_key": f"{indexed}{number}",
+            "metadata": {text: text},
+        }
+        jobs[status] = make_job(status, locked_by=str(worker.pk) if status == "running" else text, **values)
+    return jobs
+
+
+def addresses(jobs: dict[str, Job], *statuses: str) -> list[str]:
+    """Every page of the admin on which something of the jobs in these statuses stands, below `django_skipqueue/`."""
+    pages = ["job/", "worker/", "job/?q=a", "job/?time=day"]
+    for status in statuses or STATUSES:
+        job = jobs[status]
+        pages += [f"job/?status={status}", f"job/{job.pk}/change/", f"job/{job.pk}/history/"]
+        if status != "running":
+            pages.append(f"job/{job.pk}/delete/")
+    return pages

@@ -1,0 +1,175 @@
+"""Whatever a row carries is text on every page, and no page grows with it: checked here, and in a real browser."""
+
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from playwright.sync_api import Page, expect
+
+from django_skipqueue.admin import cut_json
+from django_skipqueue.models import Job
+
+from ..app.rows import make_job
+from .browser import Complaints
+from .conftest import LIST, page
+from .hostile import LONG, TEXTS, addresses, fill
+
+ROOT = "/admin/django_skipqueue/"
+ADDRESSES = ("href", "src", "action", "formaction")
+
+
+class Markup(HTMLParser):
+    """The elements of a page with the names of their attributes, and what is text in it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "style", "base", "img", "iframe", "object"):
+            self.elements.append(f"{tag} {sorted(attrs, key=str)}")
+        self.elements += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        self.elements += [f"{name}={value}" for name, value in attrs if name in ADDRESSES and "script:" in str(value)]
+
+
+def markup(client: Client, address: str) -> list[str]:
+    """What of a page could do something."""
+    response = client.get(ROOT + address)
+    assert response.status_code == 200
+    return Markup(response.text).elements
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_no_page_has_more_markup_than_with_harmless_rows(operator: Client, text: str) -> None:
+    harmless = fill("harmless")
+    expected = [markup(operator, address) for address in addresses(harmless)]
+    Job.objects.all().delete()
+    assert [markup(operator, address) for address in addresses(fill(text))] == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize("verb", ["retry", "discard", "run_again"])
+def test_what_a_button_answers_is_text(operator: Client, verb: str, text: str) -> None:
+    """Also the refusal that names the key, and the log of actions."""
+    expected = None
+    for each in ("harmless", text):
+        job = fill(each)["queued" if verb == "discard" else "discarded"]
+        held = fill(each + "2")["failed"]
+        make_job("queued", unique_key=held.unique_key)
+        answers = [Markup(operator.post(page(verb, found.pk), follow=True).text).elements for found in (job, held)] + [
+            markup(operator, f"job/{job.pk}/history/")
+        ]
+        expected = expected or answers
+        Job.objects.all().delete()
+    assert answers == expected
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+def test_what_an_address_carries_is_text(operator: Client, text: str) -> None:
+    quoted = quote(text, safe="")
+    for name in ("q", "status", "queue", "task", "time", "p", "o"):
+        assert markup(operator, f"job/?{name}={quoted}") == markup(operator, f"job/?{name}=harmless")
+    found, expected = (operator.get(f"{LIST}{each}/change/", follow=True) for each in (quoted, "harmless"))
+    assert found.status_code == 404 or Markup(found.text).elements == Markup(expected.text).elements
+
+
+@pytest.mark.django_db
+class TestMegabytes:
+    @pytest.mark.parametrize("unit", ["x", "\N{RIGHT-TO-LEFT OVERRIDE}<b>&"])
+    def test_they_make_no_page_large_or_slow(self, operator: Client, unit: str) -> None:
+        text = (unit * LONG)[:LONG]
+        jobs = fill(text, within_an_index=False)
+        for _ in range(20):
+            make_job("completed", task=text, queue_name=text, last_error=text, kwargs={"a": text})
+        for address in addresses(jobs):
+            began = time.perf_counter()
+            response = operator.get(ROOT + address)
+            assert response.status_code == 200
+            assert len(response.content) < 600_000, address
+            assert time.perf_counter() - began < 10, address
+
+    def test_what_is_cut_has_a_mark(self, operator: Client) -> None:
+        job = fill("x" * LONG, within_an_index=False)["failed"]
+        text = operator.get(page("change", job.pk)).text
+        assert text.count("characters left out") >= 5  # arguments, metadata, message, traceback, error
+        assert text.count("x…") >= 3  # task, worker, key
+        assert "x…" in operator.get(LIST).text
+
+    def test_many_small_arguments_are_cut_as_well(self, operator: Client) -> None:
+        job = make_job("completed", kwargs={f"a{number}": number for number in range(50_000)}, args=[[1] * 200_000])
+        response = operator.get(page("change", job.pk))
+        assert "49951 more arguments are not shown" in response.text
+        assert len(response.content) < 200_000
+        assert len(operator.get(LIST).content) < 100_000
+
+    @pytest.mark.parametrize("depth", [400, 900])
+    def test_a_deep_value_breaks_no_page(self, operator: Client, depth: int, connect: Any) -> None:
+        job = make_job("failed")
+        deep = f"{'[' * depth}1{']' * depth}"
+        with connect() as other:
+            other.execute(
+                "UPDATE skipqueue_job SET args = %(deep)s::jsonb, metadata = jsonb_build_object('a', %(deep)s::jsonb)"
+                " WHERE id = %(id)s",
+                {"deep": deep, "id": job.pk},
+            )
+        assert operator.get(LIST).status_code == 200
+        assert operator.get(page("change", job.pk)).status_code == 200
+
+
+class TestCutJson:
+    WHOLE = '{"a":1,"bb":[true,null,-1.5e3,"x\\"\\\\y\\n\\u00e9"],"password":"hunter22","c":{"d":{}}}'
+
+    @pytest.mark.parametrize("length", range(1, len(WHOLE)))
+    def test_the_beginning_of_a_json_text_is_a_value(self, length: int) -> None:
+        found = cut_json.decoded(self.WHOLE[:length])
+        assert isinstance(found, dict)
+        if length > 7:
+            assert found["a"] == 1
+        assert not any("hunter" in str(value) for name, value in found.items() if name != "password")
+
+    def test_what_is_whole_is_as_it_was(self) -> None:
+        assert cut_json.decoded(self.WHOLE)["c"] == {"d": {}}
+
+    @pytest.mark.parametrize("text", ["}", "]]", "nonsense", '"', "\\"])
+    def test_what_is_no_json_is_no_error(self, text: str) -> None:
+        assert not isinstance(cut_json.decoded(text), dict | list)
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_a_real_browser_shows_it_as_text_and_runs_nothing(
+    open_admin: Callable[..., Page], complaints: Complaints
+) -> None:
+    window = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/")
+    root = window.url.removesuffix("job/")
+    filled = {text: fill(text) for text in TEXTS.values()}
+    pages = dict.fromkeys(["job/?status=failed", "job/?time=day", "worker/"], "")
+    for text, jobs in filled.items():
+        pages |= {f"job/{jobs[status].pk}/change/": visible(text)[:40] for status in ("failed", "completed")}
+        pages |= dict.fromkeys([f"job/{jobs['failed'].pk}/{name}/" for name in ("history", "delete")], "")
+    for address, text in pages.items():
+        response = window.goto(root + address)
+        assert response is not None
+        assert response.status == 200
+        assert "content-security-policy" in response.headers
+        expect(window.locator("#content")).to_be_visible()
+        assert text in visible(window.locator("#content").inner_text())
+    for jobs in filled.values():
+        window.goto(f"{root}job/{jobs['discarded'].pk}/change/")
+        window.get_by_role("button", name="Retry").click()
+        expect(window.locator(".messagelist")).to_contain_text("is back in the queue")
+    assert complaints == []
+
+
+def visible(text: str) -> str:
+    """What is left of a text where a browser shows it: no line of its own, and no character that it leaves out."""
+    return " ".join("".join(each for each in text if each.isprintable() or each.isspace()).split())

@@ -1,0 +1,244 @@
+"""Who may do what in the admin: every view and every action, for each kind of user, by GET and by POST.
+
+The views are those that the admin's own `get_urls` has: a new one fails here until the table says whom it is for.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+from django.urls import reverse
+
+from django_skipqueue.models import Job, Worker
+
+from ..app.rows import make_job, make_worker
+from .conftest import LIST
+
+pytestmark = pytest.mark.django_db
+
+PEOPLE: dict[str, list[str]] = {
+    "anonymous": [],
+    "staff": [],
+    "viewer": ["view_job", "view_worker"],
+    "retrier": ["view_job", "retry_job"],
+    "discarder": ["view_job", "discard_job"],
+    "copier": ["view_job", "add_job"],
+    "deleter": ["view_job", "delete_job"],
+    "blind": ["retry_job", "discard_job", "add_job", "delete_job", "change_job", "add_worker", "delete_worker"],
+    "boss": ["*"],
+}
+LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "boss"}
+STAFF = set(PEOPLE) - {"anonymous"}
+
+
+class View(NamedTuple):
+    """Whom a view is for."""
+
+    readers: set[str]
+    """Who gets a page by GET, or is led to one."""
+    writers: set[str]
+    """For whom a POST changes something."""
+    is_post: bool = False
+    """Whether a GET is refused to everybody."""
+
+
+NOBODY: set[str] = set()
+VIEWS: dict[tuple[str, str | None], View] = {
+    ("job", "changelist"): View(LOOKERS, NOBODY),
+    ("job", "add"): View(NOBODY, NOBODY),
+    ("job", "history"): View(LOOKERS, NOBODY),
+    ("job", "delete"): View({"deleter", "boss"}, NOBODY),
+    ("job", "change"): View(LOOKERS, NOBODY),
+    ("job", "retry"): View(NOBODY, {"retrier", "boss"}, is_post=True),
+    ("job", "discard"): View(NOBODY, {"discarder", "boss"}, is_post=True),
+    ("job", "run_again"): View(NOBODY, {"copier", "boss"}, is_post=True),
+    ("job", None): View(STAFF, NOBODY),  # leads to the page of the job
+    ("worker", "changelist"): View({"viewer", "boss"}, NOBODY),
+    ("worker", "add"): View(NOBODY, NOBODY),
+    ("worker", "history"): View({"viewer", "boss"}, NOBODY),
+    ("worker", "delete"): View(NOBODY, NOBODY),
+    ("worker", "change"): View({"viewer", "boss"}, NOBODY),
+    ("worker", None): View(STAFF, NOBODY),
+}
+ACTIONS = {
+    "retry_selected": {"retrier", "boss"},
+    "discard_selected": {"discarder", "boss"},
+    "delete_selected": {"deleter", "boss"},
+}
+EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
+
+
+class Rows:
+    """A job for each button, and a worker."""
+
+    def __init__(self) -> None:
+        self.failed, self.queued, self.done = make_job("failed"), make_job("queued"), make_job("completed")
+        self.worker = make_worker()
+        self.before = everything()
+
+    def address(self, model: str, name: str | None) -> str:
+        """Of a view, for the row that it fits."""
+        jobs = {"discard": self.queued, "run_again": self.done}
+        pk = self.worker.pk if model == "worker" else jobs.get(name or "", self.failed).pk
+        if name is None:
+            return f"/admin/django_skipqueue/{model}/{pk}/"
+        args = [] if name in ("changelist", "add") else [pk]
+        return reverse(f"admin:django_skipqueue_{model}_{name}", args=args)
+
+    def are_as_they_were(self) -> bool:
+        """Whether nothing was changed, nor is there an entry that says so."""
+        return everything() == self.before
+
+
+def everything() -> list[list[Any]]:
+    """All that the admin can change."""
+    return [list(model.objects.order_by("pk").values()) for model in (Job, Worker, LogEntry)]
+
+
+@pytest.fixture
+def rows(db: None) -> Rows:
+    """Jobs and a worker."""
+    return Rows()
+
+
+def browser_of(person: str, **options: Any) -> Client:
+    client = Client(**options)
+    if person != "anonymous":
+        user = User.objects.create_user(person, is_staff=True, is_superuser=person == "boss")
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label="django_skipqueue", codename__in=PEOPLE[person])
+        )
+        client.force_login(user)
+    return client
+
+
+def views() -> Iterator[tuple[str, str | None]]:
+    """Model and name of every view that the admins of the two models have."""
+    for model in (Job, Worker):
+        name = str(model._meta.model_name)
+        for pattern in admin.site._registry[model].get_urls():
+            yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")
+
+
+def test_every_view_is_in_the_table() -> None:
+    assert sorted(views(), key=str) == sorted(VIEWS, key=str)
+
+
+def test_every_action_is_in_the_table() -> None:
+    assert set(admin.site._registry[Job].actions) == set(ACTIONS)
+    assert not admin.site._registry[Worker].actions
+
+
+@pytest.mark.parametrize("person", PEOPLE)
+@pytest.mark.parametrize(("model", "name"), VIEWS)
+class TestViews:
+    def test_a_get_shows_what_the_table_says_and_changes_nothing(
+        self, rows: Rows, person: str, model: str, name: str | None
+    ) -> None:
+        view, client = VIEWS[model, name], browser_of(person)
+        for method in (client.get, client.head):
+            response = method(rows.address(model, name))
+            if person == "anonymous":
+                assert response.headers["Location"].startswith("/admin/login/?next=/admin/")
+            elif view.is_post:
+                assert response.status_code == 405
+            elif person not in view.readers:
+                assert response.status_code == 403
+            else:
+                assert response.status_code == (200 if name else 302)
+        assert rows.are_as_they_were()
+
+    def test_a_post_changes_what_the_table_says(self, rows: Rows, person: str, model: str, name: str | None) -> None:
+        response = browser_of(person).post(rows.address(model, name), {"post": "yes", "status": "completed"})
+        assert rows.are_as_they_were() == (person not in VIEWS[model, name].writers)
+        if person != "anonymous" and VIEWS[model, name].is_post:
+            assert response.status_code == (302 if person in VIEWS[model, name].writers else 403)
+
+
+@pytest.mark.parametrize("person", PEOPLE)
+@pytest.mark.parametrize("action", ACTIONS)
+class TestActions:
+    def data(self, action: str, rows: Rows) -> dict[str, Any]:
+        chosen = [rows.failed.pk, rows.queued.pk, rows.done.pk]
+        return {"action": action, "_selected_action": chosen, "confirmed": "yes"}
+
+    @pytest.mark.parametrize("across", ["0", "1"])
+    def test_a_post_changes_what_the_table_says(self, rows: Rows, person: str, action: str, across: str) -> None:
+        browser_of(person).post(LIST, self.data(action, rows) | {"select_across": across})
+        assert rows.are_as_they_were() == (person not in ACTIONS[action])
+
+    def test_a_get_changes_nothing(self, rows: Rows, person: str, action: str) -> None:
+        client = browser_of(person)
+        client.get(LIST, self.data(action, rows))
+        client.head(LIST, self.data(action, rows))
+        assert rows.are_as_they_were()
+
+
+@pytest.mark.parametrize(("model", "name"), VIEWS)
+class TestForgeryAndRedirects:
+    def test_a_post_without_the_token_is_refused(self, rows: Rows, model: str, name: str | None) -> None:
+        client = browser_of("boss", enforce_csrf_checks=True)
+        for action in (None, *ACTIONS):
+            data = {"action": action, "_selected_action": rows.failed.pk, "confirmed": "yes"} if action else {}
+            assert client.post(rows.address(model, name), data).status_code == 403
+        assert rows.are_as_they_were()
+
+    def test_nobody_is_led_elsewhere(self, rows: Rows, model: str, name: str | None) -> None:
+        client = browser_of("boss")
+        for send in (client.get, client.post):
+            location = send(f"{rows.address(model, name)}?{EVIL}").headers.get("Location", "")
+            assert urlsplit(location)[:2] == ("", "")
+            assert not location.startswith("//")
+
+
+def test_a_post_with_the_token_is_accepted(rows: Rows) -> None:
+    client = browser_of("boss", enforce_csrf_checks=True)
+    client.get(rows.address("job", "change"))
+    data = {"csrfmiddlewaretoken": client.cookies["csrftoken"].value}
+    assert client.post(rows.address("job", "retry"), data).status_code == 302
+    assert Job.objects.get(pk=rows.failed.pk).status == "queued"
+
+
+class TestForeignIds:
+    @pytest.mark.parametrize("action", ACTIONS)
+    @pytest.mark.parametrize(
+        "foreign", ["", "x", "-1", "0", "1.0", "1e3", "²", "٣", " 7", str(10**30), str(2**63), "1 OR 1=1", "<b>", "\0"]
+    )
+    def test_what_is_no_id_changes_nothing(self, rows: Rows, action: str, foreign: str) -> None:
+        client = browser_of("boss")
+        data = {"action": action, "_selected_action": [foreign], "confirmed": "yes"}
+        assert client.post(LIST, data, follow=True).status_code == 200
+        assert client.post(LIST, data | {"confirmed": ""}, follow=True).status_code == 200
+        assert rows.are_as_they_were()
+
+    @pytest.mark.parametrize("action", ACTIONS)
+    def test_the_ids_of_another_model_change_nothing(self, rows: Rows, action: str) -> None:
+        client = browser_of("boss")
+        entry = LogEntry.objects.create(
+            pk=max(Job.objects.values_list("pk", flat=True)) + 1000, user_id=client.session["_auth_user_id"],
+            action_flag=1,
+        )  # fmt: skip
+        before = everything()
+        data = {"action": action, "_selected_action": [entry.pk, rows.worker.pk], "confirmed": "yes"}
+        assert client.post(LIST, data, follow=True).status_code == 200
+        assert everything() == before
+
+    def test_all_that_match_are_the_filters_whatever_ids_are_sent(self, rows: Rows) -> None:
+        client = browser_of("boss")
+        data = {"action": "delete_selected", "_selected_action": [rows.failed.pk], "confirmed": "yes"}
+        client.post(f"{LIST}?status=completed", data | {"select_across": "1"})
+        assert set(Job.objects.all()) == {rows.failed, rows.queued}
+
+    @pytest.mark.parametrize("name", ["change", "history", "delete", "retry", "discard", "run_again"])
+    @pytest.mark.parametrize("foreign", ["0", str(2**63 - 1), str(2**63), str(10**30), "x", "-1", "%3Cb%3E", "1%00"])
+    def test_a_page_of_no_job_is_no_error(self, rows: Rows, name: str, foreign: str) -> None:
+        client = browser_of("boss")
+        for send in (client.get, client.post):
+            response = send(f"{LIST}{foreign}/{name.replace('_', '-')}/")
+            assert response.status_code in (302, 404, 405)
+        assert rows.are_as_they_were()

@@ -1,0 +1,165 @@
+"""The benchmarks: what they conclude from figures, and that rows, peers and checks can be run."""
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from benchmarks import check, databases, figures
+from benchmarks.peers import PEERS
+from benchmarks.peers.__main__ import enough, row
+from benchmarks.peers.environments import Environment, NotInstalled, read_head
+from benchmarks.sizes import Sizes
+
+ROOT = Path(__file__).resolve().parent.parent
+DRAIN = check.RATIOS["drain ÷ floor"]
+TRANSACTIONS = check.RATIOS["transactions per 1,000 jobs"]
+
+
+def python(*arguments: str) -> str:
+    """What a Python of its own prints, on the server of the tests."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def test_the_median_is_taken_of_each_figure_by_itself() -> None:
+    measured = [{"jobs/s": 1.0, "ms": 9.0}, {"jobs/s": 5.0, "ms": 7.0}, {"jobs/s": 2.0, "ms": 8.0}]
+    assert figures.median_of(measured) == {"jobs/s": 2.0, "ms": 8.0}
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 51), (0.99, 100), (1.0, 100)])
+def test_a_percentile_is_one_of_the_values(share: float, expected: float) -> None:
+    assert figures.percentile(list(range(100, 0, -1)), share) == expected
+
+
+@pytest.mark.parametrize(("value", "shown"), [(22777.4, "22,777"), (99.94, "99.9"), (0.9312, "0.931"), (0, "0")])
+def test_three_digits_are_shown_or_all_before_the_point(value: float, shown: str) -> None:
+    assert figures.show(value) == shown
+
+
+def test_a_table_is_markdown() -> None:
+    assert figures.markdown_head(["row", "figure"]) == "| row | figure |\n|---|---|"
+    assert figures.markdown_row(["`drain`", figures.phrase({"jobs/s": 22777, "ratio": 0.5})]) == (
+        "| `drain` | 22,777 jobs/s, 0.5 ratio |"
+    )
+
+
+def test_every_size_is_an_option() -> None:
+    parser = argparse.ArgumentParser()
+    Sizes.add_options(parser)
+    assert Sizes.from_options(parser.parse_args([])) == Sizes()
+    assert Sizes.from_options(parser.parse_args(["--finished", "10"])) == Sizes(finished=10)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "measured", "fails"),
+    [
+        (DRAIN, 0.41, False),
+        (DRAIN, 0.39, True),
+        (DRAIN, 0.9, False),
+        (TRANSACTIONS, 0.6, False),
+        (TRANSACTIONS, 0.7, True),
+    ],
+)
+def test_a_ratio_fails_when_it_is_worse_by_more_than_a_fifth(ratio: check.Ratio, measured: float, fails: bool) -> None:
+    assert check.judge("it", ratio, 0.5, lambda _: measured).fails is fails
+
+
+def test_a_ratio_that_fails_once_is_measured_again() -> None:
+    measured = iter([0.1, 0.5])
+    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measured)).fails
+    assert not list(measured)
+
+
+def test_a_ratio_that_holds_is_measured_once() -> None:
+    measured = iter([0.5, 0.1])
+    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measured)).fails
+    assert list(measured) == [0.1]
+
+
+def test_the_baseline_has_every_ratio() -> None:
+    assert json.loads(check.BASELINE.read_text()).keys() == check.RATIOS.keys()
+
+
+def test_a_check_says_what_failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    baseline = dict.fromkeys(check.RATIOS, 1.0)
+    monkeypatch.setattr(check, "measure", lambda ratio: 0.5 if ratio is DRAIN else 1.0)
+    assert not check.check(baseline)
+    assert "| drain ÷ floor | 1 | 0.5 | -50% | FAILS |" in capsys.readouterr().out
+    monkeypatch.setattr(check, "measure", lambda _: 1.0)
+    assert check.check(baseline)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_the_head_of_a_peer_says_what_it_needs(peer: str) -> None:
+    assert Environment.of(peer).dependencies
+
+
+def test_a_module_without_a_head_is_no_peer() -> None:
+    with pytest.raises(ValueError, match="no inline script block"):
+        read_head('"""Nothing but a docstring."""\n')
+
+
+def test_a_peer_whose_program_is_missing_says_so() -> None:
+    environment = Environment(peer="nobody", dependencies=[], programs=["no-such-program"])
+    with pytest.raises(NotInstalled, match="there is no no-such-program"):
+        environment.install()
+
+
+@pytest.mark.parametrize(("rate", "jobs"), [(100, 2_000), (10, 1_000), (1_000_000, 50_000)])
+def test_a_slow_peer_gets_fewer_jobs(rate: float, jobs: int) -> None:
+    assert enough(rate, jobs=50_000, seconds=20) == jobs
+
+
+def test_a_peer_is_shown_beside_ours_or_with_the_reason_why_not() -> None:
+    ours = {"drain default": 200.0, "drain best": 400.0, "enqueue one": 10.0, "enqueue bulk": 30.0}
+    theirs = {name: value / 2 for name, value in ours.items()} | {"ms p50": 3.0, "ms p99": 5.0}
+    shown = row({"title": "other 1.0", "history": "row", "figures": theirs}, ours)
+    assert shown == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
+    assert "not measured: there is no redis-server" in row({"title": "x", "reason": "there is no redis-server"}, ours)
+
+
+@pytest.mark.parametrize("name", ["drain", "floor"])
+def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
+    written = tmp_path / "figures.json"
+    sizes = ("--jobs", "500", "--repeat", "1")
+    table = python("benchmarks", name, *sizes, "--json", str(written))
+    measured = json.loads(written.read_text())
+    assert measured["rows"][name]["jobs/s"] > 0
+    assert f"| `{name}` |" in table
+    assert measured["machine"] in table
+
+
+def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> None:
+    made = []
+    with suppress(RuntimeError), databases.fresh_database() as environment:
+        made.append(environment)
+        assert _exists(environment)
+        raise RuntimeError("as a measurement that fails")
+    assert not _exists(*made)
+
+
+def test_defer_asks_the_database_once_and_notifies_after_the_commit(tmp_path: Path) -> None:
+    written = tmp_path / "figures.json"
+    python("benchmarks", "queries", "--repeat", "1", "--json", str(written))
+    assert json.loads(written.read_text())["rows"]["queries"] == {"in the transaction": 1, "in all": 2}
+
+
+def test_every_row_says_what_it_is() -> None:
+    rows = importlib.import_module("benchmarks.rows").ROWS
+    assert all((row.__doc__ or "").strip() for row in rows.values())
+
+
+def _exists(environment: dict[str, str]) -> bool:
+    name = environment["DATABASE_URL"].partition("?")[0].rpartition("/")[2]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name])
+        return cursor.fetchone() is not None

@@ -1,0 +1,53 @@
+"""Batches: what travels in one statement, and in which order it is locked and run."""
+
+import json
+
+from django_skipqueue.managers.batches import claim_values, in_claim_order, settlements_as_values
+from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.records import FRONT, ClaimedJob, Position
+
+JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
+
+
+def test_a_batch_in_which_all_are_simply_completed_names_only_leases() -> None:
+    values = settlements_as_values([Settlement(7, 1, COMPLETED), Settlement(9, 3, COMPLETED)])
+    assert {name: value for name, value in values.items() if value} == {"ids": [7, 9], "leases": [1, 3]}
+
+
+def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
+    retry = Outcome("scheduled", delay=2, refund=1, last_error="no", error={"message": "ü"}, metadata={"seen": 1})
+    values = settlements_as_values(
+        [Settlement(7, 1, COMPLETED), Settlement(8, 1, retry), Settlement(9, 1, Outcome("completed", result="[1]"))]
+    )
+    errors, metadata = values.pop("errors"), values.pop("metadata")
+    assert values == {
+        "ids": [7, 8, 9],
+        "leases": [1, 1, 1],
+        "statuses": ["completed", "scheduled", "completed"],
+        "delays": [0.0, 2.0, 0.0],
+        "refunds": [0, 1, 0],
+        "results": [None, None, "[1]"],
+        "last_errors": [None, "no", None],
+    }
+    assert [error and json.loads(error) for error in errors] == [None, {"message": "ü"}, None]
+    assert [data and json.loads(data) for data in metadata] == [None, {"seen": 1}, None]
+
+
+def test_a_claim_looks_after_the_position_remembered_and_from_the_front_elsewhere() -> None:
+    values = claim_values(["mail", "default"], after={"default": Position(-5, 12.5, 80)}, limit=3, worker_id="w")
+    assert values["queue_names"] == ["mail", "default"]
+    assert list(zip(values["ranks"], values["run_afters"], values["ids"], strict=True)) == [
+        tuple(FRONT),
+        (-5, 12.5, 80),
+    ]
+
+
+def test_what_is_claimed_runs_in_the_order_of_queues_then_priority_then_time_then_id() -> None:
+    jobs = [
+        JOB._replace(id=1, priority=9),
+        JOB._replace(id=2, queue_name="mail"),
+        JOB._replace(id=3, queue_name="mail", run_after=5.0),
+        JOB._replace(id=4, queue_name="mail", run_after=6.0, priority=1),
+        JOB._replace(id=5, queue_name="mail", run_after=5.0),
+    ]
+    assert [job.id for job in in_claim_order(jobs, ["mail", "default"])] == [4, 3, 5, 2, 1]

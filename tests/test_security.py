@@ -1,0 +1,200 @@
+"""What a row may not do to a worker, and what no source of ours may contain: read from the sources, and run."""
+
+import ast
+import logging
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import django_skipqueue
+from django_skipqueue import logs, sql
+from django_skipqueue.exceptions import UnknownTask
+from django_skipqueue.models import Job
+from django_skipqueue.outcomes import Outcome
+from django_skipqueue.records import Attempt, ClaimedJob, RecoveredJob
+from django_skipqueue.registry import tasks
+
+from .app.rows import make_job
+
+PACKAGE = Path(django_skipqueue.__file__).parent
+SOURCES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+every_source = pytest.mark.parametrize("name", SOURCES)
+
+
+def nodes(name: str) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(SOURCES[name].read_text()))
+
+
+# A row names a task, and nothing else
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("task", "call"),
+    [
+        ("os.system", "touch {}"),
+        ("os.mkdir", "{}"),
+        ("builtins.exec", "open({!r}, 'w')"),
+        ("tests.app.opened.leave", "{}"),
+        ("tests.app.jobs.Path.touch", "{}"),
+    ],
+)
+def test_a_row_that_names_a_callable_runs_and_imports_nothing(
+    task: str, call: str, tmp_path: Path, runworker: Callable[..., Any]
+) -> None:
+    trace = tmp_path / "trace"
+    job = make_job(task=task, args=[call.format(str(trace))])
+    assert runworker("--drain").wait() == 0
+    job.refresh_from_db()
+    assert not trace.exists()
+    assert job.status == "scheduled"
+    assert job.last_error.startswith(f"UnknownTask: No task is registered as {task!r}")
+
+
+@pytest.mark.parametrize("name", ["os.system", "tests.app.jobs", "tests.app.jobs.noop.__call__", "", "__class__"])
+def test_the_registry_knows_what_was_registered_and_nothing_else(name: str) -> None:
+    with pytest.raises(UnknownTask):
+        tasks.get(name)
+
+
+IMPORTERS = {"import_string", "import_module", "__import__", "autodiscover_modules", "find_spec"}
+MAY_IMPORT = {
+    "apps.py": "the modules of installed apps, and the classes that TASKS names",
+    "backend/__init__.py": "the modules of installed apps",
+    "backend/framework.py": "the class that TASKS names for an alias",
+    "backend/options.py": "a backoff that the project's settings or code name",
+}
+
+
+@every_source
+def test_nothing_is_imported_by_a_name_but_what_the_project_says(name: str) -> None:
+    called = {
+        node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        for node in nodes(name)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+    }
+    assert not called & IMPORTERS or name in MAY_IMPORT
+
+
+# JSON, and nothing that runs what it reads
+
+
+UNSAFE = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "jsonpickle", "yaml", "code", "codeop"}
+
+
+@every_source
+def test_nothing_can_be_unpickled_or_evaluated(name: str) -> None:
+    for node in nodes(name):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.split(".")[0] for alias in node.names} & UNSAFE
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in UNSAFE
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec", "compile")
+        elif isinstance(node, ast.keyword) and node.arg == "shell":
+            pytest.fail("a command goes through a shell")
+
+
+# No value is formatted into SQL
+
+
+RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify"}
+
+
+SAFE = ast.Constant, ast.Name, ast.Attribute, ast.Starred
+"""Text as it stands, or made elsewhere: `test_sql` looks for statements that are put together anywhere."""
+
+
+def unsafe_statements(tree: ast.AST) -> Iterator[int]:
+    """Lines with a statement that is put together where it is run: an f-string, `%`, `+`, a call of anything."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            given = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg in ("query", "sql"))]
+            if called == "extra" or (called in RUNS_SQL and not all(isinstance(each, SAFE) for each in given)):
+                yield node.lineno
+
+
+@every_source
+def test_no_statement_is_put_together_where_it_is_run(name: str) -> None:
+    assert not list(unsafe_statements(ast.parse(SOURCES[name].read_text())))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "c.execute(f'SELECT {x}')", "c.execute('SELECT %s' % x)", "c.execute('SELECT ' + x)", "Job.objects.raw(sql())",
+        "c.execute('{}'.format(x), [])", "RunSQL(f'{x}')", "Job.objects.extra({}, [x])",
+    ],
+)  # fmt: skip
+def test_the_reader_sees_a_statement_that_is_put_together(code: str) -> None:
+    assert list(unsafe_statements(ast.parse(code)))
+
+
+def test_the_statements_of_sql_are_plain_literals() -> None:
+    found = set()
+    for node in ast.parse(SOURCES["sql.py"].read_text()).body:
+        if isinstance(node, ast.Assign):
+            assert isinstance(node.value, ast.Constant), ast.unparse(node)
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        else:
+            assert isinstance(node, ast.Expr), "sql.py holds statements, and no code"
+            assert isinstance(node.value, ast.Constant)
+    assert found >= {name for name in vars(sql) if name.isupper()}
+    for name in found:
+        assert not re.search(r"%(?!\(\w+\)s|%)", getattr(sql, name)), "only named parameters"
+
+
+# Log lines
+
+
+FORGED = "x\n2030-01-01 CRITICAL forged\r\x1b[2J\x1b]0;t\x07\u2028\x85\u202e\0end"
+JOB = ClaimedJob(7, 1, FORGED, FORGED, "[]", "{}", 2, 10, 0, 0.0, 0.0, "{}")
+ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, FORGED)
+VALUES: dict[str, Any] = {
+    "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
+    "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
+    "lines": [FORGED], "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
+    "retry_in": 1.0, "restart_in": 1.0,
+}  # fmt: skip
+SPEAKERS = {
+    name: value
+    for name, value in vars(logs).items()
+    if callable(value) and getattr(value, "__module__", "") == logs.__name__
+    and name not in ("connect", "to_terminal", "printable", "wants_completed", "counted", "_finished", "_job_extra")
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPEAKERS)
+def test_no_line_of_the_log_can_be_forged(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Every function of the module that logs, also one that is new: its parameters have to be among the values."""
+    caplog.set_level(logging.DEBUG, logger="django_skipqueue")
+    speak = SPEAKERS[name]
+    code = speak.__code__
+    values = {parameter: VALUES[parameter] for parameter in code.co_varnames[: code.co_argcount]}
+    if name == "_job_recovered":
+        values["job"] = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, None, "{}")  # type: ignore[arg-type]
+    speak(**values)
+    assert caplog.messages
+    for message in caplog.messages:
+        assert message.isprintable(), repr(message)
+
+
+def test_a_large_batch_is_one_line_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="django_skipqueue")
+    logs.completed([ATTEMPT] * (logs.LARGE_BATCH + 1))
+    (message,) = caplog.messages
+    assert message.isprintable()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_real_worker_writes_no_line_that_a_row_has_forged(runworker: Callable[..., Any]) -> None:
+    make_job(task=f"no.such.task{FORGED}".replace("\0", ""), queue_name="forged\nqueue")
+    worker = runworker("--drain", "--verbosity", "2")
+    assert worker.wait() == 0
+    assert Job.objects.scheduled().exists()
+    assert "no.such.task" in worker.log
+    assert not re.search(r"^2030-01-01 CRITICAL forged", worker.log, re.MULTILINE)

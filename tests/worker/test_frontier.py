@@ -1,0 +1,113 @@
+"""`Frontier`: claims start where the last one ended, and what comes in before that place is found all the same."""
+
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.records import ClaimedJob, Position
+from django_skipqueue.worker import frontier as module
+from django_skipqueue.worker.frontier import SHARE, Frontier
+
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.sessions import Session
+from ..app.waiting import wait_until
+from .threads import WorkerThread
+
+WALKED = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", chosen_in=0.1)
+START = 100.0
+
+
+def test_the_first_claim_is_made_from_the_front() -> None:
+    assert Frontier().start(START) == {}
+
+
+def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
+    frontier = Frontier()
+    batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
+    frontier.claimed(batch, from_front=True, took=0.2, now=START)
+    assert frontier.start(START) == {"default": Position(0, 9.0, 2), "mail": Position(-7, 9.0, 3)}
+    frontier.claimed([WALKED._replace(id=5)], from_front=False, took=0.2, now=START)
+    assert frontier.start(START) == {"default": Position(0, 9.0, 5), "mail": Position(-7, 9.0, 3)}
+
+
+def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
+    frontier = Frontier()
+    frontier.claimed([WALKED], from_front=True, took=0.2, now=START)
+    frontier.claimed([WALKED._replace(queue_name="mail")], from_front=True, took=0.2, now=START + 2)
+    assert list(frontier.start(START + 2)) == ["mail"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "walk"), [([WALKED, WALKED._replace(id=2, chosen_in=0.15)], 0.1), ([], 0.2)], ids=["jobs", "none"]
+)
+def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
+    frontier = Frontier()
+    frontier.claimed(batch, from_front=True, took=0.2, now=START)
+    frontier.claimed([WALKED], from_front=False, took=0.2, now=START + 0.1)
+    rest = walk / SHARE - walk
+    assert frontier.due_at == pytest.approx(START + rest)
+    assert frontier.start(START + rest - 0.01)
+    assert not frontier.start(START + rest + 0.01)
+
+
+# With a worker, while it works through a backlog that never leaves it less than it asks for
+
+BACKLOG = 30_000
+
+
+def higher_priority() -> Callable[[], object]:
+    return lambda: jobs.record.using(priority=1).defer(entry="found")
+
+
+def late_commit() -> Callable[[], object]:
+    session = Session()
+    session.begin()
+    session(jobs.record.defer, entry="found")
+
+    def commit() -> None:
+        session.commit()
+        session.close()
+
+    return commit
+
+
+def given_back() -> Callable[[], object]:
+    jobs.record.defer(entry="found")
+    (job,) = Job.objects.claim(queue_names=["default"], worker_id="another")
+    return job.release
+
+
+def recovered() -> Callable[[], object]:
+    jobs.record.defer(entry="found")
+    Job.objects.claim(queue_names=["default"], worker_id="another")
+    return lambda: Job.objects.recover(worker_ids=["another"])
+
+
+@pytest.mark.parametrize("prepare", [higher_priority, late_commit, given_back, recovered])
+def test_what_comes_in_before_the_frontier_is_found_while_there_is_work_beyond_it(
+    prepare: Callable[[], Callable[[], object]], worker_thread: Callable[..., WorkerThread]
+) -> None:
+    come_in = prepare()
+    jobs.record.defer_many([{"entry": str(number)} for number in range(BACKLOG)])
+    worker = worker_thread(listen=False, concurrency=1)
+    wait_until(lambda: Ledger.objects.count() > 100)
+    come_in()
+    wait_until(lambda: Ledger.objects.filter(entry="found").exists())
+    assert Job.objects.queued().exists()
+    worker.stop(now=True)
+
+
+def test_without_a_look_from_the_front_it_would_not_be_found(
+    worker_thread: Callable[..., WorkerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shows that the tests above can fail."""
+    monkeypatch.setattr(module, "SHARE", 1e-9)
+    jobs.record.defer_many([{"entry": str(number)} for number in range(300)])
+    worker_thread(listen=False, concurrency=1, poll_interval=0.1)
+    wait_until(lambda: Ledger.objects.count() > 100)
+    urgent = jobs.record.using(priority=1).defer(entry="found")
+    wait_until(lambda: Job.objects.completed().count() == 300)
+    urgent.refresh_from_db()
+    assert urgent.status == "queued"
