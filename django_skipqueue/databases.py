@@ -9,6 +9,7 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from psycopg.pq import TransactionStatus
 
 SHORTEST_LIFE = 60.0
 """Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
@@ -23,6 +24,29 @@ def own_connection(alias: str) -> BaseDatabaseWrapper:
     options = {key: value for key, value in connection.settings_dict.get("OPTIONS", {}).items() if key != "pool"}
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
     return connection
+
+
+KEEPALIVES = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""Options of libpq by which a peer that is gone is noticed within seconds. A project's own come before them."""
+
+TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+"""What the server is asked to give up on. Said when connecting, so that it costs no statement."""
+
+
+def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
+    """Have this connection fail rather than hang, from the next time that it is opened."""
+    given = connections.settings[alias].get("OPTIONS", {})
+    options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
+    # The last word counts where the project has said something of its own.
+    options["options"] = " ".join(filter(None, [TIMEOUTS if timeouts else "", given.get("options", "")]))
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
 
 
 @contextmanager
@@ -83,6 +107,9 @@ def _is_good(connection: BaseDatabaseWrapper) -> bool:
         return False  # closing it gives it back to the pool, which costs nothing
     if connection.autocommit != settings["AUTOCOMMIT"]:
         return False
+    pgconn = getattr(connection.connection, "pgconn", None)
+    if pgconn is not None and pgconn.transaction_status != TransactionStatus.IDLE:
+        return False  # an interrupted statement may still be under way, or a task has typed BEGIN
     if connection.errors_occurred:
         if not connection.is_usable():
             return False

@@ -87,6 +87,10 @@ def _job_discarded(attempt: Attempt, **_: Any) -> None:
     _finished(logging.WARNING, "discarded", attempt)
 
 
+def _job_cancelled(attempt: Attempt, **_: Any) -> None:
+    _finished(logging.INFO, "cancelled", attempt)
+
+
 def _lease_lost(attempt: Attempt, **_: Any) -> None:
     _finished(logging.WARNING, "lost the lease, so this outcome was not written:", attempt)
 
@@ -110,7 +114,7 @@ def _job_recovered(job: RecoveredJob, **_: Any) -> None:
 
 
 def _finished(level: int, what: str, attempt: Attempt) -> None:
-    job, outcome, duration_ms, worker = attempt
+    job, outcome, duration_ms, worker, _ = attempt
     reason = f": {printable(outcome.last_error)}" if outcome.last_error else ""
     logger.log(
         level,
@@ -154,6 +158,7 @@ RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
     (signals.job_retrying, _job_retrying, logging.INFO),
     (signals.job_failed, _job_failed, logging.ERROR),
     (signals.job_discarded, _job_discarded, logging.WARNING),
+    (signals.job_cancelled, _job_cancelled, logging.INFO),
     (signals.job_recovered, _job_recovered, logging.WARNING),
     (signals.lease_lost, _lease_lost, logging.WARNING),
     (signals.worker_started, _worker_started, logging.INFO),
@@ -185,6 +190,22 @@ def given_back(worker: str, count: int) -> None:
     logger.warning(
         "worker %s gave back %s that still ran; no attempt was charged", printable(worker), counted(count, "job")
     )
+
+
+def raised_after_completion(job: ClaimedJob, error: str) -> None:
+    """A task failed after it had committed its job's completion itself."""
+    logger.error(
+        "%s #%s is completed, but its task went on and raised: %s",
+        printable(job.task),
+        job.id,
+        printable(error),
+        extra={"job_id": job.id, "task": job.task},
+    )
+
+
+def recycling(worker: str, reason: str) -> None:
+    """A worker has reached its limit of jobs or memory."""
+    logger.info("worker %s is replaced: %s", printable(worker), reason, extra={"worker": worker})
 
 
 def strays_released(worker: str, count: int) -> None:
@@ -229,6 +250,21 @@ def database_lost(who: str, error: BaseException, retry_in: float) -> None:
 def database_back(who: str) -> None:
     """The first statement after a failure went through."""
     logger.info("%s can use the database again", printable(who))
+
+
+def deaf(who: str) -> None:
+    """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
+    logger.warning(
+        "%s does not hear PostgreSQL's notifications, as behind a pooler in transaction mode, so it only polls; "
+        "connect it directly, or say --no-listen",
+        printable(who),
+    )
+
+
+def timeouts_refused(who: str, error: BaseException) -> None:
+    """A pooler takes no timeouts when a connection is opened."""
+    message = " ".join(str(error).split())
+    logger.warning("%s connects without server-side timeouts: %s", printable(who), printable(message))
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:

@@ -72,6 +72,8 @@ class Attempt(NamedTuple):
     duration_ms: float
     worker: str
     """The name of the worker that ran it."""
+    is_written: bool = False
+    """Whether the outcome is in the row already: the task's own transaction wrote it."""
 
     @property
     def settlement(self) -> Settlement:
@@ -87,7 +89,7 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """What it is now: queued, or failed where no attempts are left."""
+    """What it is now: queued; scheduled after a second death in a row; failed after a third, or its last attempt."""
     locked_by: str
     locked_at: datetime
     metadata: str

@@ -17,7 +17,7 @@ from .backoff import Backoff
 from .conf import settings
 from .context import JobContext
 from .exceptions import InvalidArguments, InvalidOption, InvalidTask
-from .options import Options, UniqueKey, check_key
+from .options import Options, UniqueKey, check_key, check_size
 from .outcomes import RetryPolicy
 from .payload import encode
 from .records import Call, ClaimedJob
@@ -47,6 +47,7 @@ class Task(Generic[P, R]):
         policy: RetryPolicy,
         takes_context: bool,
         timeout: float | None = None,
+        atomic: bool = False,
         redact: tuple[str, ...] = (),
     ) -> None:
         self.function = function
@@ -54,6 +55,7 @@ class Task(Generic[P, R]):
         self.options = options
         self.policy = policy
         self.timeout = timeout
+        self.atomic = atomic
         self.redact = redact
         self.takes_context = takes_context
         self.is_async = inspect.iscoroutinefunction(function)
@@ -162,7 +164,7 @@ class Task(Generic[P, R]):
             check_key("unique_key", unique_key)
         values = map(encode, names, args)
         pairs = [key + encode(name, value) for key, (name, value) in zip(keys, kwargs.items(), strict=True)]
-        return Call(f"[{','.join(values)}]", f"{{{','.join(pairs)}}}", unique_key)
+        return check_size(Call(f"[{','.join(values)}]", f"{{{','.join(pairs)}}}", unique_key))
 
     def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[Call]:
         for position, call in enumerate(calls):
@@ -224,6 +226,7 @@ def job(
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
+    atomic: bool = False,
     redact: Sequence[str] = (),
     takes_context: Literal[False] = False,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
@@ -239,6 +242,7 @@ def job(
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
+    atomic: bool = False,
     redact: Sequence[str] = (),
     takes_context: Literal[True],
 ) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
@@ -255,6 +259,7 @@ def job(
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
+    atomic: bool = False,
     redact: Sequence[str] = (),
     takes_context: bool = False,
 ) -> Any:
@@ -267,6 +272,7 @@ def job(
     retry_on: only these exceptions are retried, others fail the job at once; default: all are.
     discard_on: these discard the job at once.
     timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
+    atomic: the function and its outcome share one transaction on the queue's database; `def` only.
     redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
     their like.
     takes_context: the function takes a `JobContext` before its own arguments.
@@ -277,6 +283,11 @@ def job(
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
         _check_function(function)
+        if atomic and inspect.iscoroutinefunction(function):
+            raise InvalidTask(
+                f"{function.__module__}.{function.__qualname__} is an async def, and Django has no async transactions. "
+                "Make it a def, or put what belongs together into one that it calls with sync_to_async."
+            )
         kind = ContextTask if takes_context else Task
         policy = RetryPolicy(
             retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ()
@@ -288,6 +299,7 @@ def job(
             policy=replace(policy, backoff=backoff) if backoff else policy,
             takes_context=takes_context,
             timeout=Options(timeout=timeout).timeout,
+            atomic=atomic,
             redact=_names_to_redact(redact),
         )
         tasks.register(task)

@@ -10,7 +10,7 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 
 from .. import sql
 from ..conf import settings
-from ..outcomes import Settlement
+from ..outcomes import Outcome, Settlement
 from ..payload import decode, shorten
 from ..records import Call, ClaimedJob, Lease, Position, RecoveredJob
 from ..signals import announce, job_deferred
@@ -153,6 +153,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         """
         return {id for id, _ in self._settle(in_lock_order(settlements))}
 
+    def complete(self, lease: Lease, outcome: Outcome) -> bool:
+        """Write one outcome within the caller's transaction; whether the lease still held.
+
+        Unlike `settle`, an outcome that PostgreSQL refuses raises: it is to roll back with what it belongs to.
+        """
+        return bool(self._rows(sql.SETTLE, settlements_as_values([Settlement(*lease, outcome)])))
+
     def settle_and_claim(
         self,
         settlements: Iterable[Settlement],
@@ -192,6 +199,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         rows = self._rows(sql.RELEASE, {"leases": leases_as_json(leases)})
         wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
+
+    def revoked(self, leases: Iterable[Lease]) -> dict[Lease, str | None]:
+        """Which of these leases have passed on: with the reason where the job was cancelled, else with `None`."""
+        rows = self._rows(sql.REVOKED, {"leases": leases_as_json(leases)})
+        return {(id, lease): reason for id, lease, reason in rows}
 
     def heartbeat(self, job_id: int, lease: int) -> bool:
         """Prolong the lease of one job that was claimed by hand; whether it still holds."""
@@ -281,6 +293,10 @@ class JobQuerySet(models.QuerySet["Job"]):
     def discard(self, ids: Iterable[int], *, reason: str = "Discarded by hand.") -> set[int]:
         """Finish scheduled and queued jobs without running them; the ids that were."""
         return {id for (id,) in self._rows(sql.DISCARD, {"ids": list(ids), "reason": shorten(reason)})}
+
+    def cancel(self, ids: Iterable[int], *, reason: str = "Cancelled by hand.") -> set[int]:
+        """Discard jobs that are not finished; the ids that were. A worker ends those that run within a second or so."""
+        return {id for (id,) in self._rows(sql.CANCEL, {"ids": list(ids), "reason": shorten(reason)})}
 
     # Plumbing
 

@@ -1,27 +1,33 @@
-"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing.
+"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing, but for a task that shares
+its transaction with its outcome: there, the commit of the task's writes is that of the outcome.
 
 Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes
 out.
 """
 
+import contextlib
 import contextvars
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from django.apps import apps
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
 
+from .. import logs
 from ..conf import settings
-from ..context import JobContext
+from ..context import JobContext, complete
 from ..exceptions import InvalidArguments, UnknownTask
 from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Outcome, error_entry, summary
-from ..payload import clean, decode, encode
-from ..records import Attempt, ClaimedJob
+from ..payload import clean, decode, encode, size_of
+from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from ..signals import announce, job_started
 from ..tasks import Task
-from .limits import GRACE, Limit, Limits
+from .limits import GRACE, Interruption, Limits
 
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
@@ -34,6 +40,7 @@ class Executor:
         self.worker = worker
         self.database = database
         self.limits = limits or Limits()
+        self._completed: dict[Lease, Outcome] = {}  # committed by the attempts themselves, which have not come out yet
 
     def execute(self, job: ClaimedJob) -> Attempt:
         """Run a `def` task in this thread."""
@@ -41,13 +48,18 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task, args, kwargs = self._prepare(job)
-            seconds = _timeout(task, job)
-            run = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
-            result = run() if seconds is None else self.limits.run(job, seconds, run)
-            outcome = _returned(result)
+            call = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
+            seconds = task.timeout if job.metadata == "{}" else _timeout(task, job)
+            if task.atomic:
+                outcome = self._in_transaction(job, partial(self.limits.run, job, seconds, call))
+            else:
+                outcome = _returned(self.limits.run(job, seconds, call))
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
-        return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+        duration_ms = (time.perf_counter() - started) * 1000
+        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
+            return self._written(job, written, outcome, duration_ms)
+        return Attempt(job, outcome, duration_ms, self.worker)
 
     async def execute_async(self, job: ClaimedJob) -> Attempt:
         """Run an `async def` task in this event loop."""
@@ -55,21 +67,32 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task, args, kwargs = self._prepare(job)
-            with self.limits.coroutine(job, _timeout(task, job)):
+            seconds = task.timeout if job.metadata == "{}" else _timeout(task, job)
+            with self.limits.coroutine(job, seconds):
                 result = await task.function(*args, **kwargs)
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
-        return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+        duration_ms = (time.perf_counter() - started) * 1000
+        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
+            return self._written(job, written, outcome, duration_ms)
+        return Attempt(job, outcome, duration_ms, self.worker)
 
-    def stuck(self, limit: Limit, stack: str) -> Attempt:
-        """The attempt that a job comes to whose code ignores that its time is over."""
-        error = limit.error
-        entry = error_entry(error, attempt=limit.job.attempt, worker=self.worker, duration_ms=limit.seconds * 1000)
+    def completed(self, lease: Lease, outcome: Outcome) -> None:
+        """Note that the task has committed its outcome itself. Called in the thread of its transaction."""
+        self._completed[lease] = outcome
+
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Whether this attempt was told to end because its job is no longer the worker's. For any thread."""
+        return self.limits.is_cancelled(lease)
+
+    def stuck(self, interruption: Interruption, stack: str) -> Attempt:
+        """The attempt that a job comes to whose code ignores that it is to end."""
+        job, error, ms = interruption.job, interruption.error, interruption.seconds * 1000
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=ms)
         entry["message"] = f"{error}, and did not end within {GRACE:g} s more; its worker is replaced"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        outcome = self._judge(limit.job, tasks.get(limit.job.task), error, entry)
-        return Attempt(limit.job, outcome, entry["duration_ms"], self.worker)
+        return Attempt(job, self._judge(job, tasks.get(job.task), error, entry), ms, self.worker)
 
     def _prepare(self, job: ClaimedJob) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
         if job_started.has_listeners(job.task):
@@ -77,10 +100,21 @@ class Executor:
         task = tasks.get(job.task)
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, task.context(self._context(job), job))
+            args.insert(0, task.context(self._context(job, task), job))
         return task, args, decode(job.kwargs)
 
-    def _context(self, job: ClaimedJob) -> JobContext:
+    def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any]) -> Outcome:
+        """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
+        connection = connections[self.database]
+        before = connection.in_atomic_block, list(connection.savepoint_ids)
+        with transaction.atomic(using=self.database):
+            outcome = _returned(run())
+            complete(self.database, (job.id, job.lease), outcome, self)
+        if (connection.in_atomic_block, connection.savepoint_ids) != before:
+            raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
+        return outcome
+
+    def _context(self, job: ClaimedJob, task: Task[Any, Any]) -> JobContext:
         return JobContext(
             job_id=job.id,
             attempt=job.attempt,
@@ -88,7 +122,17 @@ class Executor:
             queue_name=job.queue_name,
             worker=self.worker,
             database=self.database,
+            lease=job.lease,
+            is_atomic=task.atomic,
+            runner=self,
         )
+
+    def _written(self, job: ClaimedJob, written: Outcome, outcome: Outcome, duration_ms: float) -> Attempt:
+        """The attempt of a task that has committed its outcome itself, whatever it came to after that."""
+        if outcome.status != "completed":
+            with contextlib.suppress(Exception):  # a logging filter or handler of the project's
+                logs.raised_after_completion(job, outcome.last_error or outcome.status)
+        return Attempt(job, written, duration_ms, self.worker, is_written=True)
 
     def _raised(self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float) -> Outcome:
         duration_ms = (time.perf_counter() - started) * 1000
@@ -110,7 +154,7 @@ class Executor:
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
     """Seconds, or `None`: what the job says, else what its task says."""
-    own = None if job.metadata == "{}" else decode(job.metadata).get("timeout")
+    own = decode(job.metadata).get("timeout")
     return task.timeout if own is None else float(own)
 
 
@@ -132,9 +176,15 @@ def _returned(result: Any) -> Outcome:
     if result is None:
         return COMPLETED
     try:
-        return Outcome("completed", result=encode("The result", result))
+        text = encode("The result", result)
+        if (size := size_of(text)) > settings.max_result_bytes:
+            raise InvalidArguments(
+                f"It is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "
+                "Store what is large elsewhere, and return its key."
+            )
     except InvalidArguments as error:
         raise UnstorableResult(f"The task ran to its end, but its result cannot be kept: {error}") from None
+    return Outcome("completed", result=text)
 
 
 def _put_off(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:

@@ -15,8 +15,10 @@ from django.dispatch import Signal
 from .. import logs
 from ..models import Job
 from ..models import Worker as WorkerRow
+from ..outcomes import Outcome
 from ..records import Attempt, ClaimedJob, Lease
 from ..signals import (
+    job_cancelled,
     job_completed,
     job_discarded,
     job_failed,
@@ -31,9 +33,11 @@ from .executor import Executor
 from .frontier import SHARE, Frontier
 from .limits import Limits
 from .lookahead import LookAhead
+from .memory import resident_mb
 from .options import WorkerOptions
 from .pool import Pool
-from .protocol import ENDED_WELL, STOP_NOW, STUCK
+from .protocol import ENDED_WELL, RECYCLED, STOP_NOW, STUCK
+from .revocations import Revocations
 from .started import StartedJobs
 from .wakeup import Wakeup
 
@@ -45,6 +49,9 @@ IDLE_HOLD = 0.5
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
+
+MEMORY_CHECK = 1.0
+"""Seconds between two looks at the process's memory."""
 
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
@@ -77,11 +84,14 @@ class Worker:
         self._frontier = Frontier()
         self._held: dict[Lease, ClaimedJob] = {}
         self._unsettled: list[Attempt] = []
+        self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
+        self._revocations = Revocations()
         self._queue_names = list(options.queue_names)
         self._next_look = 0.0  # when to claim although no outcome takes us to the database; monotonic seconds
         self._next_search = 0.0  # when to search for queues that have jobs
         self._stray_checks: list[float] = []
         self._last_progress = 0.0
+        self._next_memory_check = 0.0
         self._stopping = False
         self._stop_by = float("inf")
         self._exit_code = ENDED_WELL
@@ -112,6 +122,8 @@ class Worker:
     def _turn(self) -> None:
         self._enforce_limits()
         now = time.monotonic()
+        self._let_go_of_revoked(now)
+        self._recycle_if_due(now)
         room = self._room(now)
         look = room > 0 and self._next_look <= now
         if self._pool.finished or self._unsettled or look or self._next_stray_check <= now:
@@ -124,6 +136,20 @@ class Worker:
         if self._pool.enforce_limits():
             self._exit_code = STUCK
             self._stop()
+
+    def _recycle_if_due(self, now: float) -> None:
+        """End well and be replaced, once the process has done its jobs or has grown too large."""
+        reason = ""
+        if self.options.max_jobs_per_worker is not None and self.jobs_done >= self.options.max_jobs_per_worker:
+            reason = f"it has run {logs.counted(self.jobs_done, 'job')}"
+        if self.options.max_memory_mb is not None and self._next_memory_check <= now:
+            self._next_memory_check = now + MEMORY_CHECK
+            if (size := resident_mb()) > self.options.max_memory_mb:
+                reason = f"it has grown to {size:,.0f} MiB"
+        if reason and not self._stopping:
+            logs.recycling(self.name, reason)
+            self._exit_code = RECYCLED
+            self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
     def _room(self, now: float) -> int:
         """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves.
@@ -150,7 +176,7 @@ class Worker:
                 self._choose_queues(now)
             from_front = self._frontier.is_due(now)
             settled, claimed = self._jobs.settle_and_claim(
-                [attempt.settlement for attempt in self._unsettled],
+                [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
                 queue_names=self._queue_names,
                 limit=room,
                 worker_id=self.id,
@@ -161,6 +187,8 @@ class Worker:
             if room:
                 self._note_claim(claimed, room, from_front=from_front, took=time.monotonic() - now)
             self._hear()
+        if self._lost and not self._control.retry_in:
+            self._tell_lost()
         if self._control.retry_in:
             self._expect_strays(now)
         if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
@@ -196,14 +224,47 @@ class Worker:
         outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
         for attempt in self._unsettled:
             lease = (attempt.job.id, attempt.job.lease)
-            event = EVENTS[attempt.outcome.status] if lease in settled else lease_lost
+            event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
             outcomes[event].append(attempt)
             self._held.pop(lease, None)
         self.jobs_done += len(self._unsettled)
         self._last_progress = time.monotonic()
         self._look_ahead.finished(len(self._unsettled), self._last_progress)
         self._unsettled = []
+        self._lost += outcomes.pop(lease_lost, [])
         self._announcer.outcomes(outcomes)
+
+    def _tell_lost(self) -> None:
+        """Say of outcomes that were not written whether that was wanted: their jobs were cancelled."""
+        reasons: dict[Lease, str | None] = {}
+        with self._control.attempt():
+            reasons = self._jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self._lost)
+        told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        for attempt in self._lost:
+            reason = reasons.get((attempt.job.id, attempt.job.lease))
+            if reason is None:
+                told[lease_lost].append(attempt)
+            else:
+                told[job_cancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
+        self._lost = []
+        self._announcer.outcomes(told)
+
+    def _let_go_of_revoked(self, now: float) -> None:
+        """Drop and interrupt the jobs that were cancelled, or taken from us by a recovery."""
+        leases = self._revocations.due(self._held, now) if self._held else []
+        if not leases:
+            return
+        revoked: dict[Lease, str | None] = {}
+        with self._control.attempt():
+            revoked = self._jobs.revoked(leases)
+        if self._control.retry_in:
+            self._expect_strays(now)
+        if revoked:
+            for job in self._pool.drop(revoked):
+                del self._held[job.id, job.lease]
+        for lease, reason in revoked.items():
+            if lease in self._held:
+                self._pool.cancel(self._held[lease], reason or "the job was taken from this worker")
 
     def _take(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
@@ -253,7 +314,7 @@ class Worker:
         if self._room(now):
             until = min(until, self._next_look)
         if self._held:
-            until = min(until, now + IDLE_HOLD, self._pool.next_deadline)
+            until = min(until, now + IDLE_HOLD, self._pool.next_deadline, self._revocations.next_look)
         if not self._stopping:
             self._sleep(until - now)
 
@@ -306,8 +367,10 @@ class Worker:
             if self._pool.finished or self._unsettled:
                 self._exchange(0)
             self._enforce_limits()
+            self._let_go_of_revoked(time.monotonic())
             if self._held:
-                self._sleep(min(left, self._pool.next_deadline - time.monotonic()))
+                until = min(self._pool.next_deadline, self._revocations.next_look)
+                self._sleep(min(left, until - time.monotonic()))
         still_running = self._give_back_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])
