@@ -100,9 +100,12 @@ def check(baseline: Mapping[str, float]) -> bool:
 
 def write() -> None:
     """Measure everything, and make that the baseline."""
-    figures = {name: round(measure(ratio), 3) for name, ratio in RATIOS.items()}
+    print(markdown_head(["ratio", "measured"]), flush=True)
+    figures = {}
+    for name, ratio in RATIOS.items():
+        figures[name] = round(measure(ratio), 3)
+        print(markdown_row([name, show(figures[name])]), flush=True)
     BASELINE.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
-    print(BASELINE.read_text(), end="")
 
 
 def main() -> int:

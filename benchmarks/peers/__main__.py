@@ -5,7 +5,9 @@ A peer that cannot be installed, or does not work here, is shown as such; the ot
 
 import argparse
 import json
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ class NotMeasured(Exception):
 
 def main() -> None:
     """Measure the peers that the command line names."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that what was started ends as well
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("peers", nargs="*", metavar="PEER", help=f"one of {', '.join(PEERS)}; default: all")
     parser.add_argument("--jobs", type=int, default=50_000, help="jobs in each drain (default: %(default)s)")
@@ -70,7 +73,8 @@ def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any
     environment.install()
     figures: Figures = {}
     for kind in ("default", "best"):
-        fewer = enough(measurement(environment, f"drain_{kind}", min(FEWEST, jobs))["figures"]["jobs/s"], jobs, seconds)
+        trial = measurement(environment, f"drain_{kind}", min(FEWEST, jobs))
+        fewer = enough(trial["figures"]["jobs/s"], jobs, seconds)
         answers = [measurement(environment, f"drain_{kind}", fewer) for _ in range(repeat)]
         figures[f"drain {kind}"] = median_of([answer["figures"] for answer in answers])["jobs/s"]
     enqueued = median_of([measurement(environment, "enqueue", jobs)["figures"] for _ in range(repeat)])
@@ -87,18 +91,25 @@ def enough(rate: float, jobs: int, seconds: float) -> int:
 
 def measurement(environment: Environment, what: str, jobs: int) -> dict[str, Any]:
     """One measurement in a process and a database of its own."""
-    with fresh_database() as ours:
-        done = subprocess.run(
-            [environment.python, "-m", "benchmarks.peers.measure", environment.peer, what, str(jobs)],
+    command = [environment.python, "-m", "benchmarks.peers.measure", environment.peer, what, str(jobs)]
+    with (
+        fresh_database() as ours,
+        subprocess.Popen(
+            command,
             env=environment.variables(ours["DATABASE_URL"]),
             cwd=ROOT,
-            capture_output=True,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-        )
-    if done.returncode:
-        raise NotMeasured(f"{what}: {(done.stderr.strip() or 'it failed').splitlines()[-1]}")
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        ) as process,
+    ):
+        try:
+            said, complaint = process.communicate()
+        finally:
+            process.terminate()
+    if process.returncode:
+        raise NotMeasured(f"{what}: {(complaint.strip() or 'it failed').splitlines()[-1]}")
+    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
     return answer
 
 

@@ -41,8 +41,9 @@ def prepare() -> None:
     folder = Path(os.environ[marks.FILE]).parent
     command = ["redis-server", "--port", "0", "--unixsocket", str(SOCKET), "--dir", str(folder)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    atexit.register(SOCKET.unlink, missing_ok=True)
     atexit.register(server.wait)
-    atexit.register(server.terminate)  # the last one registered is called first
+    atexit.register(server.kill)  # called first; asked politely, it would refuse to end without its folder
     deadline = time.monotonic() + 30
     while not SOCKET.exists():
         if time.monotonic() > deadline:

@@ -120,6 +120,7 @@ def _log() -> Path:
 
 def main() -> None:
     """Run by `python -m benchmarks.peers`."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that the worker and the server end as well
     name, what, jobs = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         os.environ[marks.FILE] = str(Path(folder) / "marks")

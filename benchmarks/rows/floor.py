@@ -1,12 +1,14 @@
 """The floor: what PostgreSQL needs for the same statements, without Django, without a worker, without a task."""
 
-import json
 import time
 from typing import Any
 
 import psycopg
 
 from django_skipqueue import sql
+from django_skipqueue.managers.batches import claim_values, in_lock_order, pipelined, settlements_as_values
+from django_skipqueue.outcomes import COMPLETED, Settlement
+from django_skipqueue.records import ClaimedJob
 
 from .. import jobs, workers
 from ..databases import connect
@@ -30,19 +32,21 @@ def floor(sizes: Sizes) -> Figures:
 
 
 def _empty(connection: psycopg.Connection[Any], batch: int) -> int:
-    """Settle a batch and claim the next, in one round trip and one commit, until there is none; how many settled."""
-    claim = {"queue_names": ["default"], "limit": batch, "worker_id": "floor"}
+    """Settle a batch and claim the next, in one round trip and one commit, until there is none; how many settled.
+
+    As a worker does, each claim starts where the last one ended.
+    """
     settled = 0
-    held: list[tuple[int, int]] = []
+    held: list[ClaimedJob] = []
     while True:
-        outcomes = json.dumps([{"id": id, "lease": lease, "status": "completed"} for id, lease in sorted(held)])
-        settling, claiming = connection.cursor(), connection.cursor()
-        with connection.pipeline():
-            settling.execute(sql.SETTLE, {"outcomes": outcomes})
-            claiming.execute(sql.CLAIM_TO_RUN, claim)
-        settled += len(settling.fetchall())
-        names = [column.name for column in claiming.description or ()]
-        id, lease = names.index("id"), names.index("lease")
-        held = [(row[id], row[lease]) for row in claiming.fetchall()]
+        after = {"default": max(job.position for job in held)} if held else {}
+        outcomes = in_lock_order(Settlement(job.id, job.lease, COMPLETED) for job in held)
+        done, claimed = pipelined(
+            connection,
+            (sql.SETTLE, settlements_as_values(outcomes)) if outcomes else None,
+            (sql.CLAIM_TO_RUN, claim_values(["default"], after=after, limit=batch, worker_id="floor")),
+        )
+        settled += len(done)
+        held = [ClaimedJob._make(row) for row in claimed]
         if not held:
             return settled
