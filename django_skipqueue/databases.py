@@ -15,13 +15,21 @@ SHORTEST_LIFE = 60.0
 """Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
 
 
-def own_connection(alias: str) -> BaseDatabaseWrapper:
-    """A new connection to this database, in autocommit, and outside the project's pool.
+READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+"""The queue's isolation level, as libpq takes it. The last word on it counts."""
 
-    A pooled one may be handed to somebody else between two statements, and a pool does not survive a fork.
+
+def own_connection(alias: str) -> BaseDatabaseWrapper:
+    """A new connection to this database, in autocommit, at READ COMMITTED, and outside the project's pool.
+
+    A pooled one may be handed to somebody else between two statements, and a pool does not survive a fork. At a higher
+    level two workers that claim at once would fail each other's statements, where they now skip each other's rows.
     """
     connection = connections.create_connection(alias)
-    options = {key: value for key, value in connection.settings_dict.get("OPTIONS", {}).items() if key != "pool"}
+    given = connection.settings_dict.get("OPTIONS", {})
+    options = {key: value for key, value in given.items() if key not in ("pool", "isolation_level")}
+    if "default_transaction_isolation" in options.get("options", ""):
+        options["options"] += f" {READ_COMMITTED}"
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
     return connection
 

@@ -17,7 +17,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
 
 from .app import jobs
-from .app.rows import make_job, state
+from .app.rows import lease_of, make_job, state
 from .app.sessions import Session
 from .app.waiting import within
 
@@ -293,3 +293,145 @@ def test_batches_of_promote_recover_and_prune_by_two_supervisors_share_the_work(
         assert Job.objects.prune() == {"completed": 1}
     other.commit()
     assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
+
+
+def test_a_job_that_is_being_promoted_is_not_discarded_and_one_that_is_being_discarded_is_not_promoted(
+    session: MakeSession,
+) -> None:
+    first, second = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
+    promoting, discarding = session(), session()
+    promoting.begin()
+    discarding.begin()
+    assert promoting(Job.objects.promote, limit=1) == {"default": 1}
+    with within(10):
+        assert discarding(Job.objects.discard, [first.pk, second.pk]) == {second.pk}
+        assert Job.objects.promote() == {}, "one is being promoted, the other discarded"
+        assert claim() == [], "and neither is there to be claimed"
+    promoting.commit()
+    discarding.rollback()
+    assert Job.objects.promote() == {"default": 1}, "a discard that was rolled back never happened"
+    assert Job.objects.discard([first.pk, second.pk]) == {first.pk, second.pk}
+
+
+def give_back(*held: Job) -> set[int]:
+    return Job.objects.release(map(lease_of, held))
+
+
+def give_back_strays(*held: Job) -> set[int]:
+    return Job.objects.release_strays("w", known=[])
+
+
+def recover(*held: Job) -> list[Any]:
+    return Job.objects.recover(worker_ids=["w"])
+
+
+def heartbeat(job: Job) -> bool:
+    return Job.objects.heartbeat(job.pk, job.lease)
+
+
+TAKES = pytest.mark.parametrize("take", [recover, give_back_strays, give_back])
+
+
+@TAKES
+@pytest.mark.parametrize("use", [complete, give_back, heartbeat])
+def test_a_lease_that_is_being_ended_waits_and_is_worth_nothing(
+    session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
+) -> None:
+    make_job()
+    (job,) = claim()
+    taking, using = session(), session()
+    taking.begin()
+    assert len(taking(take, job)) == 1
+    used = using.start(use, job)
+    using.wait_until_blocked()
+    taking.commit()
+    assert not used.result(20)
+    assert (state(job)["status"], state(job)["lease"]) == ("queued", job.lease + 1)
+
+
+@pytest.mark.parametrize("take", [recover, give_back_strays])
+@pytest.mark.parametrize("use", [complete, give_back, heartbeat])
+def test_a_lease_that_is_being_used_is_not_taken(
+    session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
+) -> None:
+    make_job()
+    (job,) = claim()
+    using = session()
+    using.begin()
+    assert using(use, job)
+    with within(10):
+        assert not take(job)
+    using.commit()
+
+
+def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_written(session: MakeSession) -> None:
+    make_job()
+    (job,) = claim()
+    recover(job)
+    discarding = session()
+    discarding.begin()
+    assert discarding(Job.objects.discard, [job.pk]) == {job.pk}
+    with within(10):
+        assert complete(job) == set(), "its lease has passed on already: there is nothing to wait for"
+    discarding.commit()
+    assert state(job)["status"] == "discarded"
+
+
+def test_what_is_being_settled_is_not_pruned_and_what_is_being_pruned_can_no_longer_be_settled(
+    session: MakeSession, settings: Any
+) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    make_job()
+    (job,) = claim()
+    settling, pruning = session(), session()
+    settling.begin()
+    settling(complete, job)
+    with within(10):
+        assert Job.objects.prune() == {}
+    settling.commit()
+    pruning.begin()
+    assert pruning(Job.objects.prune) == {"completed": 1}
+    with within(10):
+        assert complete(job) == set()
+    pruning.commit()
+    assert not Job.objects.exists()
+
+
+def test_a_job_that_is_being_retried_is_claimed_only_once_it_is(session: MakeSession) -> None:
+    job = make_job("failed", attempts=10)
+    retrying = session()
+    retrying.begin()
+    retrying(Job.objects.retry, [job.pk])
+    with within(10):
+        assert claim() == []
+    retrying.commit()
+    assert [(each.pk, each.attempts, each.lease) for each in claim()] == [(job.pk, 1, job.lease + 2)]
+
+
+def test_a_batch_that_is_settled_and_released_in_opposite_order_does_not_deadlock(session: MakeSession) -> None:
+    jobs.noop.defer_many([()] * 9)
+    held = claim()
+    gate, up, down = session(), session(), session()
+    for each in (up, down):
+        each(look_up_one_by_one)
+    gate.begin()
+    gate(complete, held[4])
+    first = up.start(complete, *held)
+    up.wait_until_blocked()
+    second = down.start(give_back, *reversed(held))
+    down.wait_until_blocked()
+    gate.rollback()
+    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job went one way"
+    assert set(Job.objects.values_list("lease", flat=True)) == {2}
+
+
+@pytest.mark.parametrize("verb", [Job.objects.discard, Job.objects.retry])
+def test_an_operators_batches_in_opposite_order_wait_for_nobody(session: MakeSession, verb: Callable[..., Any]) -> None:
+    ids = [make_job("queued" if verb == Job.objects.discard else "failed").pk for _ in range(6)]
+    other = session()
+    other.begin()
+    assert other(verb, ids[:3]) == set(ids[:3])
+    with within(10):
+        assert verb(ids[::-1]) == set(ids[3:])
+    other.commit()
+    assert verb(ids) == set()

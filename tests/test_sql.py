@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,13 +181,13 @@ def fill(connection: psycopg.Connection[Any]) -> None:
     connection.execute("VACUUM ANALYZE")
 
 
-def explain_literals(connection: psycopg.Connection[Any], case: Case) -> Any:
+def explain_literals(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON") -> Any:
     """The plan of the statement with its values written into it, as Django sends it."""
     cursor = psycopg.ClientCursor(connection)
-    return cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[case.statement]}", case.values or None).fetchone()
+    return cursor.execute(f"EXPLAIN ({how}) {STATEMENTS[case.statement]}", case.values or None).fetchone()
 
 
-def explain_prepared(connection: psycopg.Connection[Any], case: Case, mode: str) -> Any:
+def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON", *, mode: str) -> Any:
     """The plan of the statement when it is prepared, as the worker sends it, with the types that psycopg declares."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])))
     text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", STATEMENTS[case.statement])
@@ -201,7 +202,7 @@ def explain_prepared(connection: psycopg.Connection[Any], case: Case, mode: str)
     try:
         values = ", ".join(f"%({name})s" for name in names)
         return cursor.execute(
-            f"EXPLAIN (FORMAT JSON) EXECUTE busy{f' ({values})' if names else ''}", case.values or None
+            f"EXPLAIN ({how}) EXECUTE busy{f' ({values})' if names else ''}", case.values or None
         ).fetchone()
     finally:
         cursor.execute("DEALLOCATE busy; RESET plan_cache_mode")
@@ -219,10 +220,10 @@ def nodes(plan: Any) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
-MODES: dict[str, Callable[[psycopg.Connection[Any], Case], Any]] = {
+MODES: dict[str, Callable[..., Any]] = {
     "literals": explain_literals,
-    "generic plan": lambda connection, case: explain_prepared(connection, case, "force_generic_plan"),
-    "custom plan": lambda connection, case: explain_prepared(connection, case, "force_custom_plan"),
+    "generic plan": partial(explain_prepared, mode="force_generic_plan"),
+    "custom plan": partial(explain_prepared, mode="force_custom_plan"),
 }
 
 

@@ -1,0 +1,168 @@
+"""What a project may have set for its databases and times: real workers do everything under each of these settings."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.records import Call
+
+from .app import jobs
+from .app.models import Ledger
+from .app.waiting import wait_until
+from .test_managers_databases import live_and_die
+from .worker.processes import ManagePy, statuses, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+OPTIONS = "OPTIONS = DATABASES['default'].setdefault('OPTIONS', {})\n"
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+SETTINGS = {
+    "SERIALIZABLE": OPTIONS + "OPTIONS['isolation_level'] = 4",
+    "REPEATABLE READ": OPTIONS + "OPTIONS['isolation_level'] = 3",
+    "SERIALIZABLE for the whole session": OPTIONS
+    + "OPTIONS['options'] = '-c default_transaction_isolation=serializable'",
+    "REPEATABLE READ for the whole session": OPTIONS
+    + "OPTIONS['options'] = '-c default_transaction_isolation=repeatable\\\\ read'",
+    "CONN_MAX_AGE 0": "DATABASES['default']['CONN_MAX_AGE'] = 0",
+    "CONN_MAX_AGE None": "DATABASES['default'] |= {'CONN_MAX_AGE': None, 'CONN_HEALTH_CHECKS': True}",
+    "a pool": OPTIONS + "OPTIONS['pool'] = True",
+    "server-side binding": OPTIONS + "OPTIONS['server_side_binding'] = True",
+    "USE_TZ off": "USE_TZ, TIME_ZONE = False, 'America/New_York'",
+    "a time zone": "TIME_ZONE = 'Asia/Kathmandu'",
+    "a read replica": """\
+        OPTIONS = DATABASES["other"].get("OPTIONS", {})
+        DATABASES["other"]["OPTIONS"] = {**OPTIONS, "options": "-c default_transaction_read_only=on"}
+        DATABASE_ROUTERS = ["process_settings.Router"]
+
+        class Router:
+            def db_for_read(self, model, **hints):
+                return "other"
+
+            def db_for_write(self, model, **hints):
+                return "default"
+    """,
+}
+
+# What a task of a project does with its database and the queue, the web server's part as well.
+TASKS = """\
+    from datetime import datetime, timedelta, UTC
+
+    from django.conf import settings
+    from django.db import transaction
+
+    from django_skipqueue import Snooze, job
+    from django_skipqueue.models import Job
+    from tests.app import jobs
+    from tests.app.models import Ledger
+
+
+    @job(takes_context=True)
+    def order(context, number):
+        with transaction.atomic():
+            Ledger.objects.create(entry=f"order {number}", attempt=context.attempt)
+            jobs.record.defer(f"receipt {number}")
+        assert context.job.status == "running"
+
+
+    @job
+    def plan():
+        past = datetime(2020, 1, 1, tzinfo=UTC if settings.USE_TZ else None)
+        jobs.record.using(run_after=past).defer("past")
+        jobs.record.using(run_after=timedelta(seconds=0.3)).defer("future")
+        first, second = (jobs.record.using(unique_key="k", run_after=timedelta(hours=1)).defer("k") for _ in range(2))
+        assert first.pk == second.pk and not second.created
+        assert first.discard()
+        jobs.record.defer_many([{"entry": "many"}] * 3)
+
+
+    @job(takes_context=True)
+    def again(context):
+        if not Job.objects.filter(task=context.job.task, run_after__gt=context.job.enqueued_at).exists():
+            raise Snooze(after=timedelta(seconds=0.1))
+"""
+ORDERS = 300
+
+
+@pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
+def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
+    calls = [Call(f"[{number}]", "{}", None) for number in range(ORDERS)]
+    Job.objects.enqueue_many("extra.jobs.order", calls)
+    for task in ("plan", "again"):
+        Job.objects.enqueue(f"extra.jobs.{task}")
+    jobs.fail.defer()
+    process = runworker("--processes", "2", "--poll-interval", HOUR, jobs=TASKS, settings=source)
+    wait_for_statuses(completed=2 * ORDERS + 7, failed=1, discarded=1, deadline=45)
+    jobs.record_and_die.defer("a worker dies")
+    wait_for_statuses(completed=2 * ORDERS + 8, failed=1, discarded=1)
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+    assert not Worker.objects.exists()
+    entries = list(Ledger.objects.values_list("entry", flat=True))
+    assert {f"order {number}" for number in range(ORDERS)} <= set(entries)
+    assert entries.count("many") == 3
+    assert "cannot use the database" not in process.log, process.log
+    assert "Traceback" not in process.log, process.log
+
+
+def test_every_verb_works_with_use_tz_off(settings: Any) -> None:
+    settings.USE_TZ = False
+    live_and_die(Job.objects.using("other"), Worker.objects.using("other"))
+
+
+def sell(request: HttpRequest) -> HttpResponse:
+    """A view that defers and, if asked to, breaks afterwards."""
+    jobs.record.defer(request.GET["entry"])
+    if "break" in request.GET:
+        raise ValueError("after the defer")
+    return HttpResponse(str(Job.objects.count()))
+
+
+urlpatterns = [path("sell", sell)]
+
+
+@pytest.mark.urls(__name__)
+def test_with_atomic_requests_a_job_commits_with_its_request(runworker: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", True)
+    client = Client(raise_request_exception=False)
+    atomic = "DATABASES['default']['ATOMIC_REQUESTS'] = True"
+    process = runworker("--poll-interval", HOUR, settings=atomic)
+    workers()
+    assert client.get("/sell", {"entry": "lost", "break": "yes"}).status_code == 500
+    assert statuses() == {}
+    assert client.get("/sell", {"entry": "sold"}).content == b"1"
+    wait_for_statuses(completed=1)
+    assert list(Ledger.objects.values_list("entry", flat=True)) == ["sold"]
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_the_queue_may_live_in_a_second_database(runworker: Run, settings: Any) -> None:
+    """Its tasks write where the project's data is, and each database has workers of its own."""
+    settings.SKIPQUEUE = {"DATABASE": "other"}
+    jobs.record.defer_many([{"entry": "in the second"}] * 50)
+    jobs.record.using(database="default").defer("in the first")
+    second = runworker("--poll-interval", HOUR, skipqueue=settings.SKIPQUEUE)
+    wait_for_statuses(completed=50)
+    jobs.record_and_die.defer("a worker dies")
+    wait_for_statuses(completed=51)
+    assert Job.objects.using("default").get().status == "queued", "it is not this worker's"
+    first = runworker("--poll-interval", HOUR, "--database", "default", skipqueue=settings.SKIPQUEUE)
+    wait_until(lambda: Job.objects.using("default").get().status == "completed")
+    jobs.record.defer("woken")
+    jobs.record.using(database="default").defer("woken")
+    wait_until(lambda: Ledger.objects.filter(entry="woken").count() == 2, "each worker hears of its own database")
+    assert Ledger.objects.filter(entry="in the second").count() == 50
+    for process in (first, second):
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
+    assert not Worker.objects.using("default").exists()
+    assert not Worker.objects.using("other").exists()

@@ -1,0 +1,173 @@
+"""While a deploy is under way: a worker of the old code beside one of the new, and jobs of both in one table."""
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db.models.functions import Now
+
+from django_skipqueue.models import Job
+from django_skipqueue.records import Call
+
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from .processes import ManagePy, statuses, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OLD = """\
+    from django_skipqueue import job
+    from tests.app.models import Ledger
+
+
+    @job
+    def send(number):
+        Ledger.objects.create(entry=f"old send {number}")
+
+
+    @job
+    def rename_me(number):
+        Ledger.objects.create(entry=f"old name {number}")
+
+
+    @job
+    def remove_me():
+        Ledger.objects.create(entry="old only")
+"""
+NEW = """\
+    from django_skipqueue import job
+    from django_skipqueue.backoff import constant
+    from tests.app.models import Ledger
+
+
+    @job(backoff=constant(0, jitter=0))
+    def send(number, language="en"):
+        Ledger.objects.create(entry=f"new send {number} {language}")
+
+
+    @job(name="extra.jobs.rename_me")
+    def renamed(number):
+        Ledger.objects.create(entry=f"new name {number}")
+
+
+    @job
+    def added():
+        Ledger.objects.create(entry="new only")
+"""
+
+
+def enqueue(task: str, *arguments: str, **options: object) -> None:
+    """What `.defer()` would write, in code that this process does not have; the arguments are JSON."""
+    calls = [Call(each, "{}", None) for each in arguments or ("[]",)]
+    Job.objects.enqueue_many(f"extra.jobs.{task}", calls, **options)  # type: ignore[arg-type]
+
+
+def entries(prefix: str) -> set[str]:
+    """What tasks wrote that begins so."""
+    return set(Ledger.objects.filter(entry__startswith=prefix).values_list("entry", flat=True))
+
+
+@pytest.fixture
+def old(runworker: Run) -> Callable[[], ManagePy]:
+    return lambda: runworker("--poll-interval", HOUR, "--name", "old", jobs=OLD)
+
+
+@pytest.fixture
+def new(runworker: Run) -> Callable[[], ManagePy]:
+    return lambda: runworker("--poll-interval", HOUR, "--name", "new", jobs=NEW)
+
+
+def stop(process: ManagePy) -> None:
+    """As a deploy does: gracefully."""
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+
+
+def make_due() -> None:
+    """Let the time pass for which a job is put off."""
+    Job.objects.scheduled().update(run_after=Now() - timedelta(seconds=1))
+
+
+def test_under_load_workers_of_the_old_code_hand_over_to_those_of_the_new_and_no_job_is_lost_or_charged(
+    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+) -> None:
+    enqueue("send", *(f"[{number}]" for number in range(2_000)))
+    first = old()
+    wait_until(lambda: entries("old send"), "the old code is at work")
+    second = new()
+    wait_until(lambda: entries("new send"), "and the new beside it")
+    stop(first)
+    wait_for_statuses(completed=2_000, deadline=60)
+    assert Ledger.objects.count() == 2_000, "each ran once"
+    assert set(Job.objects.values_list("attempts", flat=True)) == {1}
+    stop(second)
+
+
+def test_a_new_task_waits_for_the_new_code_at_no_attempt(
+    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+) -> None:
+    first = old()
+    workers()
+    enqueue("added", max_attempts=1)
+    wait_for_statuses(scheduled=1)
+    assert Job.objects.get().attempts == 0
+    assert "UnknownTask" in Job.objects.get().last_error
+    second = new()
+    workers(2)
+    stop(first)
+    make_due()
+    wait_for_statuses(completed=1)
+    assert entries("new only")
+    stop(second)
+
+
+def test_jobs_of_a_removed_task_are_put_off_by_the_new_code_and_run_by_what_is_left_of_the_old(
+    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+) -> None:
+    second = new()
+    workers()
+    enqueue("remove_me", max_attempts=1)
+    wait_for_statuses(scheduled=1)
+    stop(second)
+    first = old()
+    workers()
+    make_due()
+    wait_for_statuses(completed=1)
+    assert entries("old only")
+    stop(first)
+
+
+def test_a_renamed_task_that_keeps_its_name_for_the_queue_runs_in_both(
+    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+) -> None:
+    for start, prefix in ((old, "old name 1"), (new, "new name 1")):
+        process = start()
+        enqueue("rename_me", "[1]", max_attempts=1)
+        wait_until(lambda prefix=prefix: entries(prefix))  # type: ignore[misc]
+        stop(process)
+    assert statuses() == {"completed": 2}
+
+
+def test_a_new_argument_with_a_default_takes_jobs_of_the_old_code_and_its_own_jobs_wait_out_the_old_code(
+    old: Callable[[], ManagePy], new: Callable[[], ManagePy]
+) -> None:
+    second = new()
+    enqueue("send", "[1]", max_attempts=1)
+    wait_until(lambda: entries("new send 1 en"), "a job of the old code runs in the new")
+    stop(second)
+    first = old()
+    workers()
+    enqueue("send", '[2, "de"]')
+    wait_for_statuses(completed=1, scheduled=1)
+    assert "TypeError" in Job.objects.scheduled().get().last_error, "the old code takes one argument"
+    stop(first)
+    second = new()
+    workers()
+    make_due()
+    wait_for_statuses(completed=2)
+    assert entries("new send 2 de")
+    stop(second)
