@@ -1,0 +1,118 @@
+"""The tasks that run under fault. Each writes what it did, with the lease under which it did it.
+
+Invariant: what a task returns or raises says `ran under lease N`, so that an outcome that was written under another
+lease is seen.
+"""
+
+import asyncio
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_skipqueue import Discard, JobContext, Retry, Snooze, job
+from django_skipqueue.backoff import constant
+from django_skipqueue.exceptions import LeaseLost
+from django_skipqueue.models import Job
+from django_skipqueue.outcomes import Outcome, Settlement
+from django_skipqueue.records import ClaimedJob
+from django_skipqueue.signals import job_started
+
+from .witness import Ledger
+
+ledger = Ledger()
+soon = constant(0.3)
+_lease: ContextVar[int] = ContextVar("lease")
+
+Result = dict[str, int]
+
+
+def _note_lease(job: ClaimedJob, **_: Any) -> None:
+    _lease.set(job.lease)
+
+
+job_started.connect(_note_lease, dispatch_uid="chaos")
+
+
+def _write(context: JobContext, what: str) -> Result:
+    ledger.write(context.job_id, _lease.get(), what)
+    return {"lease": _lease.get()}
+
+
+def _words() -> str:
+    return f"ran under lease {_lease.get()}"
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def work(context: JobContext, seconds: float) -> Result:
+    """Write when it begins and when it ends."""
+    _write(context, "begin")
+    time.sleep(seconds)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+async def work_async(context: JobContext, seconds: float) -> Result:
+    """The same as a coroutine."""
+    await sync_to_async(_write)(context, "begin")
+    await asyncio.sleep(seconds)
+    return await sync_to_async(_write)(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
+def work_atomic(context: JobContext, seconds: float) -> Result:
+    """One effect, in the transaction that completes the job. The timeout is for a connection that hangs."""
+    return _completing(context, lambda: _effect(context, seconds))
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def stumble(context: JobContext, times: int) -> Result:
+    """Fail this often, and then do as `work` does."""
+    _write(context, "begin")
+    if context.attempt <= times:
+        raise Retry(_words())
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def doze(context: JobContext, times: int) -> Result:
+    """Snooze this often, and then do as `work` does."""
+    _write(context, "begin")
+    if ledger.count(context.job_id, "begin") <= times:
+        raise Snooze(after=0.2)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=3, backoff=soon)
+def fail(context: JobContext) -> None:
+    """Fail each time."""
+    _write(context, "begin")
+    raise ValueError(_words())
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def give_up(context: JobContext) -> None:
+    """Discard its own job."""
+    _write(context, "begin")
+    raise Discard(_words())
+
+
+def _effect(context: JobContext, seconds: float) -> Result:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", [context.job_id, _lease.get()]
+        )
+    time.sleep(seconds)
+    return {"lease": _lease.get()}
+
+
+def _completing(context: JobContext, effect: Any) -> Result:
+    """Run `effect` and complete the job in one transaction, or do neither."""
+    with transaction.atomic():
+        result: Result = effect()
+        outcome = Outcome("completed", result=f'{{"lease": {_lease.get()}}}')
+        if not Job.objects.settle([Settlement(context.job_id, _lease.get(), outcome)]):
+            raise LeaseLost(_words())
+    return result
