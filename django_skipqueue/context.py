@@ -1,13 +1,26 @@
-"""What a task with `takes_context=True` learns about its run."""
+"""What a task with `takes_context=True` learns about its run, and how it may complete its job by itself."""
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+
+from .exceptions import CannotComplete, LeaseLost
+from .outcomes import COMPLETED, Outcome
+from .payload import encode
+from .records import Lease
 
 if TYPE_CHECKING:
     from .models import Job
+
+
+class Runner(Protocol):
+    """Whoever runs the task."""
+
+    def completed(self, lease: Lease, outcome: Outcome) -> None:
+        """Called once the transaction is committed in which a task completed its job."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +36,10 @@ class JobContext:
     """The name of the worker process."""
     database: str
     """The alias of the database that holds the job."""
+    lease: int = 0
+    is_atomic: bool = False
+    """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
+    runner: Runner | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def job(self) -> "Job":
@@ -39,3 +56,35 @@ class JobContext:
     def is_last_attempt(self) -> bool:
         """Whether the job fails for good if this run fails."""
         return self.attempt >= self.max_attempts
+
+    def complete(self, result: Any = None) -> None:
+        """Finish the job with `result` in the transaction that the task is in: both are committed, or neither is.
+
+        Raises `CannotComplete` outside of `transaction.atomic()` on the queue's database and in a task that is
+        `atomic` anyway, `InvalidArguments` for a result that is not JSON, and `LeaseLost` if the job is no longer this
+        worker's: let that roll the transaction back. What the task returns or raises after the commit changes nothing.
+        """
+        if self.runner is None:
+            raise CannotComplete("No worker runs this job, so there is nothing to complete.")
+        if self.is_atomic:
+            raise CannotComplete("The task is atomic: its job is completed with what it returns.")
+        if not connections[self.database].in_atomic_block:
+            raise CannotComplete(
+                f"complete() must share a transaction: call it within transaction.atomic(using={self.database!r})."
+            )
+        outcome = COMPLETED if result is None else Outcome("completed", result=encode("The result", result))
+        complete(self.database, (self.job_id, self.lease), outcome, self.runner)
+
+
+def complete(database: str, lease: Lease, outcome: Outcome, runner: Runner) -> None:
+    """Write the outcome in the transaction that is open; the runner is told after the commit, before any other hook.
+
+    Before any other: one that raises keeps those after it from being called.
+    """
+    from .models import Job
+
+    if not Job.objects.using(database).complete(lease, outcome):
+        raise LeaseLost(f"Job {lease[0]} is no longer held by lease {lease[1]}; what its task wrote is rolled back.")
+    transaction.on_commit(partial(runner.completed, lease, outcome), using=database)
+    hooks = connections[database].run_on_commit
+    hooks.insert(0, hooks.pop())

@@ -32,13 +32,21 @@ class LeaseLost(SkipQueueError):
     """The job is no longer this worker's: it was recovered, settled, released, retried or discarded meanwhile."""
 
 
-class JobTimeout(BaseException):
-    """The attempt ran for longer than its task's timeout."""
+class CannotComplete(SkipQueueError):
+    """A task cannot complete its job here: there is no transaction to share, or no worker that runs the job."""
+
+
+class JobInterrupted(BaseException):
+    """The attempt was told to end."""
 
     # Not an Exception: a task's own `except Exception` must not keep it running.
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or self.__doc__)
+
+
+class JobTimeout(JobInterrupted):
+    """The attempt ran for longer than its task's timeout."""
 
 
 class WorkerDied(SkipQueueError):

@@ -110,7 +110,7 @@ def _job_recovered(job: RecoveredJob, **_: Any) -> None:
 
 
 def _finished(level: int, what: str, attempt: Attempt) -> None:
-    job, outcome, duration_ms, worker = attempt
+    job, outcome, duration_ms, worker, _ = attempt
     reason = f": {printable(outcome.last_error)}" if outcome.last_error else ""
     logger.log(
         level,
@@ -184,6 +184,17 @@ def given_back(worker: str, count: int) -> None:
     """Jobs were still running when the time to shut down was over."""
     logger.warning(
         "worker %s gave back %s that still ran; no attempt was charged", printable(worker), counted(count, "job")
+    )
+
+
+def raised_after_completion(job: ClaimedJob, error: str) -> None:
+    """A task failed after it had committed its job's completion itself."""
+    logger.error(
+        "%s #%s is completed, but its task went on and raised: %s",
+        printable(job.task),
+        job.id,
+        printable(error),
+        extra={"job_id": job.id, "task": job.task},
     )
 
 

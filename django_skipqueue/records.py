@@ -50,6 +50,8 @@ class Attempt(NamedTuple):
     duration_ms: float
     worker: str
     """The name of the worker that ran it."""
+    is_written: bool = False
+    """Whether the outcome is in the row already: the task's own transaction wrote it."""
 
     @property
     def settlement(self) -> Settlement:

@@ -43,12 +43,14 @@ class Task(Generic[P, R]):
         policy: RetryPolicy,
         takes_context: bool,
         timeout: float | None = None,
+        atomic: bool = False,
     ) -> None:
         self.function = function
         self.name = name
         self.options = options
         self.policy = policy
         self.timeout = timeout
+        self.atomic = atomic
         self.takes_context = takes_context
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = _signature(function, takes_context)
@@ -191,6 +193,7 @@ def job(
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
+    atomic: bool = False,
     takes_context: Literal[False] = False,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 @overload
@@ -205,6 +208,7 @@ def job(
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
+    atomic: bool = False,
     takes_context: Literal[True],
 ) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
 def job(
@@ -220,6 +224,7 @@ def job(
     discard_on: tuple[type[BaseException], ...] = (),
     unique_key: UniqueKey | None = None,
     timeout: float | None = None,
+    atomic: bool = False,
     takes_context: bool = False,
 ) -> Any:
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
@@ -231,6 +236,7 @@ def job(
     retry_on: only these exceptions are retried, others fail the job at once; default: all are.
     discard_on: these discard the job at once.
     timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
+    atomic: the function and its outcome share one transaction on the queue's database; `def` only.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
@@ -239,6 +245,11 @@ def job(
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
         _check_function(function)
+        if atomic and inspect.iscoroutinefunction(function):
+            raise InvalidTask(
+                f"{function.__module__}.{function.__qualname__} is an async def, and Django has no async transactions. "
+                "Make it a def, or put what belongs together into one that it calls with sync_to_async."
+            )
         kind = ContextTask if takes_context else Task
         policy = RetryPolicy(
             retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ()
@@ -250,6 +261,7 @@ def job(
             policy=replace(policy, backoff=backoff) if backoff else policy,
             takes_context=takes_context,
             timeout=Options(timeout=timeout).timeout,
+            atomic=atomic,
         )
         tasks.register(task)
         return task

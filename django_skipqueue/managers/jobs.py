@@ -10,7 +10,7 @@ from django.db import DatabaseError, IntegrityError, connections, models, transa
 
 from .. import sql
 from ..conf import settings
-from ..outcomes import Settlement
+from ..outcomes import Outcome, Settlement
 from ..payload import shorten
 from ..records import Call, ClaimedJob, Lease, RecoveredJob
 from ..signals import announce, job_deferred
@@ -138,6 +138,13 @@ class JobQuerySet(models.QuerySet["Job"]):
         An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
         """
         return {id for id, _ in self._settle(in_lock_order(settlements))}
+
+    def complete(self, lease: Lease, outcome: Outcome) -> bool:
+        """Write one outcome within the caller's transaction; whether the lease still held.
+
+        Unlike `settle`, an outcome that PostgreSQL refuses raises: it is to roll back with what it belongs to.
+        """
+        return bool(self._rows(sql.SETTLE, {"outcomes": outcomes_as_json([Settlement(*lease, outcome)])}))
 
     def settle_and_claim(
         self, settlements: Iterable[Settlement], *, queue_names: Sequence[str], limit: int, worker_id: str

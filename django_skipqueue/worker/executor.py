@@ -1,22 +1,28 @@
-"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing.
+"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing, but for a task that shares
+its transaction with its outcome: there, the commit of the task's writes is that of the outcome.
 
 Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes
 out.
 """
 
+import contextlib
 import contextvars
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from django.apps import apps
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
 
+from .. import logs
 from ..conf import settings
-from ..context import JobContext
+from ..context import JobContext, complete
 from ..exceptions import InvalidArguments, UnknownTask
 from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Outcome, error_entry, summary
 from ..payload import clean, decode, encode
-from ..records import Attempt, ClaimedJob
+from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from ..signals import announce, job_started
 from ..tasks import Task
@@ -33,6 +39,7 @@ class Executor:
         self.worker = worker
         self.database = database
         self.limits = limits or Limits()
+        self._completed: dict[Lease, Outcome] = {}  # committed by the attempts themselves, which have not come out yet
 
     def execute(self, job: ClaimedJob) -> Attempt:
         """Run a `def` task in this thread."""
@@ -42,11 +49,12 @@ class Executor:
             task, args, kwargs = self._prepare(job)
             seconds = _timeout(task, job)
             run = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
-            result = run() if seconds is None else self.limits.run(job, seconds, run)
-            outcome = _returned(result)
+            if seconds is not None:
+                run = partial(self.limits.run, job, seconds, run)
+            outcome = self._in_transaction(job, run) if task.atomic else _returned(run())
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
-        return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+        return self._attempt(job, outcome, started)
 
     async def execute_async(self, job: ClaimedJob) -> Attempt:
         """Run an `async def` task in this event loop."""
@@ -59,7 +67,11 @@ class Executor:
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
-        return Attempt(job, outcome, (time.perf_counter() - started) * 1000, self.worker)
+        return self._attempt(job, outcome, started)
+
+    def completed(self, lease: Lease, outcome: Outcome) -> None:
+        """Note that the task has committed its outcome itself. Called in the thread of its transaction."""
+        self._completed[lease] = outcome
 
     def stuck(self, limit: Limit, stack: str) -> Attempt:
         """The attempt that a job comes to whose code ignores that its time is over."""
@@ -76,10 +88,21 @@ class Executor:
         task = tasks.get(job.task)
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, task.context(self._context(job), job))
+            args.insert(0, task.context(self._context(job, task), job))
         return task, args, decode(job.kwargs)
 
-    def _context(self, job: ClaimedJob) -> JobContext:
+    def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any]) -> Outcome:
+        """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
+        connection = connections[self.database]
+        before = connection.in_atomic_block, list(connection.savepoint_ids)
+        with transaction.atomic(using=self.database):
+            outcome = _returned(run())
+            complete(self.database, (job.id, job.lease), outcome, self)
+        if (connection.in_atomic_block, connection.savepoint_ids) != before:
+            raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
+        return outcome
+
+    def _context(self, job: ClaimedJob, task: Task[Any, Any]) -> JobContext:
         return JobContext(
             job_id=job.id,
             attempt=job.attempt,
@@ -87,7 +110,19 @@ class Executor:
             queue_name=job.queue_name,
             worker=self.worker,
             database=self.database,
+            lease=job.lease,
+            is_atomic=task.atomic,
+            runner=self,
         )
+
+    def _attempt(self, job: ClaimedJob, outcome: Outcome, started: float) -> Attempt:
+        duration_ms = (time.perf_counter() - started) * 1000
+        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
+            if outcome.status != "completed":
+                with contextlib.suppress(Exception):  # a logging filter or handler of the project's
+                    logs.raised_after_completion(job, outcome.last_error or outcome.status)
+            return Attempt(job, written, duration_ms, self.worker, is_written=True)
+        return Attempt(job, outcome, duration_ms, self.worker)
 
     def _raised(self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float) -> Outcome:
         duration_ms = (time.perf_counter() - started) * 1000

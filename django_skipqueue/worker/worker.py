@@ -143,7 +143,7 @@ class Worker:
             if room:
                 self._choose_queues(now)
             settled, claimed = self._jobs.settle_and_claim(
-                [attempt.settlement for attempt in self._unsettled],
+                [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
                 queue_names=self._queue_names,
                 limit=room,
                 worker_id=self.id,
@@ -175,7 +175,7 @@ class Worker:
         outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
         for attempt in self._unsettled:
             lease = (attempt.job.id, attempt.job.lease)
-            event = EVENTS[attempt.outcome.status] if lease in settled else lease_lost
+            event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
             outcomes[event].append(attempt)
             self._held.pop(lease, None)
         self.jobs_done += len(self._unsettled)

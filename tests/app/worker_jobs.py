@@ -2,16 +2,19 @@
 
 import asyncio
 import os
+import signal
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.backoff import constant
+from django_skipqueue.models import Job
 
 from .models import Ledger
 
@@ -216,3 +219,102 @@ for _name, _backoff in BACKOFFS.items():
 def fail_once(context: JobContext) -> None:
     if context.attempt == 1:
         raise ValueError("the first time")
+
+
+@job(atomic=True)
+def atomic_write(entry: str, *, fails: bool = False) -> str:
+    Ledger.objects.create(entry=entry)
+    if fails:
+        raise ValueError("as asked")
+    return entry
+
+
+@job(atomic=True)
+def atomic_gate(name: str) -> None:
+    Ledger.objects.create(entry=name)
+    with gates[name]:
+        gates[name].wait()
+
+
+def _break_statement() -> None:
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1/0")
+    except DatabaseError:
+        return
+
+
+BREAKS: dict[str, Callable[[], None]] = {
+    "set_rollback": lambda: transaction.set_rollback(True),
+    "statement": _break_statement,
+    "close": _close,
+}
+
+
+@job(atomic=True)
+def atomic_breaks(how: str) -> None:
+    Ledger.objects.create(entry=how)
+    BREAKS[how]()
+
+
+@job(atomic=True)
+def atomic_returns(kind: str) -> Any:
+    Ledger.objects.create(entry=kind)
+    return {"set": {1, 2}}[kind]
+
+
+@job(atomic=True)
+def atomic_leaves_block() -> None:
+    _leave_atomic()
+
+
+@job(atomic=True)
+def atomic_hook_raises() -> None:
+    def hook() -> None:
+        raise ValueError("in the hook")
+
+    transaction.on_commit(hook)
+
+
+@job(atomic=True, timeout=0.1, max_attempts=1)
+def atomic_timeout() -> None:
+    Ledger.objects.create(entry="too late")
+    while True:
+        time.sleep(0.01)
+
+
+@job(atomic=True, takes_context=True)
+def atomic_completes_itself(context: JobContext) -> None:
+    context.complete()
+
+
+@job(atomic=True, takes_context=True)
+def atomic_dies_once(context: JobContext) -> None:
+    Ledger.objects.create(entry="once")
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(takes_context=True)
+def completes_itself(context: JobContext, entry: str, then: str = "") -> str:
+    """Write, and complete the job with it; `then` says what else becomes of it."""
+    if then == "without a block":
+        context.complete("by hand")
+    if then == "lose before":
+        Job.objects.release([(context.job_id, context.lease)])
+    with transaction.atomic():
+        Ledger.objects.create(entry=entry)
+        context.complete("by hand")
+        transaction.set_rollback(then == "roll back")
+    if then == "raise":
+        raise ValueError("afterwards")
+    return "returned"
+
+
+@job(takes_context=True)
+async def acompletes_itself(context: JobContext) -> None:
+    def work() -> None:
+        with transaction.atomic():
+            context.complete("from a coroutine")
+
+    await sync_to_async(work)()

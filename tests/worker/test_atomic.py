@@ -1,0 +1,253 @@
+"""Tasks that share a transaction with their outcome: both are committed or neither, and never under a lost lease."""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.exceptions import CannotComplete, InvalidTask, LeaseLost
+from django_skipqueue.models import Job
+from django_skipqueue.records import Attempt
+from django_skipqueue.signals import job_completed, lease_lost
+from django_skipqueue.tasks import Task
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.worker.executor import Executor
+
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from ..app.worker_jobs import (
+    acompletes_itself,
+    atomic_breaks,
+    atomic_completes_itself,
+    atomic_dies_once,
+    atomic_gate,
+    atomic_hook_raises,
+    atomic_leaves_block,
+    atomic_returns,
+    atomic_timeout,
+    atomic_write,
+    completes_itself,
+)
+from .processes import ManagePy, wait_for_statuses
+
+Start = Callable[..., Any]
+
+ONE_COMMIT = "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
+
+
+@pytest.fixture
+def run(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
+    """Runs one job as a pool thread does, and settles what the attempt has not written."""
+
+    def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
+        deferred = task.using(max_attempts=1).defer(*args, **kwargs)
+        _, [claimed] = Job.objects.settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+        attempt = Executor(worker="w", database="default").execute(claimed)
+        if not attempt.is_written:
+            Job.objects.settle([attempt.settlement])
+        deferred.refresh_from_db()
+        return deferred, attempt
+
+    return run
+
+
+Run = Callable[..., tuple[Job, Attempt]]
+
+
+def share_a_commit(done: Job) -> bool:
+    """Whether the only row of the ledger and the job's row were written by one transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(ONE_COMMIT, [done.pk])
+        return bool(cursor.fetchone()[0])
+
+
+def test_an_atomic_task_commits_with_its_outcome(run: Run) -> None:
+    done, attempt = run(atomic_write, "once")
+    assert (done.status, done.result, attempt.is_written) == ("completed", "once", True)
+    assert share_a_commit(done)
+
+
+def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run: Run) -> None:
+    done, attempt = run(atomic_write, "once", fails=True)
+    assert (done.status, done.last_error, attempt.is_written) == ("failed", "ValueError: as asked", False)
+    assert not Ledger.objects.exists()
+
+
+@pytest.mark.parametrize("how", ["set_rollback", "statement", "close"])
+def test_a_task_that_breaks_its_transaction_fails(run: Run, how: str) -> None:
+    done, _ = run(atomic_breaks, how)
+    assert done.status == "failed"
+    assert not Ledger.objects.exists()
+
+
+def test_a_result_that_is_not_json_rolls_the_writes_back(run: Run) -> None:
+    done, _ = run(atomic_returns, "set")
+    assert done.status == "failed"
+    assert "UnstorableResult" in done.last_error
+    assert not Ledger.objects.exists()
+
+
+def test_a_task_that_leaves_a_block_open_has_written_nothing(worker_thread: Start) -> None:
+    left = atomic_leaves_block.using(max_attempts=1).defer()
+    worker_thread()
+    wait_for_statuses(failed=1)
+    left.refresh_from_db()
+    assert left.last_error == (
+        "TransactionManagementError: The task left a transaction open, so nothing of it is committed."
+    )
+    assert not Ledger.objects.exists()
+
+
+def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates: Any) -> None:
+    lost: list[Attempt] = []
+    receiver = lambda attempt, **_: lost.append(attempt)  # noqa: E731
+    lease_lost.connect(receiver)
+    running = atomic_gate.defer("lost")
+    worker_thread()
+    wait_until(lambda: gates["lost"].inside)
+    [(_, worker_id)] = Job.objects.running().values_list("pk", "locked_by")
+    assert Job.objects.recover(worker_ids=[worker_id])
+    Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
+    gates["lost"].open()
+    [attempt] = wait_until(lambda: lost)
+    assert not Ledger.objects.exists()
+    running.refresh_from_db()
+    assert running.status == "queued"
+    assert attempt.outcome.error is not None
+    assert attempt.outcome.error["exception"].endswith(".LeaseLost")
+
+
+def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start) -> None:
+    told: list[Attempt] = []
+    receiver = lambda attempt, **_: told.append(attempt)  # noqa: E731
+    job_completed.connect(receiver)
+    for number in range(5):
+        atomic_write.defer(str(number))
+    worker = worker_thread(max_jobs=5)
+    worker.wait()
+    assert sorted(attempt.outcome.result for attempt in told) == [f'"{number}"' for number in range(5)]
+    assert worker.worker.jobs_done == 5
+
+
+def test_an_outcome_whose_commit_was_not_answered_is_written_once(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = DatabaseWrapper._commit
+    cut: list[bool] = []
+
+    def commit_and_cut(self: Any) -> None:
+        commit(self)
+        if threading.current_thread().name.startswith("skipqueue-") and not cut:
+            cut.append(True)
+            raise OperationalError("the answer was lost")
+
+    monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
+    lost: list[Attempt] = []
+    receiver = lambda attempt, **_: lost.append(attempt)  # noqa: E731
+    lease_lost.connect(receiver)
+    done = atomic_write.defer("once")
+    worker_thread()
+    wait_until(lambda: lost)
+    done.refresh_from_db()
+    assert (done.status, done.result, done.errors) == ("completed", "once", [])
+    assert Ledger.objects.count() == 1
+
+
+def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        done, attempt = run(atomic_hook_raises)
+    assert (done.status, attempt.is_written) == ("completed", True)
+    assert "is completed, but its task went on and raised: ValueError: in the hook" in caplog.text
+
+
+def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:
+    late = atomic_timeout.defer()
+    worker_thread()
+    wait_for_statuses(failed=1)
+    late.refresh_from_db()
+    assert late.last_error == "JobTimeout: timed out after 0.1 s"
+    assert not Ledger.objects.exists()
+
+
+def test_an_async_def_cannot_be_atomic(registry: Any) -> None:
+    with pytest.raises(InvalidTask, match="Django has no async transactions"):
+        job(atomic=True)(acompletes_itself.function)
+
+
+@pytest.mark.django_db
+def test_atomic_tasks_run_within_a_test_of_the_project() -> None:
+    atomic_write.defer("once")
+    completes_itself.defer("twice")
+    assert [(done.status, done.result) for done in run_jobs()] == [("completed", "once"), ("completed", "by hand")]
+    assert Ledger.objects.count() == 2
+
+
+# By hand
+
+
+def test_complete_commits_the_job_with_what_the_task_wrote(run: Run) -> None:
+    done, attempt = run(completes_itself, "once")
+    assert (done.status, done.result, attempt.is_written) == ("completed", "by hand", True)
+    assert share_a_commit(done)
+
+
+def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        done, _ = run(completes_itself, "once", then="raise")
+    assert (done.status, done.result, done.errors) == ("completed", "by hand", [])
+    assert "is completed, but its task went on and raised: ValueError: afterwards" in caplog.text
+
+
+def test_a_completion_that_is_rolled_back_has_not_happened(run: Run) -> None:
+    done, attempt = run(completes_itself, "once", then="roll back")
+    assert (done.status, done.result, attempt.is_written) == ("completed", "returned", False)
+    assert not Ledger.objects.exists()
+
+
+def test_complete_under_a_lost_lease_raises(run: Run) -> None:
+    done, attempt = run(completes_itself, "once", then="lose before")
+    assert attempt.outcome.error is not None
+    assert attempt.outcome.error["exception"] == f"{LeaseLost.__module__}.LeaseLost"
+    assert done.status == "queued"
+    assert not Ledger.objects.exists()
+
+
+def test_complete_outside_of_a_transaction_is_refused(run: Run) -> None:
+    done, _ = run(completes_itself, "once", then="without a block")
+    assert done.last_error.startswith("CannotComplete: complete() must share a transaction")
+
+
+def test_complete_in_an_atomic_task_is_refused(run: Run) -> None:
+    done, _ = run(atomic_completes_itself)
+    assert done.last_error.startswith("CannotComplete: The task is atomic")
+
+
+@pytest.mark.django_db
+def test_complete_with_a_context_made_by_hand_is_refused() -> None:
+    context = JobContext(1, 1, 1, "default", "me", "default")
+    with transaction.atomic(), pytest.raises(CannotComplete, match="No worker runs this job"):
+        context.complete()
+
+
+def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: Start) -> None:
+    done = acompletes_itself.defer()
+    worker_thread(max_jobs=1).wait()
+    done.refresh_from_db()
+    assert (done.status, done.result) == ("completed", "from a coroutine")
+
+
+def test_a_worker_killed_in_an_atomic_task_leaves_its_effect_once(runworker: Callable[..., ManagePy]) -> None:
+    done = atomic_dies_once.defer()
+    runworker()
+    wait_for_statuses(completed=1)
+    done.refresh_from_db()
+    assert (done.attempts, Ledger.objects.count()) == (2, 1)
