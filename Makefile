@@ -12,7 +12,7 @@ WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format types docs bench build clean
+.PHONY: help setup demo serve test lint format types docs bench chaos build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ docs: setup ## Build the documentation into docs/_build
 
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)
+
+chaos: setup ## Break everything under load for ten minutes (ARGS="mixed --seconds 8" does it in one)
+	$(BIN)/python -m tests.chaos $(if $(ARGS),$(ARGS),--markdown docs/explanation/reliability.md)
 
 build: setup ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build

@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 
 from .cluster import Cluster
@@ -42,7 +43,7 @@ def _options() -> argparse.Namespace:
         "--seconds", type=float, default=SECONDS, help="of faults in each scenario (default: %(default)s)"
     )
     parser.add_argument("--rate", type=float, default=RATE, help="jobs deferred a second (default: %(default)s)")
-    parser.add_argument("--markdown", type=Path, help="write the table into this file as well")
+    parser.add_argument("--markdown", type=Path, help="put the table into this page as well, if nothing failed")
     return parser.parse_args()
 
 
@@ -51,32 +52,48 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
     import django
 
     django.setup()
-    from django.core.management import call_command
-
-    from .report import HEAD, judge
-    from .scenarios import SCENARIOS, Run
-    from .witness import TABLES
+    from .report import HEAD, write
+    from .scenarios import SCENARIOS
 
     unknown = [name for name in options.scenarios if name not in SCENARIOS]
     if unknown:
         sys.exit(f"There is no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}.")
+    _prepare(cluster)
+    print(f"Seed {options.seed}; Python {platform.python_version()}, Django {django.__version__}\n\n{HEAD}", flush=True)
+    rows = [_run(name, options, cluster, home / name) for name in options.scenarios or SCENARIOS]
+    if options.markdown and all(rows):
+        write([HEAD, *filter(None, rows)], options.markdown)
+    return not all(rows)
+
+
+def _prepare(cluster: Cluster) -> None:
+    """The tables of the queue, and those of the witness."""
+    from django.core.management import call_command
+
+    from .witness import TABLES
+
     call_command("migrate", verbosity=0)
     with cluster.connect() as connection:
         connection.execute(TABLES)
-    head = f"Seed {options.seed}; Python {platform.python_version()}, Django {django.__version__}"
-    print(f"{head}\n\n{HEAD}", flush=True)
-    rows, failed = [], False
-    for name in options.scenarios or SCENARIOS:
-        run = Run(name, cluster, home / name, seed=options.seed, seconds=options.seconds, rate=options.rate)
+
+
+def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:
+    """One scenario; its row of the table, or nothing if it failed."""
+    from .report import judge
+    from .scenarios import Run
+
+    run = Run(name, cluster, folder, seed=options.seed, seconds=options.seconds, rate=options.rate)
+    try:
         verdict = judge(run.scenario.title, run.evidence())
-        rows.append(verdict.row)
-        print(verdict.row, flush=True)
-        if verdict.violations:
-            failed = True
-            _complain(name, verdict.violations, options)
-    if options.markdown:
-        options.markdown.write_text("\n".join([head, "", HEAD, *rows]) + "\n")
-    return failed
+    except Exception:
+        traceback.print_exc()
+        _complain(name, ["it broke off"], options)
+        return None
+    print(verdict.row, flush=True)
+    if verdict.violations:
+        _complain(name, verdict.violations, options)
+        return None
+    return verdict.row
 
 
 def _complain(name: str, violations: list[str], options: argparse.Namespace) -> None:

@@ -48,7 +48,9 @@ class Cluster:
         self._server.pg("pg_ctl", "stop", "--wait", "--mode=immediate", "--pgdata", self._server.data)
 
     def stop(self) -> None:
-        """End it in order."""
+        """End it in order, in whatever state it was left."""
+        with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
+            self.resume()
         self._server.stop()
 
     def pause(self) -> None:

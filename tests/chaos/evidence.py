@@ -13,6 +13,9 @@ import psycopg
 CANCELLED = "cancelled by the load"
 """The reason of every job that the load cancels."""
 
+POSTGRES = "PostgreSQL"
+"""The target of faults that hit all machines."""
+
 FINISHED = ("completed", "failed", "discarded")
 
 
@@ -94,7 +97,7 @@ class Held(NamedTuple):
 
 
 class Death(NamedTuple):
-    """A process that was killed, or that was paused for longer than its lease."""
+    """A process that was killed, or that nobody could hear of for much longer than its lease."""
 
     pid: int
     at: float
@@ -139,7 +142,7 @@ class Evidence:
     statuses: dict[int, str] = field(default_factory=dict)
     """Of all jobs, at the end."""
     atomic: set[int] = field(default_factory=set)
-    """The jobs of the atomic task."""
+    """The jobs whose effect shares a transaction with their outcome."""
     processes: dict[str, int] = field(default_factory=dict)
     """The process ids of the workers, by the ids that stand in `locked_by`."""
     names: dict[str, str] = field(default_factory=dict)
@@ -198,7 +201,9 @@ FROM chaos_change ORDER BY seq
 """
 ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"
 PROMISES = "SELECT token, job_id, created FROM chaos_promise ORDER BY token"
-JOBS = "SELECT id, status, task = 'tests.chaos.jobs.work_atomic' FROM skipqueue_job"
+JOBS = """
+SELECT id, status, task IN ('tests.chaos.jobs.work_atomic', 'tests.chaos.jobs.work_completing') FROM skipqueue_job
+"""
 PROCESSES = "SELECT worker_id, pid, name FROM chaos_process"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .cluster import Cluster
-from .evidence import Fault
+from .evidence import POSTGRES, Death, Fault
 from .machines import Machine
 
 LEASE = 4.0
@@ -118,7 +118,8 @@ def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """No byte and no error gets through to or from a machine, for longer than the lease."""
-    with stage.fault("network stalled", machine.name):
+    with stage.fault("network stalled", machine.name) as fault:
+        fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
         stage.wait(LONG)
         machine.proxy.flow()
@@ -144,7 +145,7 @@ def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """`stop -m immediate`, and start after a moment."""
-    with stage.fault("PostgreSQL crashed", "PostgreSQL"):
+    with stage.fault("PostgreSQL crashed", POSTGRES):
         stage.cluster.crash()
         stage.wait(choose.uniform(0.5, 3))
         stage.cluster.start()
@@ -152,7 +153,7 @@ def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """SIGSTOP to all of PostgreSQL for longer than the lease."""
-    with stage.fault("PostgreSQL paused", "PostgreSQL"):
+    with stage.fault("PostgreSQL paused", POSTGRES):
         stage.cluster.pause()
         stage.wait(LEASE + choose.uniform(2, 4))
         stage.cluster.resume()
@@ -160,7 +161,7 @@ def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 def terminate_backends(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Twice a second a third of all connections is ended by the server, for some seconds."""
-    with stage.fault("backends terminated", "PostgreSQL"):
+    with stage.fault("backends terminated", POSTGRES):
         for _ in range(10):
             stage.cluster.terminate_backends(choose, share=0.3)
             stage.wait(0.5)
@@ -168,7 +169,7 @@ def terminate_backends(stage: Stage, machine: Machine, choose: random.Random) ->
 
 def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Somebody locks the whole table for 10 s, and then rows of it."""
-    with stage.fault("table locked", "PostgreSQL"), stage.cluster.connect() as connection:
+    with stage.fault("table locked", POSTGRES), stage.cluster.connect() as connection:
         with connection.transaction():
             connection.execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
             stage.wait(10)

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from .evidence import FINISHED, Change, Death, Evidence, Fault, Held, Stop
+from .evidence import FINISHED, POSTGRES, Change, Death, Evidence, Fault, Held, Stop
 
 Invariant = Callable[[Evidence], Iterator[str]]
 
@@ -227,16 +227,27 @@ def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:
 
 
 def _disturbed(evidence: Evidence, own: Fault, began: float, ended: float) -> bool:
-    """Whether another fault was under way, or hardly over."""
-    return any(fault is not own and fault.overlaps(began - RECONNECT, ended) for fault in evidence.faults)
+    """Whether what a stopping `runworker` needs was broken, or hardly mended: PostgreSQL, or its own machine."""
+    others = _others(evidence, own, began - RECONNECT, ended)
+    return any(fault.target in (POSTGRES, own.target) and "SIGTERM" not in fault.what for fault in others)
 
 
 def _excused(evidence: Evidence, own: Fault, death: Death, held: Held) -> float:
     """Seconds that do not count, because nobody could have taken the job back: other faults were under way."""
-    until = held.end.at if held.end else float("inf")
-    others = [fault for fault in evidence.faults if fault is not own and fault.overlaps(death.at, until)]
-    hindering = [fault for fault in others if fault.what not in ("worker killed", "clock off")]
+    others = _others(evidence, own, death.at, held.end.at if held.end else float("inf"))
+    # The supervisor of a worker that died alone takes its jobs back; those of a machine, any other machine.
+    hindering = [fault for fault in others if not death.alone or fault.target in (POSTGRES, own.target)]
     return max((fault.ended - death.at + RECONNECT for fault in hindering), default=0.0)
+
+
+def _others(evidence: Evidence, own: Fault, began: float, ended: float) -> list[Fault]:
+    """The other faults of this time that keep a machine from working with the database."""
+    harmless = ("worker killed", "clock off")
+    return [
+        fault
+        for fault in evidence.faults
+        if fault is not own and fault.what not in harmless and fault.overlaps(began, ended)
+    ]
 
 
 def _count(times: list[float], start: float, end: float) -> int:

@@ -6,43 +6,19 @@ lease is seen.
 
 import asyncio
 import time
-from contextvars import ContextVar
-from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from django_skipqueue import Discard, JobContext, Retry, Snooze, job
 from django_skipqueue.backoff import constant
-from django_skipqueue.exceptions import LeaseLost
-from django_skipqueue.models import Job
-from django_skipqueue.outcomes import Outcome, Settlement
-from django_skipqueue.records import ClaimedJob
-from django_skipqueue.signals import job_started
 
 from .witness import Ledger
 
 ledger = Ledger()
 soon = constant(0.3)
-_lease: ContextVar[int] = ContextVar("lease")
 
 Result = dict[str, int]
-
-
-def _note_lease(job: ClaimedJob, **_: Any) -> None:
-    _lease.set(job.lease)
-
-
-job_started.connect(_note_lease, dispatch_uid="chaos")
-
-
-def _write(context: JobContext, what: str) -> Result:
-    ledger.write(context.job_id, _lease.get(), what)
-    return {"lease": _lease.get()}
-
-
-def _words() -> str:
-    return f"ran under lease {_lease.get()}"
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
@@ -61,10 +37,18 @@ async def work_async(context: JobContext, seconds: float) -> Result:
     return await sync_to_async(_write)(context, "end")
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
+@job(takes_context=True, max_attempts=50, backoff=soon, atomic=True, timeout=10)
 def work_atomic(context: JobContext, seconds: float) -> Result:
     """One effect, in the transaction that completes the job. The timeout is for a connection that hangs."""
-    return _completing(context, lambda: _effect(context, seconds))
+    return _effect(context, seconds)
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
+def work_completing(context: JobContext, seconds: float) -> None:
+    """The same by hand: only the end of the task is in the transaction."""
+    _write(context, "begin")
+    with transaction.atomic():
+        context.complete(_effect(context, seconds))
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
@@ -72,7 +56,7 @@ def stumble(context: JobContext, times: int) -> Result:
     """Fail this often, and then do as `work` does."""
     _write(context, "begin")
     if context.attempt <= times:
-        raise Retry(_words())
+        raise Retry(_words(context))
     return _write(context, "end")
 
 
@@ -89,30 +73,28 @@ def doze(context: JobContext, times: int) -> Result:
 def fail(context: JobContext) -> None:
     """Fail each time."""
     _write(context, "begin")
-    raise ValueError(_words())
+    raise ValueError(_words(context))
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def give_up(context: JobContext) -> None:
     """Discard its own job."""
     _write(context, "begin")
-    raise Discard(_words())
+    raise Discard(_words(context))
+
+
+def _write(context: JobContext, what: str) -> Result:
+    ledger.write(context.job_id, context.lease, what)
+    return {"lease": context.lease}
 
 
 def _effect(context: JobContext, seconds: float) -> Result:
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", [context.job_id, _lease.get()]
-        )
+        row = [context.job_id, context.lease]
+        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", row)
     time.sleep(seconds)
-    return {"lease": _lease.get()}
+    return {"lease": context.lease}
 
 
-def _completing(context: JobContext, effect: Any) -> Result:
-    """Run `effect` and complete the job in one transaction, or do neither."""
-    with transaction.atomic():
-        result: Result = effect()
-        outcome = Outcome("completed", result=f'{{"lease": {_lease.get()}}}')
-        if not Job.objects.settle([Settlement(context.job_id, _lease.get(), outcome)]):
-            raise LeaseLost(_words())
-    return result
+def _words(context: JobContext) -> str:
+    return f"ran under lease {context.lease}"

@@ -35,10 +35,11 @@ class Load:
         self._deferred = 0
         self._ids: list[int] = []
         kinds: dict[Callable[[], None], int] = {
-            self._work: 36,
+            self._work: 27,
             self._work_async: 10,
             self._work_atomic: 20,
-            self._work_long: 3,
+            self._work_completing: 6,
+            self._work_long: 6,
             self._in_future: 8,
             self._unique: 8,
             self._stumble: 5,
@@ -100,8 +101,12 @@ class Load:
     def _work_atomic(self) -> None:
         self._defer(jobs.work_atomic, self._short())
 
+    def _work_completing(self) -> None:
+        self._defer(jobs.work_completing, self._short())
+
     def _work_long(self) -> None:
-        self._defer(self._choose.choice((jobs.work, jobs.work_async, jobs.work_atomic)), self._choose.uniform(0.5, 2))
+        tasks = (jobs.work, jobs.work_async, jobs.work_atomic, jobs.work_completing)
+        self._defer(self._choose.choice(tasks), self._choose.uniform(0.2, 1.5))
 
     def _in_future(self) -> None:
         self._defer(jobs.work.using(run_after=timedelta(seconds=self._choose.uniform(0.3, 4))), self._short())

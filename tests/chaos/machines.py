@@ -27,6 +27,7 @@ LONGEST_STOP = 40.0
 """Seconds in which a `runworker` must end after SIGTERM; a hang if it does not."""
 
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+"""What gives a machine a clock of its own: Debian's package `faketime`. Without it, clocks are left alone."""
 
 
 class Machine:
@@ -37,7 +38,7 @@ class Machine:
         self.proxy = Proxy(cluster.socket)
         self._witness = cluster.url
         self._folder = folder / name
-        self._own_clock = own_clock
+        self._own_clock = own_clock and FAKETIME is not None
         self._process: subprocess.Popen[bytes] | None = None
         self._manager: threading.Thread | None = None
         self._wanted = threading.Event()

@@ -1,7 +1,9 @@
 """The figures of each scenario, as a table."""
 
+import re
 import statistics
 from dataclasses import dataclass
+from pathlib import Path
 
 from .evidence import Evidence
 from .invariants import (
@@ -56,6 +58,13 @@ def judge(title: str, evidence: Evidence) -> Verdict:
         "never" if speed is None else f"{speed:.1f} s",
     ]
     return Verdict(title, f"| {' | '.join(cells)} |", violations)
+
+
+def write(table: list[str], page: Path) -> None:
+    """Put the table into a page, in the place of the one that is between its marks."""
+    marked = re.compile("(<!-- figures -->\n).*(\n<!-- end of figures -->)", re.DOTALL)
+    lines = "\n".join(table)
+    page.write_text(marked.sub(lambda marks: f"{marks[1]}{lines}{marks[2]}", page.read_text()))
 
 
 def _of_which(all_of_them: int, unexplained: int) -> str:

@@ -36,6 +36,13 @@ class Scenario:
     """From the end of one stroke to the beginning of the next one in the same lane, in seconds."""
     lanes: Sequence[Sequence[Stroke]] = ()
     """For the mixed one: what falls on PostgreSQL, and what falls on each machine, all at the same time."""
+    lengths: float = 1.0
+    """How many times as long as the others it is."""
+
+    @property
+    def needs_clocks(self) -> bool:
+        """Whether its machines have clocks of their own, which takes libfaketime."""
+        return any(faults.change_clock in strokes for strokes in [self.strokes, *self.lanes])
 
 
 PROCESSES = (
@@ -71,6 +78,7 @@ SCENARIOS = {
         title="all of these at once",
         strokes=[],
         pause=(0.5, 4.0),
+        lengths=3,
         lanes=[POSTGRES, (*PROCESSES, *NETWORK, faults.change_clock), (*PROCESSES, *NETWORK, faults.change_clock)],
     ),
 }
@@ -81,10 +89,10 @@ class Run:
 
     def __init__(self, name: str, cluster: Cluster, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
         self.scenario = SCENARIOS[name]
-        self._seconds = seconds
+        self._seconds = seconds * self.scenario.lengths
         self._cluster = cluster
         self._choose = random.Random(f"{seed} {name}")
-        own_clock = any(faults.change_clock in lane for lane in [self.scenario.strokes, *self.scenario.lanes])
+        own_clock = self.scenario.needs_clocks
         machines = [Machine(f"machine-{number}", cluster, folder, own_clock=own_clock) for number in (1, 2)]
         self._stage = Stage(cluster, machines)
         self._load = Load(random.Random(self._choose.random()), rate=rate)

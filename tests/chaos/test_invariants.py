@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .evidence import CANCELLED, Change, Death, Entry, Evidence, Fault, Promise, Stop
+from .evidence import CANCELLED, POSTGRES, Change, Death, Entry, Evidence, Fault, Promise, Stop
 from .invariants import (
     INVARIANTS,
     atomic_effects_once,
@@ -430,8 +430,20 @@ def test_a_late_recovery_is_forgiven_while_there_was_no_database() -> None:
     story = uneventful()
     die(story, alone=True, seconds=5)
     assert len(list(deaths_are_noticed(story.evidence))) == 1
-    story.fault("PostgreSQL crashed", began=160.5, ended=163)
+    fault = story.fault("network stalled", began=160.5, ended=163)
+    fault.target = "machine-2"
+    assert len(list(deaths_are_noticed(story.evidence))) == 1, "the supervisor is on machine-1"
+    fault.target = POSTGRES
     assert list(deaths_are_noticed(story.evidence)) == []
+
+
+def test_a_charge_after_sigterm_is_forgiven_while_there_was_no_database_and_not_for_other_stops() -> None:
+    story = uneventful()
+    charge_a_job_for_sigterm(story)
+    story.fault("SIGTERM", began=149, ended=149.5)
+    assert len(list(stops_are_clean(story.evidence))) == 1
+    story.fault("PostgreSQL crashed", began=149, ended=149.5).target = POSTGRES
+    assert list(stops_are_clean(story.evidence)) == []
 
 
 def test_a_cancelled_job_and_a_manual_retry_are_legal() -> None:
