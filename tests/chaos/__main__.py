@@ -13,7 +13,7 @@ from pathlib import Path
 from .cluster import Cluster
 
 SECONDS = 20.0
-RATE = 60.0
+RATE = 40.0
 
 
 def main() -> int:
