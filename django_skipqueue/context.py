@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Whoever runs the task."""
 
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Whether the attempt was told to end because its job is no longer the worker's."""
+
     def completed(self, lease: Lease, outcome: Outcome) -> None:
         """Called once the transaction is committed in which a task completed its job."""
 
@@ -56,6 +59,14 @@ class JobContext:
     def is_last_attempt(self) -> bool:
         """Whether the job fails for good if this run fails."""
         return self.attempt >= self.max_attempts
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled, or taken from its worker, since the attempt began: what it does is in vain.
+
+        Known within a second. For code that catches `JobCancelled`, and for threads that the task has started.
+        """
+        return self.runner is not None and self.runner.is_cancelled((self.job_id, self.lease))
 
     def complete(self, result: Any = None) -> None:
         """Finish the job with `result` in the transaction that the task is in: both are committed, or neither is.

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.pq import TransactionStatus
 
 SHORTEST_LIFE = 60.0
 """Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
@@ -59,6 +60,9 @@ def _is_good(connection: BaseDatabaseWrapper) -> bool:
         return False  # closing it gives it back to the pool, which costs nothing
     if connection.autocommit != settings["AUTOCOMMIT"]:
         return False
+    pgconn = getattr(connection.connection, "pgconn", None)
+    if pgconn is not None and pgconn.transaction_status != TransactionStatus.IDLE:
+        return False  # an interrupted statement may still be under way, or a task has typed BEGIN
     if connection.errors_occurred:
         if not connection.is_usable():
             return False

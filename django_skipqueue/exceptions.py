@@ -49,6 +49,10 @@ class JobTimeout(JobInterrupted):
     """The attempt ran for longer than its task's timeout."""
 
 
+class JobCancelled(JobInterrupted):
+    """The job was cancelled, or taken from its worker, while the attempt ran."""
+
+
 class WorkerDied(SkipQueueError):
     """The worker process ended while it ran the job, or was not heard of within its lease."""
 

@@ -87,6 +87,10 @@ def _job_discarded(attempt: Attempt, **_: Any) -> None:
     _finished(logging.WARNING, "discarded", attempt)
 
 
+def _job_cancelled(attempt: Attempt, **_: Any) -> None:
+    _finished(logging.INFO, "cancelled", attempt)
+
+
 def _lease_lost(attempt: Attempt, **_: Any) -> None:
     _finished(logging.WARNING, "lost the lease, so this outcome was not written:", attempt)
 
@@ -154,6 +158,7 @@ RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
     (signals.job_retrying, _job_retrying, logging.INFO),
     (signals.job_failed, _job_failed, logging.ERROR),
     (signals.job_discarded, _job_discarded, logging.WARNING),
+    (signals.job_cancelled, _job_cancelled, logging.INFO),
     (signals.job_recovered, _job_recovered, logging.WARNING),
     (signals.lease_lost, _lease_lost, logging.WARNING),
     (signals.worker_started, _worker_started, logging.INFO),

@@ -159,6 +159,10 @@ class Job(models.Model):
         """Finish a scheduled or queued job without running it."""
         return self._becomes(Status.DISCARDED, self._verbs().discard([self.pk], reason=reason))
 
+    def cancel(self, reason: str = "Cancelled by hand.") -> bool:
+        """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
+        return self._becomes(Status.DISCARDED, self._verbs().cancel([self.pk], reason=reason))
+
     def _becomes(self, status: Status, changed: set[int]) -> bool:
         if changed:
             self.status = status

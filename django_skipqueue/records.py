@@ -67,7 +67,7 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """What it is now: queued, or failed where no attempts are left."""
+    """What it is now: queued; scheduled after a second death in a row; failed after a third, or without attempts left."""
     locked_by: str
     locked_at: datetime
     metadata: str

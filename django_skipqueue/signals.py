@@ -68,6 +68,9 @@ job_failed = Event()
 job_discarded = Event()
 """The task raised `Discard`, or one of its `discard_on` errors. Carries `attempt` (an `Attempt`)."""
 
+job_cancelled = Event()
+"""The attempt of a job that was cancelled while it ran has ended. Carries `attempt` (an `Attempt`)."""
+
 job_recovered = Event()
 """A job was taken back from a worker that is gone. Carries `job` (a `RecoveredJob`)."""
 

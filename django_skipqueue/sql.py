@@ -260,6 +260,9 @@ LIMIT 1
 
 # supervisor → the jobs taken back: from the workers named, or, where none is named, from whoever has held a job for
 # longer than `age` and has not been heard of since. The attempt is charged; the last one fails. Index: recover.
+# A job that two workers in a row have died of waits for up to 30 s, so that it does not take the same neighbours with
+# it again; with the third it fails, whatever its max_attempts. A number of an attempt that is not below the next one's
+# belongs to the time before a manual retry, and does not count.
 # A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
 # (hand-written loops) live by the job's own heartbeat.
 RECOVER = """
@@ -285,25 +288,59 @@ WITH lost AS MATERIALIZED (
 ),
 recovered AS (
     UPDATE skipqueue_job AS job
-    SET status = CASE WHEN job.attempts < job.max_attempts THEN 'queued' ELSE 'failed' END,
+    SET (status, run_after, finished_at, last_error, errors) = (
+            SELECT
+                verdict.status,
+                CASE
+                    WHEN verdict.status = 'scheduled' THEN statement_timestamp() + random() * interval '30 seconds'
+                    ELSE job.run_after
+                END,
+                CASE WHEN verdict.status = 'failed' THEN statement_timestamp() END,
+                'WorkerDied: ' || verdict.message,
+                (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+                || jsonb_build_object(
+                    'attempt', job.attempts,
+                    'worker', COALESCE(
+                        (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by),
+                        job.locked_by
+                    ),
+                    'worker_id', job.locked_by,
+                    'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
+                    'exception', 'django_skipqueue.exceptions.WorkerDied',
+                    'message', verdict.message,
+                    'traceback', '',
+                    'at', statement_timestamp()
+                )
+            FROM
+                (
+                    SELECT CASE
+                        WHEN job.errors -> -1 ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied'
+                            AND (job.errors -> -1 ->> 'attempt')::integer < job.attempts
+                        THEN CASE
+                            WHEN job.errors -> -2 ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied'
+                                AND job.errors -> -2 -> 'attempt' < job.errors -> -1 -> 'attempt'
+                            THEN 3
+                            ELSE 2
+                        END
+                        ELSE 1
+                    END
+                ) AS death (number),
+                LATERAL (
+                    SELECT
+                        CASE
+                            WHEN death.number = 3 OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.number = 2 THEN 'scheduled'
+                            ELSE 'queued'
+                        END,
+                        %(reason)s || CASE
+                            WHEN death.number = 3
+                            THEN '; three workers in a row died while they ran this job, so it is not run again'
+                            ELSE ''
+                        END
+                ) AS verdict (status, message)
+        ),
         lease = job.lease + 1,
-        locked_at = NULL,
-        finished_at = CASE WHEN job.attempts < job.max_attempts THEN NULL ELSE statement_timestamp() END,
-        last_error = 'WorkerDied: ' || %(reason)s,
-        errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
-            || jsonb_build_object(
-                'attempt', job.attempts,
-                'worker', COALESCE(
-                    (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by),
-                    job.locked_by
-                ),
-                'worker_id', job.locked_by,
-                'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
-                'exception', 'django_skipqueue.exceptions.WorkerDied',
-                'message', %(reason)s,
-                'traceback', '',
-                'at', statement_timestamp()
-            )
+        locked_at = NULL
     WHERE job.id = ANY (ARRAY (SELECT id FROM lost))
     RETURNING job.id, job.task, job.queue_name, job.attempts, job.status, job.metadata
 )
@@ -406,6 +443,40 @@ UPDATE skipqueue_job AS job
 SET status = 'discarded', lease = job.lease + 1, finished_at = statement_timestamp(), last_error = %(reason)s
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id
+"""
+
+# operators → the ids of the jobs that were cancelled, with the reason: discarded whatever they are at, as long as they
+# are not finished. The new lease takes a running one from its worker. Index: the primary key.
+CANCEL = """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('scheduled', 'queued', 'running')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'discarded',
+    lease = job.lease + 1,
+    locked_at = NULL,
+    finished_at = statement_timestamp(),
+    last_error = %(reason)s
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id
+"""
+
+# worker, about what it has held for a while → those of its leases that have passed on, by id and lease; with the reason
+# where a cancel took the job, NULL where anything else did. Index: the primary key.
+# A job that its own task has completed was not taken: nobody else completes under this lease.
+REVOKED = """
+SELECT
+    held.id, held.lease, CASE WHEN job.status = 'discarded' AND job.lease = held.lease + 1 THEN job.last_error END
+FROM
+    json_to_recordset(%(leases)s::json) AS held (id bigint, lease bigint)
+    LEFT JOIN skipqueue_job AS job ON job.id = held.id
+WHERE
+    job.lease IS DISTINCT FROM held.lease
+    AND (job.status = 'completed' AND job.lease = held.lease + 1) IS NOT TRUE
 """
 
 # supervisor: says that its workers are alive; makes their rows, also anew where another supervisor took them for dead.

@@ -22,7 +22,7 @@ FLOORS = (
     {"worker.supervisor"},
     {"worker.maintenance", "worker.slots"},
     {"worker.worker"},
-    {"worker.announcer", "worker.control", "worker.lookahead", "worker.options"},
+    {"worker.announcer", "worker.control", "worker.lookahead", "worker.options", "worker.revocations"},
     {"worker.pool"},
     {"worker.wakeup"},
     {"worker.executor"},

@@ -21,6 +21,11 @@ HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
 
 
+def death(attempt: int, kind: str = "WorkerDied") -> dict[str, Any]:
+    """An entry of a job's errors."""
+    return {"attempt": attempt, "exception": f"django_skipqueue.exceptions.{kind}"}
+
+
 class TestPromote:
     @pytest.mark.parametrize("status", STATUSES)
     def test_only_scheduled_jobs_are_promoted(self, status: str) -> None:
@@ -106,6 +111,48 @@ class TestRecover:
         assert recovered.status == after["status"] == "failed"
         assert after["finished_at"]
         assert after["lease"] == 2
+
+    def test_after_a_second_death_in_a_row_it_waits_for_up_to_half_a_minute(self) -> None:
+        made = [make_job("running", attempts=2, errors=[death(1)], locked_by="gone") for _ in range(20)]
+        recovered = Job.objects.recover(worker_ids=["gone"])
+        assert {job.status for job in recovered} == {"scheduled"}
+        waits = {Job.objects.get(pk=job.pk).run_after for job in made}
+        assert len(waits) == 20, "each its own time"
+        assert all(timedelta(0) < wait - now() + SECOND < timedelta(seconds=31) for wait in waits)
+
+    def test_at_the_third_death_in_a_row_it_fails_whatever_its_attempts(self) -> None:
+        job = make_job("running", attempts=3, max_attempts=100, errors=[death(1), death(2)], locked_by="gone")
+        (recovered,) = Job.objects.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
+        after = state(job)
+        assert recovered.status == after["status"] == "failed"
+        assert after["finished_at"] is not None
+        message = "worker died: signal 9 (SIGKILL); three workers in a row died while they ran this job, "
+        assert after["last_error"] == f"WorkerDied: {message}so it is not run again"
+        assert after["errors"][-1]["message"].startswith(message)
+
+    @pytest.mark.parametrize(
+        ("attempts", "errors"),
+        [
+            (3, ["WorkerDied", "ValueError"]),
+            (4, ["WorkerDied", "WorkerDied", "ValueError"]),
+            (1, []),
+        ],
+    )
+    def test_deaths_with_something_else_between_them_do_not_add_up(self, attempts: int, errors: list[str]) -> None:
+        entries = [death(number, kind) for number, kind in enumerate(errors, 1)]
+        make_job("running", attempts=attempts, errors=entries, locked_by="gone")
+        assert [job.status for job in Job.objects.recover(worker_ids=["gone"])] == ["queued"]
+
+    def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
+        job = make_job("failed", attempts=3, errors=[death(1), death(2), death(3)])
+        for expected in ("queued", "scheduled", "failed"):
+            if job.status == "failed":
+                assert Job.objects.retry([job.pk])
+            Job.objects.filter(pk=job.pk).update(status="queued")
+            Job.objects.claim(queue_names=["default"], worker_id="gone")
+            (recovered,) = Job.objects.recover(worker_ids=["gone"])
+            assert recovered.status == expected
+            job.refresh_from_db()
 
     def test_errors_are_capped(self) -> None:
         job = make_job("running", locked_at=-HOUR, errors=[{"attempt": number} for number in range(10)])

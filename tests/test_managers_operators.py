@@ -9,6 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
+from django_skipqueue.outcomes import COMPLETED, Settlement
 
 from .app.rows import STATUSES, make_job, state
 
@@ -128,3 +129,45 @@ def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[.
         cursor.execute("SET lock_timeout = '5s'")
         assert getattr(Job.objects, verb)([locked.pk, free.pk]) == {free.pk}
         cursor.execute("RESET lock_timeout")
+
+
+class TestCancel:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_every_job_that_is_not_finished_is_discarded(self, status: str) -> None:
+        job = make_job(status, last_error="before")
+        alive = status in ("scheduled", "queued", "running")
+        assert Job.objects.cancel([job.pk], reason="no\nmore") == ({job.pk} if alive else set())
+        after = state(job)
+        if not alive:
+            assert after == state(job)
+            return
+        assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "no\nmore", job.lease + 1)
+        assert after["finished_at"] is not None
+        assert after["locked_at"] is None
+
+    def test_one_job_cancels_itself_and_says_whether_it_could(self) -> None:
+        job = make_job("running")
+        assert job.cancel()
+        assert job.status == "discarded"
+        assert not job.cancel()
+
+    def test_what_its_worker_settles_afterwards_is_not_written(self) -> None:
+        job = make_job("running")
+        assert Job.objects.revoked([(job.pk, job.lease)]) == {}
+        Job.objects.cancel([job.pk], reason="no")
+        assert Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
+        assert Job.objects.revoked([(job.pk, job.lease), (10**12, 1)]) == {
+            (job.pk, job.lease): "no",
+            (10**12, 1): None,
+        }
+
+    def test_a_cancelled_job_that_is_retried_is_no_longer_told_as_cancelled(self) -> None:
+        job = make_job("running")
+        Job.objects.cancel([job.pk])
+        Job.objects.retry([job.pk])
+        assert Job.objects.revoked([(job.pk, job.lease)]) == {(job.pk, job.lease): None}
+
+    def test_what_was_completed_under_the_lease_was_not_revoked(self) -> None:
+        job = make_job("running")
+        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        assert Job.objects.revoked([(job.pk, job.lease)]) == {}

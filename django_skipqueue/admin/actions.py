@@ -1,4 +1,4 @@
-"""What can be done with many jobs at once: retry, discard, delete.
+"""What can be done with many jobs at once: retry, discard, cancel, delete.
 
 Invariant: each batch is one statement of the queue, committed by itself; what could not be changed is skipped and
 counted. An action stops within the time that web servers allow, says so, and can be repeated.
@@ -158,6 +158,36 @@ class Discard(Action):
     def done(self, number: int) -> str:
         """That they were discarded."""
         text = ngettext("%(number)s job was discarded.", "%(number)s jobs were discarded.", number)
+        return text % {"number": number_format(number, force_grouping=True)}
+
+
+@dataclass(frozen=True)
+class Cancel(Action):
+    """Discard jobs that are not finished, and interrupt those that run."""
+
+    name = "cancel_selected"
+    explanation = _(
+        "The jobs are discarded. Those that run are interrupted within a second or two; "
+        "what their tasks have done already stays done."
+    )
+    statuses = frozenset({Status.SCHEDULED, Status.QUEUED, Status.RUNNING})
+    logged = _("Cancelled.")
+
+    user: str
+    """Who cancels; the jobs keep it as the reason."""
+
+    def change(self, ids: Iterable[int]) -> set[int]:
+        """Cancel."""
+        cancelled: set[int] = Job.objects.cancel(ids, reason=f"Cancelled by {self.user}.")
+        return cancelled
+
+    def order(self, count: Count) -> str:
+        """Cancel them."""
+        return ngettext("Cancel %(number)s job", "Cancel %(number)s jobs", count.found) % {"number": count.spoken}
+
+    def done(self, number: int) -> str:
+        """That they were cancelled."""
+        text = ngettext("%(number)s job was cancelled.", "%(number)s jobs were cancelled.", number)
         return text % {"number": number_format(number, force_grouping=True)}
 
 

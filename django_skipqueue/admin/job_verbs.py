@@ -1,4 +1,4 @@
-"""What can be done with one job, by a button on its page: retry, discard, run again as a new job.
+"""What can be done with one job, by a button on its page: retry, discard, cancel, run again as a new job.
 
 Invariant: the verbs of the queue decide. A status read before says only which buttons to show; what has changed
 meanwhile is refused, and told.
@@ -90,6 +90,22 @@ class DiscardJob(Verb):
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Discarded.")),))
 
 
+class CancelJob(Verb):
+    """Take the job from its worker, and interrupt its task."""
+
+    name = "cancel"
+    label = _("Cancel")
+    hint = _("Interrupt this job and discard it. What its task has done already stays done.")
+    statuses = frozenset({Status.RUNNING})
+
+    def apply(self, job: Job, user: str) -> Answer:
+        """Cancel."""
+        if not job.cancel(reason=f"Cancelled by {user}."):
+            return self.refused(job)
+        message = gettext("Job %(id)s is cancelled; its task ends within a second or two.") % {"id": job.pk}
+        return Answer(message, job.pk, ((job.pk, str(job), gettext("Cancelled.")),))
+
+
 class RunJobAgain(Verb):
     """Enqueue a copy: same task, arguments, queue, priority, attempts and unique key."""
 
@@ -129,7 +145,7 @@ class RunJobAgain(Verb):
         )
 
 
-VERBS: tuple[Verb, ...] = (RetryJob(), DiscardJob(), RunJobAgain())
+VERBS: tuple[Verb, ...] = (RetryJob(), DiscardJob(), CancelJob(), RunJobAgain())
 
 
 def _key_is_held(job: Job, holder: Job) -> str:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
 from . import cells, history
-from .actions import Action, Delete, Discard, Retry
+from .actions import Action, Cancel, Delete, Discard, Retry
 from .counts import CappedPaginator
 from .filters import QueueFilter, StatusFilter, TaskFilter, TimeFilter
 from .job_list import JobChangeList
@@ -43,7 +43,7 @@ class JobAdmin(JobViews):
     search_help_text = _(
         "An id (42), a part of a task's name (receipt), or an argument (payment_id=42). Several words must all match."
     )
-    actions = ("retry_selected", "discard_selected", "delete_selected")
+    actions = ("retry_selected", "discard_selected", "cancel_selected", "delete_selected")
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
@@ -109,6 +109,11 @@ class JobAdmin(JobViews):
     def discard_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
         """Finish the scheduled and queued ones without running them."""
         return self._act(request, Discard(request.user.get_username()), queryset)
+
+    @admin.action(permissions=["cancel"], description=_("Cancel selected %(verbose_name_plural)s"))
+    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        """Discard those that are not finished, and interrupt those that run."""
+        return self._act(request, Cancel(request.user.get_username()), queryset)
 
     @admin.action(permissions=["delete"], description=_("Delete selected %(verbose_name_plural)s"))
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:

@@ -32,7 +32,7 @@ class JobPermissions(JobModelAdmin):
         return super().has_delete_permission(request, obj) and (obj is None or obj.status != Status.RUNNING)
 
     def may(self, request: HttpRequest, verb: str) -> bool:
-        """Whether the user may press this button: `retry`, `discard`, `run_again`. Who may not look may not."""
+        """Whether the user may press this button, a verb's name. Who may not look may not."""
         allowed: bool = getattr(self, f"has_{verb}_permission")(request)
         return allowed and self.has_view_permission(request)
 
@@ -43,6 +43,10 @@ class JobPermissions(JobModelAdmin):
     def has_discard_permission(self, request: HttpRequest) -> bool:
         """Whether the user may finish jobs without running them."""
         return request.user.has_perm("django_skipqueue.discard_job")
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may interrupt jobs that run: it discards them."""
+        return self.has_discard_permission(request)
 
     def has_run_again_permission(self, request: HttpRequest) -> bool:
         """Whether the user may enqueue a copy of a job."""

@@ -12,7 +12,7 @@ from django.dispatch import Signal
 from ..exceptions import RecordedError
 from ..payload import decode
 from ..records import Attempt, RecoveredJob
-from ..signals import job_completed, job_discarded, job_failed, job_recovered
+from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_recovered
 from .definition import definition_of, entry
 from .framework import AnyResult, TaskResultStatus, hears, log_task_finished, sender_for, task_finished
 from .mapping import ALIAS, STATUSES, result_of
@@ -74,5 +74,6 @@ RECEIVERS: tuple[tuple[Signal, Any], ...] = (
     (job_completed, _ended),
     (job_failed, _ended),
     (job_discarded, _ended),
+    (job_cancelled, _ended),
     (job_recovered, _recovered),
 )

@@ -182,6 +182,11 @@ class JobQuerySet(models.QuerySet["Job"]):
         wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
+    def revoked(self, leases: Iterable[Lease]) -> dict[Lease, str | None]:
+        """Which of these leases have passed on: with the reason where the job was cancelled, else with `None`."""
+        rows = self._rows(sql.REVOKED, {"leases": leases_as_json(leases)})
+        return {(id, lease): reason for id, lease, reason in rows}
+
     def heartbeat(self, job_id: int, lease: int) -> bool:
         """Prolong the lease of one job that was claimed by hand; whether it still holds."""
         return bool(self._rows(sql.HEARTBEAT, {"id": job_id, "lease": lease}))
@@ -270,6 +275,10 @@ class JobQuerySet(models.QuerySet["Job"]):
     def discard(self, ids: Iterable[int], *, reason: str = "Discarded by hand.") -> set[int]:
         """Finish scheduled and queued jobs without running them; the ids that were."""
         return {id for (id,) in self._rows(sql.DISCARD, {"ids": list(ids), "reason": shorten(reason)})}
+
+    def cancel(self, ids: Iterable[int], *, reason: str = "Cancelled by hand.") -> set[int]:
+        """Discard jobs that are not finished; the ids that were. A worker ends those that run within a second or so."""
+        return {id for (id,) in self._rows(sql.CANCEL, {"ids": list(ids), "reason": shorten(reason)})}
 
     # Plumbing
 

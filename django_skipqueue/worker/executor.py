@@ -26,7 +26,7 @@ from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from ..signals import announce, job_started
 from ..tasks import Task
-from .limits import GRACE, Limit, Limits
+from .limits import GRACE, Interruption, Limits
 
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
@@ -47,14 +47,18 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task, args, kwargs = self._prepare(job)
-            seconds = _timeout(task, job)
-            run = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
-            if seconds is not None:
-                run = partial(self.limits.run, job, seconds, run)
-            outcome = self._in_transaction(job, run) if task.atomic else _returned(run())
+            call = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
+            seconds = task.timeout if job.metadata == "{}" else _timeout(task, job)
+            if task.atomic:
+                outcome = self._in_transaction(job, partial(self.limits.run, job, seconds, call))
+            else:
+                outcome = _returned(self.limits.run(job, seconds, call))
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
-        return self._attempt(job, outcome, started)
+        duration_ms = (time.perf_counter() - started) * 1000
+        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
+            return self._written(job, written, outcome, duration_ms)
+        return Attempt(job, outcome, duration_ms, self.worker)
 
     async def execute_async(self, job: ClaimedJob) -> Attempt:
         """Run an `async def` task in this event loop."""
@@ -62,25 +66,32 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task, args, kwargs = self._prepare(job)
-            with self.limits.coroutine(job, _timeout(task, job)):
+            seconds = task.timeout if job.metadata == "{}" else _timeout(task, job)
+            with self.limits.coroutine(job, seconds):
                 result = await task.function(*args, **kwargs)
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
-        return self._attempt(job, outcome, started)
+        duration_ms = (time.perf_counter() - started) * 1000
+        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
+            return self._written(job, written, outcome, duration_ms)
+        return Attempt(job, outcome, duration_ms, self.worker)
 
     def completed(self, lease: Lease, outcome: Outcome) -> None:
         """Note that the task has committed its outcome itself. Called in the thread of its transaction."""
         self._completed[lease] = outcome
 
-    def stuck(self, limit: Limit, stack: str) -> Attempt:
-        """The attempt that a job comes to whose code ignores that its time is over."""
-        error = limit.error
-        entry = error_entry(error, attempt=limit.job.attempt, worker=self.worker, duration_ms=limit.seconds * 1000)
+    def is_cancelled(self, lease: Lease) -> bool:
+        """Whether this attempt was told to end because its job is no longer the worker's. For any thread."""
+        return self.limits.is_cancelled(lease)
+
+    def stuck(self, interruption: Interruption, stack: str) -> Attempt:
+        """The attempt that a job comes to whose code ignores that it is to end."""
+        job, error, ms = interruption.job, interruption.error, interruption.seconds * 1000
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=ms)
         entry["message"] = f"{error}, and did not end within {GRACE:g} s more; its worker is replaced"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        outcome = self._judge(limit.job, tasks.get(limit.job.task), error, entry)
-        return Attempt(limit.job, outcome, entry["duration_ms"], self.worker)
+        return Attempt(job, self._judge(job, tasks.get(job.task), error, entry), ms, self.worker)
 
     def _prepare(self, job: ClaimedJob) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
         if job_started.has_listeners(job.task):
@@ -115,14 +126,12 @@ class Executor:
             runner=self,
         )
 
-    def _attempt(self, job: ClaimedJob, outcome: Outcome, started: float) -> Attempt:
-        duration_ms = (time.perf_counter() - started) * 1000
-        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
-            if outcome.status != "completed":
-                with contextlib.suppress(Exception):  # a logging filter or handler of the project's
-                    logs.raised_after_completion(job, outcome.last_error or outcome.status)
-            return Attempt(job, written, duration_ms, self.worker, is_written=True)
-        return Attempt(job, outcome, duration_ms, self.worker)
+    def _written(self, job: ClaimedJob, written: Outcome, outcome: Outcome, duration_ms: float) -> Attempt:
+        """The attempt of a task that has committed its outcome itself, whatever it came to after that."""
+        if outcome.status != "completed":
+            with contextlib.suppress(Exception):  # a logging filter or handler of the project's
+                logs.raised_after_completion(job, outcome.last_error or outcome.status)
+        return Attempt(job, written, duration_ms, self.worker, is_written=True)
 
     def _raised(self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float) -> Outcome:
         duration_ms = (time.perf_counter() - started) * 1000
@@ -143,7 +152,7 @@ class Executor:
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
     """Seconds, or `None`: what the job says, else what its task says."""
-    own = None if job.metadata == "{}" else decode(job.metadata).get("timeout")
+    own = decode(job.metadata).get("timeout")
     return task.timeout if own is None else float(own)
 
 

@@ -9,13 +9,13 @@ import asyncio
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from asgiref.sync import sync_to_async
 
 from .. import databases
 from ..exceptions import UnknownTask
-from ..records import Attempt, ClaimedJob
+from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from .executor import Executor
 from .started import StartedJobs
@@ -59,6 +59,19 @@ class Pool:
             taken.append(finished)
         return taken
 
+    def drop(self, leases: Mapping[Lease, object]) -> list[ClaimedJob]:
+        """Take back those of these jobs that have not started; the others keep their order."""
+        dropped: list[ClaimedJob] = []
+        kept: list[ClaimedJob] = []
+        for job in self.withdraw():
+            (dropped if (job.id, job.lease) in leases else kept).append(job)
+        self.submit(kept)
+        return dropped
+
+    def cancel(self, job: ClaimedJob, reason: str) -> None:
+        """Interrupt the attempt of this job, if it runs."""
+        self._executor.limits.cancel(job, reason)
+
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started."""
         return self._threads.withdraw() + self._event_loop.withdraw()
@@ -71,7 +84,7 @@ class Pool:
     def enforce_limits(self) -> bool:
         """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
         stuck = self._executor.limits.enforce()
-        self.finished.extend(self._executor.stuck(limit, stack) for limit, stack in stuck)
+        self.finished.extend(self._executor.stuck(*found) for found in stuck)
         return bool(stuck)
 
     def stop(self) -> None:

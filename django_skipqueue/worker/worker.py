@@ -15,8 +15,10 @@ from django.dispatch import Signal
 from .. import logs
 from ..models import Job
 from ..models import Worker as WorkerRow
+from ..outcomes import Outcome
 from ..records import Attempt, ClaimedJob, Lease
 from ..signals import (
+    job_cancelled,
     job_completed,
     job_discarded,
     job_failed,
@@ -33,6 +35,7 @@ from .lookahead import LookAhead
 from .options import WorkerOptions
 from .pool import Pool
 from .protocol import ENDED_WELL, STOP_NOW, STUCK
+from .revocations import Revocations
 from .started import StartedJobs
 from .wakeup import Wakeup
 
@@ -75,6 +78,8 @@ class Worker:
         self._look_ahead = LookAhead()
         self._held: dict[Lease, ClaimedJob] = {}
         self._unsettled: list[Attempt] = []
+        self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
+        self._revocations = Revocations()
         self._queue_names = list(options.queue_names)
         self._next_look = 0.0  # when to claim although no outcome takes us to the database; monotonic seconds
         self._next_search = 0.0  # when to search for queues that have jobs
@@ -110,6 +115,7 @@ class Worker:
     def _turn(self) -> None:
         self._enforce_limits()
         now = time.monotonic()
+        self._let_go_of_revoked(now)
         room = self._room(now)
         look = room > 0 and self._next_look <= now
         if self._pool.finished or self._unsettled or look or self._next_stray_check <= now:
@@ -154,6 +160,8 @@ class Worker:
                 self._next_look = now if len(claimed) == room else now + self.options.poll_interval
                 self._stop_if_drained(claimed)
             self._hear()
+        if self._lost and not self._control.retry_in:
+            self._tell_lost()
         if self._control.retry_in:
             self._expect_strays(now)
         if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
@@ -182,7 +190,40 @@ class Worker:
         self._last_progress = time.monotonic()
         self._look_ahead.finished(len(self._unsettled), self._last_progress)
         self._unsettled = []
+        self._lost += outcomes.pop(lease_lost, [])
         self._announcer.outcomes(outcomes)
+
+    def _tell_lost(self) -> None:
+        """Say of outcomes that were not written whether that was wanted: their jobs were cancelled."""
+        reasons: dict[Lease, str | None] = {}
+        with self._control.attempt():
+            reasons = self._jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self._lost)
+        told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        for attempt in self._lost:
+            reason = reasons.get((attempt.job.id, attempt.job.lease))
+            if reason is None:
+                told[lease_lost].append(attempt)
+            else:
+                told[job_cancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
+        self._lost = []
+        self._announcer.outcomes(told)
+
+    def _let_go_of_revoked(self, now: float) -> None:
+        """Drop and interrupt the jobs that were cancelled, or taken from us by a recovery."""
+        leases = self._revocations.due(self._held, now) if self._held else []
+        if not leases:
+            return
+        revoked: dict[Lease, str | None] = {}
+        with self._control.attempt():
+            revoked = self._jobs.revoked(leases)
+        if self._control.retry_in:
+            self._expect_strays(now)
+        if revoked:
+            for job in self._pool.drop(revoked):
+                del self._held[job.id, job.lease]
+        for lease, reason in revoked.items():
+            if lease in self._held:
+                self._pool.cancel(self._held[lease], reason or "the job was taken from this worker")
 
     def _take(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
@@ -232,7 +273,7 @@ class Worker:
         if self._room(now):
             until = min(until, self._next_look)
         if self._held:
-            until = min(until, now + IDLE_HOLD, self._pool.next_deadline)
+            until = min(until, now + IDLE_HOLD, self._pool.next_deadline, self._revocations.next_look)
         if not self._stopping:
             self._sleep(until - now)
 
@@ -285,8 +326,10 @@ class Worker:
             if self._pool.finished or self._unsettled:
                 self._exchange(0)
             self._enforce_limits()
+            self._let_go_of_revoked(time.monotonic())
             if self._held:
-                self._sleep(min(left, self._pool.next_deadline - time.monotonic()))
+                until = min(self._pool.next_deadline, self._revocations.next_look)
+                self._sleep(min(left, until - time.monotonic()))
         still_running = self._give_back_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])

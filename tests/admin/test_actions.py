@@ -19,7 +19,12 @@ from .conftest import LIST, messages_of
 
 pytestmark = pytest.mark.django_db
 
-ACTIONS = {"retry_selected": "retry_job", "discard_selected": "discard_job", "delete_selected": "delete_job"}
+ACTIONS = {
+    "retry_selected": "retry_job",
+    "discard_selected": "discard_job",
+    "cancel_selected": "discard_job",
+    "delete_selected": "delete_job",
+}
 
 
 def post(client: Client, action: str, jobs: list[Job], *, address: str = LIST, **more: str) -> Any:
@@ -77,6 +82,12 @@ class TestTheAnswer:
         response = post(operator, "discard_selected", jobs, confirmed="yes")
         assert messages_of(response) == ["2 jobs were discarded. 4 were skipped, because they could not be changed."]
         assert Job.objects.filter(last_error="Discarded by ann.", status="discarded").count() == 2
+
+    def test_cancel_finishes_what_is_not_finished_and_says_who_did_it(self, operator: Client) -> None:
+        jobs = [make_job(status) for status in STATUSES]
+        response = post(operator, "cancel_selected", jobs, confirmed="yes")
+        assert messages_of(response) == ["3 jobs were cancelled. 3 were skipped, because they could not be changed."]
+        assert Job.objects.filter(last_error="Cancelled by ann.", status="discarded").count() == 3
 
     def test_delete_leaves_running_jobs_alone(self, operator: Client) -> None:
         jobs = [make_job(status) for status in STATUSES]
@@ -149,7 +160,7 @@ class TestPermissions:
 
     @pytest.mark.parametrize(("action", "permission"), ACTIONS.items())
     def test_its_own_permission_is_enough(self, log_in: Callable[..., Client], action: str, permission: str) -> None:
-        job = make_job("queued" if "discard" in action else "failed")
+        job = make_job("queued" if permission == "discard_job" else "failed")
         client = log_in("view_job", permission)
         assert action in client.get(LIST).text
         assert "1 job " in messages_of(post(client, action, [job], confirmed="yes"))[0]

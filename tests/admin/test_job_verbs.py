@@ -16,12 +16,15 @@ from .conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-PERMISSIONS = {"retry": "retry_job", "discard": "discard_job", "run_again": "add_job"}
+PERMISSIONS = {"retry": "retry_job", "discard": "discard_job", "cancel": "discard_job", "run_again": "add_job"}
 ALLOWED = {
     "retry": {"failed", "discarded"},
     "discard": {"scheduled", "queued"},
+    "cancel": {"running"},
     "run_again": {"completed", "failed", "discarded"},
 }
+
+BEFORE = {"discard": "queued", "cancel": "running"}
 
 
 def press(client: Client, verb: str, job: Job) -> Any:
@@ -46,7 +49,7 @@ class TestButtons:
 
     @pytest.mark.parametrize(("verb", "permission"), PERMISSIONS.items())
     def test_each_needs_its_own_permission(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
-        job = make_job("queued" if verb == "discard" else "failed")
+        job = make_job(BEFORE.get(verb, "failed"))
         before = state(job)
         client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
         assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
@@ -56,7 +59,7 @@ class TestButtons:
 
     @pytest.mark.parametrize(("verb", "permission"), PERMISSIONS.items())
     def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
-        job = make_job("queued" if verb == "discard" else "failed")
+        job = make_job(BEFORE.get(verb, "failed"))
         before = state(job)
         assert log_in(permission).post(page(verb, job.pk)).status_code == 403
         assert state(job) == before
@@ -106,6 +109,15 @@ class TestDiscard:
         assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Discarded by ann.")
         assert LogEntry.objects.get().change_message == "Discarded."
         assert "Discarded by ann." in operator.get(page("change", job.pk)).text
+
+
+class TestCancel:
+    def test_it_discards_what_runs_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("running")
+        told = [f"Job {job.pk} is cancelled; its task ends within a second or two."]
+        assert messages_of(press(operator, "cancel", job)) == told
+        assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Cancelled by ann.")
+        assert LogEntry.objects.get().change_message == "Cancelled."
 
 
 class TestRunAgain:

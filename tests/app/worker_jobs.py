@@ -318,3 +318,32 @@ async def acompletes_itself(context: JobContext) -> None:
             context.complete("from a coroutine")
 
     await sync_to_async(work)()
+
+
+@job(takes_context=True, max_attempts=1)
+def cancellable(context: JobContext, name: str) -> None:
+    """Stay until interrupted, and write down what the context says then."""
+    with gates[name]:
+        try:
+            while True:
+                time.sleep(0.005)
+        finally:
+            Ledger.objects.create(entry=f"cancelled: {context.cancelled}")
+
+
+@job(takes_context=True, max_attempts=1)
+async def acancellable(context: JobContext, name: str) -> None:
+    with gates[name]:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await Ledger.objects.acreate(entry=f"cancelled: {context.cancelled}")
+
+
+@job(takes_context=True)
+def completes_itself_and_stays(context: JobContext, name: str) -> None:
+    with transaction.atomic():
+        context.complete()
+    with gates[name]:
+        gates[name].wait()
+    Ledger.objects.create(entry="not interrupted")

@@ -111,8 +111,9 @@ def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates
     worker_thread()
     wait_until(lambda: gates["lost"].inside)
     [(_, worker_id)] = Job.objects.running().values_list("pk", "locked_by")
-    assert Job.objects.recover(worker_ids=[worker_id])
-    Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
+    with transaction.atomic():
+        assert Job.objects.recover(worker_ids=[worker_id])
+        Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
     gates["lost"].open()
     [attempt] = wait_until(lambda: lost)
     assert not Ledger.objects.exists()

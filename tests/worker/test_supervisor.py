@@ -209,9 +209,23 @@ def test_a_task_that_always_kills_its_worker_fails_when_its_attempts_are_used_up
     assert "exit code 7" in Job.objects.failed().get().last_error
 
 
+def test_a_job_that_kills_three_workers_in_a_row_fails_whatever_its_attempts(runworker: Run) -> None:
+    worker_jobs.exit_hard.using(max_attempts=100).defer(7, 0)
+    process = runworker("--poll-interval", "0.2")
+    wait_until(lambda: statuses() == {"scheduled": 1})
+    Job.objects.update(run_after=Now())  # it would wait for up to half a minute
+    wait_until(lambda: statuses() == {"failed": 1})
+    poison = Job.objects.get()
+    assert (poison.attempts, poison.last_error) == (
+        3,
+        "WorkerDied: worker died: exit code 7; three workers in a row died while they ran this job, so it is not run again",
+    )
+    assert process.log.count("died: exit code 7") == 3
+
+
 def test_a_worker_that_dies_again_and_again_is_replaced_more_and_more_slowly(runworker: Run) -> None:
-    worker_jobs.exit_hard.defer(1, 0)
-    process = runworker("--poll-interval", HOUR)
+    worker_jobs.exit_hard.defer_many([(1, 0)] * 3)  # several: after its second one a job waits
+    process = runworker("-c", "1", "--poll-interval", HOUR)
     process.wait_for("died", times=4)
     delays = [float(delay or 0) for delay in re.findall(r"starting another(?: in ([\d.]+) s)?", process.log)]
     assert delays == sorted(delays)
