@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .cluster import Cluster
 
-SECONDS = 20.0
+SECONDS = 12.0
 RATE = 40.0
 
 

@@ -53,9 +53,11 @@ Stroke = Callable[[Stage, Machine, random.Random], None]
 
 
 def kill_worker(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGKILL one worker."""
-    with stage.fault("worker killed", machine.name) as fault:
-        fault.deaths = machine.kill_worker(choose.randrange(100))
+    """SIGKILL one worker, if there is one."""
+    number = choose.randrange(100)
+    if machine.has_workers:
+        with stage.fault("worker killed", machine.name) as fault:
+            fault.deaths = machine.kill_worker(number)
 
 
 def kill_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:

@@ -22,7 +22,9 @@ MACHINE_LIMIT = 5.0
 RECONNECT = 10.0
 """Seconds, at most, after which a supervisor tries again to reach a database that is back."""
 
-SPEED, SPEED_LIMIT, SPEED_WINDOW = 0.95, 10.0, 3.0
+SPEED, SPEED_LIMIT = 0.95, 10.0
+SPEED_WINDOW = 5.0
+"""Seconds over which the speed is taken: the load is even, and chance is not."""
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
@@ -168,7 +170,7 @@ def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float |
 
 def full_speed_after(evidence: Evidence) -> float | None:
     """The seconds from the last fault's end until jobs are finished as fast as before the first; `None`: never."""
-    finished = [change.at for change in evidence.changes if change.after == "completed"]
+    finished = [change.at for change in evidence.changes if change.after in FINISHED]
     first = min((fault.began for fault in evidence.faults), default=evidence.calm_again)
     # The first seconds are left out: the workers' connections are being opened.
     calm_from = min(evidence.calm_from + 2, first - 1)

@@ -142,7 +142,7 @@ class Load:
     def _cancel(self) -> None:
         """Any of the last jobs, wherever it is in its life."""
         if self._ids:
-            Job.objects.discard(self._choose.sample(self._ids, 1), reason=CANCELLED)
+            Job.objects.cancel(self._choose.sample(self._ids[-30:], 1), reason=CANCELLED)
 
     def _retry(self) -> None:
         """Those of the last jobs that failed or were discarded."""

@@ -118,6 +118,11 @@ class Machine:
         fresh.rename(self._clock)
 
     @property
+    def has_workers(self) -> bool:
+        """Whether there is anybody besides the supervisor."""
+        return len(self.pids) > 1
+
+    @property
     def pids(self) -> list[int]:
         """Of the supervisor, and after it of its workers."""
         process = self._process

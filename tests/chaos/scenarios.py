@@ -20,8 +20,8 @@ from .load import Load
 from .machines import Machine
 from .witness import FORGET
 
-CALM_BEFORE = 6.0
-CALM_AFTER = 12.0
+CALM_BEFORE = 5.0
+CALM_AFTER = 13.0
 LONGEST_DRAIN = 60.0
 """Seconds after the load in which every job must be finished."""
 
@@ -158,11 +158,11 @@ class Run:
         return list(zip(self.scenario.lanes, [machines, *([machine] for machine in machines)], strict=True))
 
     def _strike(self, strokes: Sequence[Stroke], machines: list[Machine], choose: random.Random) -> None:
-        """Every kind once in a shuffled order before any comes again; the machines in turn."""
+        """Every kind once, in a shuffled order, before any comes again; the machines in turn."""
         turn = 0
-        while True:
+        while not self._stage.over.is_set():
             for stroke in choose.sample(strokes, len(strokes)):
-                if self._stage.over.is_set():
+                if self.scenario.lanes and self._stage.over.is_set():  # else each kind is to strike at least once
                     return
                 stroke(self._stage, machines[turn % len(machines)], choose)
                 turn += 1

@@ -50,7 +50,7 @@ BEGIN
         said := CASE
             WHEN NEW.errors IS DISTINCT FROM OLD.errors
                 THEN (NEW.errors->-1->>'exception') || ': ' || (NEW.errors->-1->>'message')
-            WHEN NEW.last_error IS DISTINCT FROM OLD.last_error THEN NEW.last_error
+            WHEN NEW.status = 'discarded' THEN NEW.last_error
         END;
         IF NEW.status = OLD.status AND NEW.lease = OLD.lease AND NEW.attempts = OLD.attempts THEN
             RETURN NULL;
