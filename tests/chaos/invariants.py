@@ -224,8 +224,13 @@ def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:
             continue
         if end is None or end.at > stop.ended:
             yield f"job {held.claim.job} was left running after SIGTERM"
-        elif end.at >= stop.began and end.verb == "recover":
+        elif end.at >= stop.began and _was_charged(end):
             yield f"job {held.claim.job} was charged an attempt for a SIGTERM"
+
+
+def _was_charged(end: Change) -> bool:
+    """Whether a lease that ended without an outcome cost its job the attempt."""
+    return end.verb == "recover" or (end.verb == "release" and end.attempts == end.attempts_before)
 
 
 def _disturbed(evidence: Evidence, own: Fault, began: float, ended: float) -> bool:

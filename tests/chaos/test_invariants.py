@@ -325,6 +325,16 @@ def charge_a_job_for_sigterm(story: Story) -> None:
     story.fault("SIGTERM", began=150.01, ended=152, stops=[Stop(frozenset({12}), 150.01, 152, 0)])
 
 
+def release_a_job_after_sigterm_and_charge_it(story: Story) -> None:
+    story.time = 150
+    story.defer(7)
+    story.claim(7, "third")
+    story.change(7, "running", "queued", lease=2, holder="")
+    story.claim(7)
+    story.settle(7)
+    story.fault("SIGTERM", began=150.01, ended=152, stops=[Stop(frozenset({12}), 150.01, 152, 0)])
+
+
 # Speed
 
 
@@ -385,6 +395,7 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Callable[[Story], None], str]] 
     (stops_are_clean, end_with_an_error, "machine-1 ended with exit code 1"),
     (stops_are_clean, leave_a_job_behind_after_sigterm, "job 7 was left running after SIGTERM"),
     (stops_are_clean, charge_a_job_for_sigterm, "job 7 was charged an attempt for a SIGTERM"),
+    (stops_are_clean, release_a_job_after_sigterm_and_charge_it, "job 7 was charged an attempt for a SIGTERM"),
     (speed_is_back, stay_slow, "10 s after the last fault"),
     (deaths_are_noticed, notice_the_death_of_a_process_late, "was taken back after 2.1 s"),
     (deaths_are_noticed, notice_the_death_of_a_machine_late, "was taken back after 9.1 s"),
