@@ -1,6 +1,7 @@
 """`python -m tests.chaos [SCENARIO …]`: run scenarios, judge them, and print the table of figures."""
 
 import argparse
+import logging
 import os
 import platform
 import random
@@ -72,6 +73,7 @@ def _prepare(cluster: Cluster) -> None:
 
     from .witness import TABLES
 
+    logging.getLogger("django_skipqueue").setLevel(logging.CRITICAL)  # the load says that there is no database
     call_command("migrate", verbosity=0)
     with cluster.connect() as connection:
         connection.execute(TABLES)
