@@ -35,11 +35,11 @@ class Load:
         self._deferred = 0
         self._ids: list[int] = []
         kinds: dict[Callable[[], None], int] = {
-            self._work: 27,
+            self._work: 23,
             self._work_async: 10,
             self._work_atomic: 20,
             self._work_completing: 6,
-            self._work_long: 6,
+            self._work_long: 10,
             self._in_future: 8,
             self._unique: 8,
             self._stumble: 5,
