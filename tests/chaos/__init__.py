@@ -3,3 +3,6 @@
 Invariant: the witness is written by triggers and by the tasks themselves, in the database; nothing is taken on trust
 from the worker.
 """
+
+LEASE = 4.0
+"""Seconds: short, so that a dead machine is seen within a scenario."""

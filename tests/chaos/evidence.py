@@ -47,7 +47,7 @@ class Change(NamedTuple):
         """What was done to the job, as far as its row shows; `illegal` where no verb does that."""
         if self.before == "running" and self.after is not None:
             return self._end_of_lease()
-        known = {
+        known: dict[tuple[str | None, str | None], str] = {
             (None, "scheduled"): "enqueue",
             (None, "queued"): "enqueue",
             ("scheduled", "queued"): "promote",

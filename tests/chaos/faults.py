@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from . import LEASE
 from .cluster import Cluster
 from .evidence import POSTGRES, Death, Fault
 from .machines import Machine
 
-LEASE = 4.0
 LONG = LEASE + 7
 """Seconds of being paused or cut off: longer than the lease and the time in which others notice."""
 

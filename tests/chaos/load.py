@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from django.db import Error, connection, transaction
 
@@ -72,7 +73,7 @@ class Load:
                 connection.close()
         connection.close()
 
-    def _defer(self, task: "Task[..., object]", *arguments: float) -> None:
+    def _defer(self, task: Task[..., Any], *arguments: float) -> None:
         with transaction.atomic():
             job = task.defer(*arguments)
             self._promise(job.pk, job.created)

@@ -38,7 +38,7 @@ class Machine:
         self.proxy = Proxy(cluster.socket)
         self._witness = cluster.url
         self._folder = folder / name
-        self._own_clock = own_clock and FAKETIME is not None
+        self._own_clock = own_clock
         self._process: subprocess.Popen[bytes] | None = None
         self._manager: threading.Thread | None = None
         self._wanted = threading.Event()

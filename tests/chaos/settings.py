@@ -2,9 +2,9 @@
 
 import environ
 
-env = environ.Env()
+from . import LEASE
 
-DATABASES = {"default": env.db("DATABASE_URL")}
+DATABASES = {"default": environ.Env().db("DATABASE_URL")}
 DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
 
 INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_skipqueue", "tests.chaos"]
@@ -13,12 +13,9 @@ SECRET_KEY = "only-for-chaos"
 USE_TZ = True
 
 SKIPQUEUE = {
-    "LEASE": 4,  # short, so that a dead machine is seen within a scenario
-    "HEARTBEAT_INTERVAL": 1,
+    "LEASE": LEASE,
+    "HEARTBEAT_INTERVAL": LEASE / 4,
     "SHUTDOWN_TIMEOUT": 15,
     "POLL_INTERVAL": 0.5,
     "RETENTION": {"completed": None, "discarded": None, "failed": None},  # the end is judged by all rows
 }
-
-WITNESS = env("CHAOS_WITNESS", default="")
-"""Where the tasks write their ledger: past the proxy, which carries everything else."""

@@ -9,11 +9,11 @@
 Invariant: a row here is committed if and only if what it says was.
 """
 
+import os
 import threading
 from typing import Any
 
 import psycopg
-from django.conf import settings
 
 # The verb behind a change is told from its columns (see `evidence`), not from the statement, which may be rewritten.
 # What a task returns or raises carries the lease under which it ran.
@@ -89,7 +89,7 @@ TRUNCATE skipqueue_job, skipqueue_worker, chaos_promise, chaos_ledger, chaos_cha
 
 
 class Ledger:
-    """Writes in autocommit on a connection of this thread's own, which no fault of the network touches."""
+    """Writes in autocommit on a connection of this thread's own, past the proxy that carries everything else."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -106,6 +106,6 @@ class Ledger:
     def _run(self, statement: str, values: list[Any]) -> Any:
         connection = getattr(self._local, "connection", None)
         if connection is None or connection.closed:
-            connection = psycopg.connect(settings.WITNESS, autocommit=True, connect_timeout=10)
+            connection = psycopg.connect(os.environ["CHAOS_WITNESS"], autocommit=True, connect_timeout=10)
             self._local.connection = connection
         return connection.execute(statement, values)
