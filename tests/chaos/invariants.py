@@ -170,7 +170,7 @@ def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float |
 
 def full_speed_after(evidence: Evidence) -> float | None:
     """The seconds from the last fault's end until jobs are finished as fast as before the first; `None`: never."""
-    finished = [change.at for change in evidence.changes if change.after in FINISHED]
+    finished = sorted(change.at for change in evidence.changes if change.after in FINISHED)
     first = min((fault.began for fault in evidence.faults), default=evidence.calm_again)
     # The first seconds are left out: the workers' connections are being opened.
     calm_from = min(evidence.calm_from + 2, first - 1)
