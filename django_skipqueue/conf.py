@@ -21,6 +21,12 @@ LONGEST = 100 * 365 * 86_400.0
 MOST_ATTEMPTS = 32_767
 """What a smallint holds."""
 
+LARGEST_JSON = 256 * 1024 * 1024
+"""Bytes in the largest JSON text that a `jsonb` column takes."""
+
+MOST = {"max_argument_bytes": LARGEST_JSON, "max_result_bytes": LARGEST_JSON}
+"""The largest whole number for a key, where that is not `MOST_ATTEMPTS`."""
+
 Retention = timedelta | int | float | None
 
 
@@ -48,6 +54,12 @@ class Settings:
 
     unknown_task_grace: float = 3600.0
     """How long a job whose task nobody registered is put off before it fails."""
+
+    max_argument_bytes: int = 1_048_576
+    """How large the arguments of one job may be, as JSON."""
+
+    max_result_bytes: int = 1_048_576
+    """How large what a task returns may be, as JSON."""
 
     retention: dict[str, Retention] = field(
         default_factory=lambda: {
@@ -104,8 +116,8 @@ def problems() -> Iterator[str]:
             yield f"SKIPQUEUE has no key {key!r}.{did_you_mean(str(key).upper(), [known.upper() for known in hints])}"
         elif name == "retention":
             yield from retention_problems(f"SKIPQUEUE[{key!r}]", value)
-        elif not _fits(value, hints[name]):
-            yield f"SKIPQUEUE[{key!r}] must be {_describe(hints[name])}, not {value!r}."
+        elif not _fits(value, hints[name], most := MOST.get(name, MOST_ATTEMPTS)):
+            yield f"SKIPQUEUE[{key!r}] must be {_describe(hints[name], most)}, not {value!r}."
 
 
 def _given() -> Any:
@@ -135,18 +147,18 @@ def _is_retention(kept: object) -> bool:
     return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST)
 
 
-def _fits(value: object, kind: type) -> bool:
+def _fits(value: object, kind: type, most: int) -> bool:
     if isinstance(value, bool):
         return kind is bool
     if kind is float:
         return isinstance(value, int | float) and 0 < value <= LONGEST
     if kind is int:
-        return isinstance(value, int) and 0 < value <= MOST_ATTEMPTS
+        return isinstance(value, int) and 0 < value <= most
     return isinstance(value, kind) and bool(value)
 
 
-def _describe(kind: type) -> str:
-    described = {float: "a number of seconds above 0", int: "a whole number above 0, within 32,767", str: "a text"}
+def _describe(kind: type, most: int) -> str:
+    described = {float: "a number of seconds above 0", int: f"a whole number above 0, within {most:,}", str: "a text"}
     return described.get(kind, kind.__name__)
 
 

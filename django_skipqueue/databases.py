@@ -23,6 +23,29 @@ def own_connection(alias: str) -> BaseDatabaseWrapper:
     return connection
 
 
+KEEPALIVES = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""Options of libpq by which a peer that is gone is noticed within seconds. A project's own come before them."""
+
+TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+"""What the server is asked to give up on. Said when connecting, so that it costs no statement."""
+
+
+def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
+    """Have this connection fail rather than hang, from the next time that it is opened."""
+    given = connections.settings[alias].get("OPTIONS", {})
+    options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
+    # The last word counts where the project has said something of its own.
+    options["options"] = " ".join(filter(None, [TIMEOUTS if timeouts else "", given.get("options", "")]))
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
+
+
 @contextmanager
 def unpooled(alias: str) -> Iterator[BaseDatabaseWrapper]:
     """Within this block, what Django does in this thread on this database goes through a connection of our own."""

@@ -203,6 +203,11 @@ def raised_after_completion(job: ClaimedJob, error: str) -> None:
     )
 
 
+def recycling(worker: str, reason: str) -> None:
+    """A worker has reached its limit of jobs or memory."""
+    logger.info("worker %s is replaced: %s", printable(worker), reason, extra={"worker": worker})
+
+
 def strays_released(worker: str, count: int) -> None:
     """Claims whose answer was lost with a connection were given back."""
     logger.warning("worker %s gave back %s whose claim it never heard of", printable(worker), counted(count, "job"))
@@ -245,6 +250,21 @@ def database_lost(who: str, error: BaseException, retry_in: float) -> None:
 def database_back(who: str) -> None:
     """The first statement after a failure went through."""
     logger.info("%s can use the database again", printable(who))
+
+
+def deaf(who: str) -> None:
+    """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
+    logger.warning(
+        "%s does not hear PostgreSQL's notifications, as behind a pooler in transaction mode, so it only polls; "
+        "connect it directly, or say --no-listen",
+        printable(who),
+    )
+
+
+def timeouts_refused(who: str, error: BaseException) -> None:
+    """A pooler takes no timeouts when a connection is opened."""
+    message = " ".join(str(error).split())
+    logger.warning("%s connects without server-side timeouts: %s", printable(who), printable(message))
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:

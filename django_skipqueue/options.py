@@ -11,8 +11,10 @@ from datetime import datetime, timedelta
 from django.conf import settings as django_settings
 from django.utils.timezone import is_naive
 
-from .exceptions import InvalidOption
-from .payload import encode
+from .conf import settings
+from .exceptions import InvalidArguments, InvalidOption
+from .payload import encode, size_of
+from .records import Call
 
 FARTHEST = timedelta(days=1000 * 365)
 """How far away a time to run may be."""
@@ -60,6 +62,17 @@ class Options:
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
+
+
+def check_size(call: Call, where: str = "") -> Call:
+    """The call, unless its arguments are larger than a row should be."""
+    size, most = size_of(call.args) + size_of(call.kwargs), settings.max_argument_bytes
+    if size > most:
+        raise InvalidArguments(
+            f"{where}the arguments are {size:,} bytes long, and SKIPQUEUE['MAX_ARGUMENT_BYTES'] is {most:,}. "
+            "Store what is large elsewhere, and pass its key."
+        )
+    return call
 
 
 def check_key(option: str, text: str) -> None:

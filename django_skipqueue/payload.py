@@ -25,6 +25,11 @@ def encode(name: str, value: Any) -> str:
         raise InvalidArguments(f"{name} cannot be stored as JSON: {error}.") from None
 
 
+def size_of(text: str) -> int:
+    """Bytes in a JSON text."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def _check(name: str, value: Any) -> bool:
     """Refuse whatever JSON would change or `jsonb` would refuse; `name` is the path to `value`.
 

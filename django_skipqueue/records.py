@@ -67,7 +67,7 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """What it is now: queued; scheduled after a second death in a row; failed after a third, or without attempts left."""
+    """What it is now: queued; scheduled after a second death in a row; failed after a third, or its last attempt."""
     locked_by: str
     locked_at: datetime
     metadata: str

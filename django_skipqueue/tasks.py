@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from .backoff import Backoff
 from .context import JobContext
 from .exceptions import InvalidArguments, InvalidOption, InvalidTask
-from .options import Options, UniqueKey, check_key
+from .options import Options, UniqueKey, check_key, check_size
 from .outcomes import RetryPolicy
 from .payload import encode
 from .records import Call, ClaimedJob
@@ -151,7 +151,7 @@ class Task(Generic[P, R]):
         pairs = [
             f"{encode(f'the name {key!r}', key)}:{encode(f'{where}{key}', value)}" for key, value in kwargs.items()
         ]
-        return Call(f"[{','.join(encoded)}]", f"{{{','.join(pairs)}}}", unique_key)
+        return check_size(Call(f"[{','.join(encoded)}]", f"{{{','.join(pairs)}}}", unique_key), where)
 
     def _columns(self) -> dict[str, Any]:
         options = self.options

@@ -26,7 +26,7 @@ FLOORS = (
     {"worker.pool"},
     {"worker.wakeup"},
     {"worker.executor"},
-    {"worker.limits", "worker.protocol", "worker.started"},
+    {"worker.limits", "worker.memory", "worker.protocol", "worker.started"},
     {"worker"},
     {"__init__"},
     {"tasks"},

@@ -566,3 +566,27 @@ class TestTransactions:
                 jobs.add.defer({1})  # type: ignore[arg-type]
             jobs.add.defer(1)
         assert Job.objects.count() == 1
+
+
+class TestSize:
+    @pytest.mark.django_db
+    def test_arguments_up_to_the_limit_are_taken_and_larger_ones_refused(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
+        fits = "x" * (100 - len('[""]{}'))
+        assert jobs.echo.defer(fits).args == [fits]
+        with pytest.raises(InvalidArguments, match=r"101 bytes long, and SKIPQUEUE\['MAX_ARGUMENT_BYTES'\] is 100"):
+            jobs.echo.defer(fits + "x")
+        assert Job.objects.count() == 1
+
+    @pytest.mark.django_db
+    def test_bytes_are_counted_and_not_characters(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
+        with pytest.raises(InvalidArguments, match="Store what is large elsewhere, and pass its key"):
+            jobs.echo.defer("é" * 60)
+
+    @pytest.mark.django_db
+    def test_of_many_calls_the_one_that_is_too_large_is_named_and_none_is_written(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
+        with pytest.raises(InvalidArguments, match="call 1: the arguments are"):
+            jobs.echo.defer_many([("a",), ("b" * 100,)])
+        assert not Job.objects.exists()

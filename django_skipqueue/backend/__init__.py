@@ -14,6 +14,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import autodiscover_modules
 
+from ..options import check_size
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
 from .framework import AnyResult, AnyTask, BaseTaskBackend, Task, TaskResultDoesNotExist, task_enqueued
@@ -62,7 +63,7 @@ class SkipQueueBackend(BaseTaskBackend):
         self.validate_task(task)
         name = registered(task).name
         given = options.parsed(self.options)
-        row = call(args, kwargs)._asdict() | columns(task, given, alias=self.alias)
+        row = check_size(call(args, kwargs))._asdict() | columns(task, given, alias=self.alias)
         job = Job.objects.using(given.database).enqueue(name, **row)
         result = result_of(job, task)
         task_enqueued.send(type(self), task_result=result)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from .. import logs, sql
 
@@ -22,6 +23,12 @@ class Notification:
                 cursor.execute(sql.NOTIFY, {"queue_names": [self.queue_name]})
         except Exception as error:
             logs.notify_failed(self.queue_name, error)
+
+
+def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
+    """Notify at once, on this connection, with a payload that names no queue: to learn whether it arrives."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql.NOTIFY, {"queue_names": [payload]})
 
 
 def wake(database: str, queue_names: Iterable[str]) -> None:

@@ -1,21 +1,37 @@
 """The one connection of a control loop: in autocommit, outside the project's pool, reopened with back-off when it
 breaks.
 
-Invariant: the verbs, called in the thread that opened it, use this connection and no other.
+Invariant: the verbs, called in the thread that opened it, use this connection and no other. In the main thread of a
+process no statement waits for ever: a connection without an answer is cut, and is a broken one then.
 """
 
+import contextlib
+import os
 import random
+import signal
+import socket
+import threading
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import Error, connections
+from django.db import Error, OperationalError, connections
 
 from .. import logs
-from ..databases import own_connection
+from ..databases import guard, own_connection
+from ..managers.notifications import echo
 from ..models import Job
 
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
+
+ANSWER_TIME = 10.0
+"""Seconds without an answer after which a connection is cut: longer than the server's own timeouts, which come first
+while the server can be reached."""
+
+ECHO_TIME = 5.0
+"""Seconds in which a notification to oneself must arrive."""
 
 
 class ControlConnection:
@@ -26,32 +42,40 @@ class ControlConnection:
         self.retry_in = 0.0
         self._listening = False
         self._heard: set[str] = set()
+        self._echo = Echo(database, who)
         self._who = who
         self._failures = 0
+        self._stalled = False
+        self._timeouts = True
         connections[database] = own_connection(database)
         self._wrapper: Any = connections[database]
+        guard(self._wrapper, database)
+        self._is_watched = threading.current_thread() is threading.main_thread()
+        if self._is_watched:
+            signal.signal(signal.SIGALRM, lambda *_: self._cut())
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
         """Try statements. A database error closes the connection and is not raised: `retry_in` says when to go on."""
         self.retry_in = 0.0
         try:
-            yield
+            with self._watched():
+                yield
         except Error as error:
-            self.retry_in = self._next_delay()
-            logs.database_lost(self._who, error, self.retry_in)
-            self.close()
+            self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._stalled else error)
         else:
             if self._failures:
                 logs.database_back(self._who)
             self._failures = 0
 
     def listen(self) -> None:
-        """Have PostgreSQL say when a queue gets jobs. Does nothing if it does already."""
-        if not self._listening:
-            Job.objects.using(self.database).listen()
-            self._wrapper.connection.add_notify_handler(lambda heard: self._heard.add(heard.payload))
-            self._listening = True
+        """Have PostgreSQL say when a queue gets jobs, and find out whether it is heard. Called at every exchange."""
+        if self._listening:
+            self._echo.check()
+            return
+        Job.objects.using(self.database).listen()
+        self._wrapper.connection.add_notify_handler(lambda heard: self._heard.add(heard.payload))
+        self._listening = True
 
     def notified(self) -> set[str]:
         """The queues that got jobs since the last call, also while statements ran. Does not wait."""
@@ -61,7 +85,7 @@ class ControlConnection:
             while (notification := pgconn.notifies()) is not None:
                 self._heard.add(notification.extra.decode())
         heard, self._heard = self._heard, set()
-        return heard
+        return self._echo.taken_from(heard)
 
     def fileno(self) -> int | None:
         """The socket to wait on; `None` while there is none."""
@@ -71,9 +95,88 @@ class ControlConnection:
     def close(self) -> None:
         """Close the connection; the next statement opens another."""
         self._listening = False
+        self._echo.interrupt()
         self._wrapper.close()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Cut the connection if the block takes too long. By an alarm, as the thread itself waits for the socket."""
+        self._stalled = False
+        if not self._is_watched:
+            yield
+            return
+        signal.setitimer(signal.ITIMER_REAL, ANSWER_TIME, 1.0)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _cut(self) -> None:
+        """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""
+        file = self.fileno()
+        if file is not None:
+            self._stalled = True
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(file)) as stalled:
+                stalled.shutdown(socket.SHUT_RDWR)
+
+    def _failed(self, error: Error) -> None:
+        self.close()
+        if self._timeouts and "unsupported startup parameter" in str(error):
+            self._timeouts = False
+            guard(self._wrapper, self.database, timeouts=False)
+            self.retry_in = FIRST_DELAY
+            logs.timeouts_refused(self._who, error)
+            return
+        self.retry_in = self._next_delay()
+        logs.database_lost(self._who, error, self.retry_in)
 
     def _next_delay(self) -> float:
         self._failures += 1
         longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures, 10))
         return random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
+
+
+class Echo:
+    """Finds out, once, whether notifications arrive: a pooler in transaction mode loses them.
+
+    Sent through a connection of its own: behind such a pooler, one that comes and goes on the connection that listens
+    may be heard although those of others never are.
+    """
+
+    def __init__(self, database: str, who: str) -> None:
+        self._database = database
+        self._who = who
+        self._payload = f",{uuid.uuid4()}"  # no queue's name has a comma
+        self._sent_at = 0.0
+        self._is_settled = False
+
+    def check(self) -> None:
+        """Send it, and warn when it has not been heard in time."""
+        if self._is_settled:
+            return
+        if not self._sent_at:
+            self._send()
+        elif time.monotonic() - self._sent_at > ECHO_TIME:
+            self._is_settled = True
+            logs.deaf(self._who)
+
+    def interrupt(self) -> None:
+        """The connection is gone, and what was on its way to it: send another one through the next."""
+        self._sent_at = 0.0
+
+    def taken_from(self, heard: set[str]) -> set[str]:
+        """What was heard, without the echoes: our own, and those of other workers."""
+        if self._payload in heard:
+            self._is_settled = True
+        return {payload for payload in heard if not payload.startswith(",")} if heard else heard
+
+    def _send(self) -> None:
+        self._sent_at = time.monotonic()
+        connection = own_connection(self._database)
+        guard(connection, self._database, timeouts=False)
+        try:
+            echo(connection, self._payload)
+        except Error:
+            self._is_settled = True  # the server has no room for one more: nothing is known, and nothing is said
+        finally:
+            connection.close()

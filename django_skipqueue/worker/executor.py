@@ -21,7 +21,7 @@ from ..conf import settings
 from ..context import JobContext, complete
 from ..exceptions import InvalidArguments, UnknownTask
 from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Outcome, error_entry, summary
-from ..payload import clean, decode, encode
+from ..payload import clean, decode, encode, size_of
 from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from ..signals import announce, job_started
@@ -165,9 +165,15 @@ def _returned(result: Any) -> Outcome:
     if result is None:
         return COMPLETED
     try:
-        return Outcome("completed", result=encode("The result", result))
+        text = encode("The result", result)
+        if (size := size_of(text)) > settings.max_result_bytes:
+            raise InvalidArguments(
+                f"It is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "
+                "Store what is large elsewhere, and return its key."
+            )
     except InvalidArguments as error:
         raise UnstorableResult(f"The task ran to its end, but its result cannot be kept: {error}") from None
+    return Outcome("completed", result=text)
 
 
 def _put_off(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:

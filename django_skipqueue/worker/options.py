@@ -20,6 +20,10 @@ class WorkerOptions:
     """Stop when nothing is runnable."""
     max_jobs: int | None = None
     """Stop each process after this many jobs."""
+    max_jobs_per_worker: int | None = None
+    """Replace each process after this many jobs."""
+    max_memory_mb: int | None = None
+    """Replace each process whose resident size is above this."""
     listen: bool = True
     """Whether to be woken by NOTIFY; polling goes on in either case."""
     poll_interval: float = 2.0

@@ -14,7 +14,10 @@ ENDED_WELL = 93
 STUCK = 94
 """Exit code of a process that has given back all it held, but for a job that is stuck."""
 
-_CAUSES = {ENDED_WELL: "told to stop by another process", STUCK: "a job was stuck"}
+RECYCLED = 95
+"""Exit code of a process that has given back all it held because it is to be replaced: by its jobs or its memory."""
+
+_CAUSES = {ENDED_WELL: "told to stop by another process", STUCK: "a job was stuck", RECYCLED: "it was to be replaced"}
 
 
 def cause_of(code: int) -> str:

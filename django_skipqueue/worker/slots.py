@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .. import logs
-from .protocol import ENDED_WELL, cause_of
+from .protocol import ENDED_WELL, RECYCLED, cause_of
 from .started import StartedJobs
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
@@ -102,10 +102,14 @@ class Slot:
         code = os.waitstatus_to_exitcode(status)
         os.close(self._lifeline)
         self.pid, self._lifeline = 0, -1
-        last_statement = 0.0 if code == ENDED_WELL else LAST_STATEMENT
+        last_statement = 0.0 if code in (ENDED_WELL, RECYCLED) else LAST_STATEMENT
         over_at = time.monotonic() + last_statement
         self.unburied.append(Dead(self.id, cause_of(code), self.started.job_ids(), over_at))
         return code
+
+    def refill_now(self) -> None:
+        """Have the slot filled again at once: nothing went wrong."""
+        self.start_at = time.monotonic()
 
     def refill(self) -> float:
         """Have the slot filled again, and after how many seconds: more each time that one dies soon after its start."""

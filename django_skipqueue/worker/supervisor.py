@@ -19,7 +19,7 @@ from .announcer import Announcer
 from .control import ControlConnection
 from .maintenance import Chore, Promote, Prune, Recover
 from .options import WorkerOptions
-from .protocol import ENDED_WELL, STOP, STOP_NOW, cause_of, signal_name
+from .protocol import ENDED_WELL, RECYCLED, STOP, STOP_NOW, cause_of, signal_name
 from .slots import NEVER, Dead, Slot
 from .wakeup import Wakeup
 from .worker import Worker
@@ -149,7 +149,10 @@ class Supervisor:
         """Replace a process that nobody asked to end, and say so."""
         ended_well = code == ENDED_WELL
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
-        if not (self._stopping or its_work_is_done):
+        if code == RECYCLED:
+            if not self._stopping:
+                slot.refill_now()
+        elif not (self._stopping or its_work_is_done):
             logs.worker_died(slot.name, cause_of(code), slot.refill())
         elif not ended_well:
             logs.worker_died(slot.name, cause_of(code), None)

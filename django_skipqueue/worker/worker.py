@@ -32,9 +32,10 @@ from .control import ControlConnection
 from .executor import Executor
 from .limits import Limits
 from .lookahead import LookAhead
+from .memory import resident_mb
 from .options import WorkerOptions
 from .pool import Pool
-from .protocol import ENDED_WELL, STOP_NOW, STUCK
+from .protocol import ENDED_WELL, RECYCLED, STOP_NOW, STUCK
 from .revocations import Revocations
 from .started import StartedJobs
 from .wakeup import Wakeup
@@ -47,6 +48,9 @@ IDLE_HOLD = 0.5
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
+
+MEMORY_CHECK = 1.0
+"""Seconds between two looks at the process's memory."""
 
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
@@ -85,6 +89,7 @@ class Worker:
         self._next_search = 0.0  # when to search for queues that have jobs
         self._stray_checks: list[float] = []
         self._last_progress = 0.0
+        self._next_memory_check = 0.0
         self._stopping = False
         self._stop_by = float("inf")
         self._exit_code = ENDED_WELL
@@ -116,6 +121,7 @@ class Worker:
         self._enforce_limits()
         now = time.monotonic()
         self._let_go_of_revoked(now)
+        self._recycle_if_due(now)
         room = self._room(now)
         look = room > 0 and self._next_look <= now
         if self._pool.finished or self._unsettled or look or self._next_stray_check <= now:
@@ -128,6 +134,20 @@ class Worker:
         if self._pool.enforce_limits():
             self._exit_code = STUCK
             self._stop()
+
+    def _recycle_if_due(self, now: float) -> None:
+        """End well and be replaced, once the process has done its jobs or has grown too large."""
+        reason = ""
+        if self.options.max_jobs_per_worker is not None and self.jobs_done >= self.options.max_jobs_per_worker:
+            reason = f"it has run {logs.counted(self.jobs_done, 'job')}"
+        if self.options.max_memory_mb is not None and self._next_memory_check <= now:
+            self._next_memory_check = now + MEMORY_CHECK
+            if (size := resident_mb()) > self.options.max_memory_mb:
+                reason = f"it has grown to {size:,.0f} MiB"
+        if reason and not self._stopping:
+            logs.recycling(self.name, reason)
+            self._exit_code = RECYCLED
+            self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
     def _room(self, now: float) -> int:
         """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves."""

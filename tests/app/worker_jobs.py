@@ -75,6 +75,15 @@ def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
         os._exit(code)
 
 
+_hoard: list[bytes] = []
+
+
+@job
+def keep_memory(mb: int) -> None:
+    """Leak."""
+    _hoard.append(b"x" * (mb * 1024 * 1024))
+
+
 BASE_EXCEPTIONS: dict[str, BaseException] = {
     "SystemExit": SystemExit(3),
     "KeyboardInterrupt": KeyboardInterrupt(),
@@ -113,6 +122,11 @@ def _leave_manual_transaction() -> None:
     Ledger.objects.create(entry="never committed")
 
 
+def _type_begin() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+
+
 def _close() -> None:
     connection.close()
 
@@ -141,6 +155,7 @@ MISTREATMENTS: dict[str, Callable[[], None]] = {
         _leave_savepoints,
         _leave_broken_transaction,
         _leave_manual_transaction,
+        _type_begin,
         _close,
         _close_inside_atomic,
         _lose_backend,

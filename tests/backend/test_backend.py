@@ -571,3 +571,11 @@ class TestContext:
         Job.objects.all().delete()
         with pytest.raises(TaskResultDoesNotExist):
             result.read()
+
+
+@pytest.mark.django_db
+def test_arguments_that_are_too_large_are_refused(settings: Any) -> None:
+    settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 10}
+    with pytest.raises(InvalidArguments, match="Store what is large elsewhere"):
+        tasks.add.enqueue(10_000_000, 10_000_000)
+    assert not Job.objects.exists()

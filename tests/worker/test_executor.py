@@ -284,3 +284,12 @@ def _register(registry: Registry, function: Callable[..., Any], **options: Any) 
     """Make a task of a function that is local to its test."""
     function.__qualname__ = function.__name__
     registry.register(job(name=function.__name__, **options)(function))
+
+
+def test_a_result_that_is_too_large_fails_the_job_for_good(run: Run, settings: Any) -> None:
+    settings.SKIPQUEUE = {"MAX_RESULT_BYTES": 100}
+    assert run(claimed(f"{WORKER_APP}.return_long", 98)).outcome.status == "completed"
+    outcome = run(claimed(f"{WORKER_APP}.return_long", 99)).outcome
+    assert (outcome.status, outcome.result) == ("failed", None)
+    assert outcome.error is not None
+    assert "It is 101 bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is 100" in outcome.error["message"]

@@ -216,10 +216,8 @@ def test_a_job_that_kills_three_workers_in_a_row_fails_whatever_its_attempts(run
     Job.objects.update(run_after=Now())  # it would wait for up to half a minute
     wait_until(lambda: statuses() == {"failed": 1})
     poison = Job.objects.get()
-    assert (poison.attempts, poison.last_error) == (
-        3,
-        "WorkerDied: worker died: exit code 7; three workers in a row died while they ran this job, so it is not run again",
-    )
+    assert poison.attempts == 3
+    assert poison.last_error.startswith("WorkerDied: worker died: exit code 7; three workers in a row died")
     assert process.log.count("died: exit code 7") == 3
 
 

@@ -40,6 +40,8 @@ class Command(BaseCommand):
         add("--processes", type=_at_least(1), default=1, help="worker processes")
         add.flag("--drain", help="stop when nothing is runnable")
         add("--max-jobs", type=_at_least(1), help="stop each process after this many jobs")
+        add("--max-jobs-per-worker", type=_at_least(1), help="replace each process after this many jobs")
+        add("--max-memory-mb", type=_at_least(1), help="replace each process that has more MiB of memory in use")
         add(
             "--poll-interval",
             type=_seconds(0.01),
@@ -93,6 +95,8 @@ class Command(BaseCommand):
             processes=options["processes"],
             drain=options["drain"],
             max_jobs=options["max_jobs"],
+            max_jobs_per_worker=options["max_jobs_per_worker"],
+            max_memory_mb=options["max_memory_mb"],
             listen=not options["no_listen"],
             poll_interval=options["poll_interval"],
             shutdown_timeout=options["shutdown_timeout"],

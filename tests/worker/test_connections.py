@@ -1,0 +1,128 @@
+"""Control connections that stall, break or lie behind a pooler: the worker notices, and nothing is lost."""
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, connections
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from django_skipqueue.databases import TIMEOUTS
+from django_skipqueue.managers import JobQuerySet
+from django_skipqueue.models import Job
+from django_skipqueue.worker import control as module
+from django_skipqueue.worker.control import ControlConnection
+
+from ..app.jobs import noop, record
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from .processes import ManagePy, wait_for_statuses
+from .proxy import Proxy
+
+Run = Callable[..., ManagePy]
+
+
+@pytest.fixture
+def proxy(transactional_db: None) -> Iterator[Proxy]:
+    connection.ensure_connection()
+    made = Proxy()
+    yield made
+    made.flow()
+    made.close()
+
+
+@pytest.fixture
+def behind(proxy: Proxy, runworker: Run) -> Run:
+    """Starts workers that reach the database through the proxy."""
+    return lambda *arguments: runworker(
+        *arguments, settings=f"DATABASES['default'] = {{**DATABASES['default'], **{proxy.settings!r}}}"
+    )
+
+
+@pytest.mark.parametrize("directions", [(), ("server",), ("client",)])
+def test_a_connection_without_answer_is_given_up_and_its_jobs_are_run(
+    behind: Run, proxy: Proxy, directions: tuple[str, ...]
+) -> None:
+    worker = behind("--poll-interval", "0.2")
+    noop.defer()
+    wait_for_statuses(completed=1)
+    proxy.stall(*directions)
+    record.defer("after")
+    worker.wait_for("cannot use the database, trying again", times=2, deadline=40)  # worker and supervisor
+    assert "no answer for 10 s" in worker.log
+    proxy.flow()
+    wait_for_statuses(completed=2, deadline=40)
+    assert Ledger.objects.count() == 1
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
+def test_connections_that_are_cut_and_refused_come_back(behind: Run, proxy: Proxy) -> None:
+    worker = behind("--poll-interval", "0.2")
+    noop.defer()
+    wait_for_statuses(completed=1)
+    proxy.refuse()
+    proxy.cut()
+    worker.wait_for("cannot use the database", times=2)
+    noop.defer()
+    proxy.refuse(False)
+    wait_for_statuses(completed=2, deadline=30)
+
+
+def test_the_server_is_told_to_give_up_as_well(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = connections["default"]
+    try:
+        control = ControlConnection("default", who="w")
+        with control.attempt(), connections["default"].cursor() as cursor:
+            cursor.execute(
+                "SELECT array_agg(setting ORDER BY name) FROM pg_settings WHERE name IN "
+                "('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')"
+            )
+            assert cursor.fetchone() == (["10000", "5000", "8000"],)
+        control.close()
+    finally:
+        connections["default"] = before
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def test_a_pooler_that_takes_no_timeouts_is_used_without_them(
+    worker_thread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect = DatabaseWrapper.get_new_connection
+
+    def picky(self: Any, params: dict[str, Any]) -> Any:
+        if TIMEOUTS in params.get("options", ""):
+            raise OperationalError("FATAL:  unsupported startup parameter in options: statement_timeout")
+        return connect(self, params)
+
+    monkeypatch.setattr(DatabaseWrapper, "get_new_connection", picky)
+    noop.defer()
+    worker_thread()
+    wait_for_statuses(completed=1)
+    assert caplog.text.count("connects without server-side timeouts") == 1
+    assert "cannot use the database" not in caplog.text
+
+
+def test_a_worker_that_hears_no_notifications_says_so_once_and_polls(
+    worker_thread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "ECHO_TIME", 0.2)
+    monkeypatch.setattr(JobQuerySet, "listen", lambda self: self._connection().ensure_connection())
+    worker_thread(poll_interval=0.05)
+    wait_until(lambda: "does not hear PostgreSQL's notifications" in caplog.text)
+    noop.defer()
+    wait_for_statuses(completed=1)
+    assert caplog.text.count("does not hear") == 1
+
+
+def test_a_worker_that_hears_its_own_notification_says_nothing(
+    worker_thread: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = worker_thread(poll_interval=0.05)
+    wait_until(lambda: worker.worker._control._echo._is_settled)
+    noop.defer()
+    wait_for_statuses(completed=1)
+    assert "does not hear" not in caplog.text
+    assert not [name for name in worker.worker._queue_names if "," in name]
+    assert Job.objects.count() == 1
