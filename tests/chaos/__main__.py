@@ -14,7 +14,7 @@ from pathlib import Path
 from .cluster import Cluster
 
 SECONDS = 12.0
-RATE = 40.0
+RATE = 30.0
 
 
 def main() -> int:

@@ -45,7 +45,7 @@ class Proxy:
     def stop(self) -> None:
         """Close everything."""
         self.refuse()
-        self.cut()
+        self._do(self._end())
         self._soon(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -99,6 +99,12 @@ class Proxy:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         try:
