@@ -45,7 +45,7 @@ docs: setup ## Build the documentation into docs/_build
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)
 
-chaos: setup ## Break everything under load for ten minutes (ARGS="mixed --seconds 8" does it in one)
+chaos: setup ## Break everything under load for ten minutes (ARGS="mixed --seconds 5" does it in one)
 	$(BIN)/python -m tests.chaos $(if $(ARGS),$(ARGS),--markdown docs/explanation/reliability.md)
 
 build: setup ## Build the sdist and the wheel into dist/

@@ -114,6 +114,11 @@ class Stop(NamedTuple):
     code: int | None
     """The exit code; `None`: it hung, and was killed."""
 
+    @property
+    def had_workers(self) -> bool:
+        """Whether it was up: the signal that meets it at its start ends it as any other program."""
+        return len(self.pids) > 1
+
 
 @dataclass(eq=False)
 class Fault:

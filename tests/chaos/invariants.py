@@ -112,7 +112,7 @@ def stops_are_clean(evidence: Evidence) -> Iterator[str]:
     for fault, stop in evidence.stops:
         if stop.code is None:
             yield f"{fault.target} did not end"
-        elif stop.code != 0:
+        elif stop.code != 0 and stop.had_workers:
             yield f"{fault.target} ended with exit code {stop.code}"
         elif not _disturbed(evidence, fault, stop.began, stop.ended):
             yield from _left_behind(evidence, stop)

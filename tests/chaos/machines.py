@@ -42,6 +42,7 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._manager: threading.Thread | None = None
         self._wanted = threading.Event()
+        self._lock = threading.Lock()
         self._starts = 0
 
     @property
@@ -58,9 +59,10 @@ class Machine:
 
     def end(self) -> None:
         """Leave nothing behind."""
-        self.resume()
-        self.kill()
-        self.proxy.stop()
+        if self._process is not None:
+            self.resume()
+            self.kill()
+            self.proxy.stop()
 
     def start(self) -> None:
         """Run `runworker`, and again whenever it ends."""
@@ -79,7 +81,9 @@ class Machine:
         except subprocess.TimeoutExpired:
             code = None
             self._signal(signal.SIGKILL)
-        return Stop(frozenset(pids), began, time.time(), code)
+        ended = time.time()
+        self._dismiss_manager()
+        return Stop(frozenset(pids), began, ended, code)
 
     def kill(self) -> list[Death]:
         """End all its processes at once, as a power cut does. It stays down."""
@@ -87,6 +91,7 @@ class Machine:
         process = self._let_end()
         self._signal(signal.SIGKILL)
         process.wait()
+        self._dismiss_manager()
         return deaths
 
     def kill_worker(self, number: int) -> list[Death]:
@@ -138,19 +143,27 @@ class Machine:
         return self._folder / "clock"
 
     def _manage(self) -> None:
-        while self._wanted.is_set():
-            assert self._process is not None
+        assert self._process is not None
+        while True:
             self._process.wait()
             if self._wanted.is_set():
-                threading.Event().wait(RESTART_DELAY)
-            if self._wanted.is_set():
+                time.sleep(RESTART_DELAY)
+            with self._lock:
+                if not self._wanted.is_set():
+                    return
                 self._run()
 
     def _let_end(self) -> subprocess.Popen[bytes]:
-        """Have the process manager not start it again."""
-        assert self._process is not None
-        self._wanted.clear()
-        return self._process
+        """Have the process manager not start it again; the process that is the last one."""
+        with self._lock:
+            self._wanted.clear()
+            assert self._process is not None
+            return self._process
+
+    def _dismiss_manager(self) -> None:
+        """Wait for its end: it must not take what is started next for what it was to start."""
+        assert self._manager is not None
+        self._manager.join()
 
     def _run(self) -> None:
         self._starts += 1

@@ -301,7 +301,7 @@ def hang_after_sigterm(story: Story) -> None:
 
 
 def end_with_an_error(story: Story) -> None:
-    story.fault("SIGTERM", began=150, ended=151, stops=[Stop(frozenset({12}), 150, 151, 1)])
+    story.fault("SIGTERM", began=150, ended=151, stops=[Stop(frozenset({2, 12}), 150, 151, 1)])
 
 
 def leave_a_job_behind_after_sigterm(story: Story) -> None:
