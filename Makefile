@@ -12,7 +12,7 @@ WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format types docs bench bench-peers bench-check build clean
+.PHONY: help setup demo serve test lint format types docs bench bench-peers bench-check chaos build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench-peers: setup ## Measure other job queues beside ours, each in an environme
 
 bench-check: setup ## Compare ratios with benchmarks/baseline.json (ARGS=--write makes a new one)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks.check $(ARGS)
+
+chaos: setup ## Break everything under load for ten minutes (ARGS="mixed --seconds 5" does it in one)
+	$(BIN)/python -m tests.chaos $(if $(ARGS),$(ARGS),--markdown docs/explanation/reliability.md)
 
 build: setup ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build

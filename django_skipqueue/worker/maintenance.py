@@ -62,15 +62,28 @@ class Promote(Chore):
 
 
 class Recover(Chore):
-    """Takes back the jobs of workers that were not heard of within their lease."""
+    """Takes back the jobs of workers that were not heard of within their lease.
+
+    Where it could not look for a while itself, others may have been as silent for the same reason: the database was
+    gone, or locked. Then it judges nobody until each had a lease to be heard in.
+    """
 
     def __init__(self, database: str, *, lease: float, tell: Callable[[list[RecoveredJob]], None]) -> None:
         super().__init__(database)
         self._lease = lease
         self._tell = tell
+        self._looked_at = time.monotonic()
+        self._judges_from = 0.0
 
     def run(self) -> float:
         """See `Chore.run`."""
+        now = time.monotonic()
+        if now - self._looked_at > self._lease / 2:
+            self._judges_from = now + self._lease
+        self._looked_at = now
+        return min(self._lease / 4, 5.0) if now < self._judges_from else self._recover()
+
+    def _recover(self) -> float:
         recovered = Job.objects.using(self.database).recover(lease=self._lease)
         self._tell(recovered)
         if len(recovered) == BATCH:

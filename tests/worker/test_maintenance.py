@@ -123,6 +123,21 @@ def test_with_a_long_lease_dead_workers_are_remembered_as_long() -> None:
     assert list(Worker.objects.all()) == [worker]
 
 
+def test_who_was_silent_while_the_database_was_gone_has_a_lease_to_be_heard_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("django_skipqueue.worker.maintenance.time.monotonic", lambda: now)
+    silent = make_worker(heartbeat=timedelta(seconds=-20))
+    make_job("running", locked_by=str(silent.pk), locked_at=timedelta(seconds=-15))
+    chore = Recover("default", lease=10, tell=lambda _: None)
+    now += 6  # it could not look for that long
+    for _ in range(4):
+        assert chore.run() == 2.5
+        assert statuses() == {"running": 1}
+        now += 2.5
+    chore.run()
+    assert statuses() == {"queued": 1}
+
+
 # Prune
 
 

@@ -1,0 +1,119 @@
+"""`python -m tests.chaos [SCENARIO …]`: run scenarios, judge them, and print the table of figures."""
+
+import argparse
+import logging
+import os
+import platform
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from .cluster import Cluster
+
+SECONDS = 12.0
+RATE = 30.0
+
+
+def main() -> int:
+    """Run what the command line names; 0 if no invariant was violated."""
+    options = _options()
+    home = Path(tempfile.mkdtemp(prefix="skipqueue-chaos-"))
+    cluster = Cluster(home / "postgres")
+    (home / "postgres").mkdir()
+    cluster.create()
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.chaos.settings", "DATABASE_URL": cluster.url}
+    try:
+        failed = _run_all(options, cluster, home)
+    finally:
+        cluster.stop()
+    if failed:
+        print(f"\nLogs and data are in {home}")
+    else:
+        shutil.rmtree(home)
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: all of them")
+    parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="to do the same again")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="of faults in each scenario (default: %(default)s)"
+    )
+    parser.add_argument("--rate", type=float, default=RATE, help="jobs deferred a second (default: %(default)s)")
+    parser.add_argument("--markdown", type=Path, help="put the table into this page as well, if nothing failed")
+    return parser.parse_args()
+
+
+def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
+    """One scenario after the other; whether any failed."""
+    import django
+
+    django.setup()
+    from .report import HEAD, write
+    from .scenarios import SCENARIOS
+
+    unknown = [name for name in options.scenarios if name not in SCENARIOS]
+    if unknown:
+        sys.exit(f"There is no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}.")
+    _prepare(cluster)
+    print(f"Seed {options.seed}; Python {platform.python_version()}, Django {django.__version__}\n\n{HEAD}", flush=True)
+    chosen = [name for name in options.scenarios or SCENARIOS if _can_run(name)]
+    rows = [_run(name, options, cluster, home / name) for name in chosen]
+    if options.markdown and all(rows):
+        write([HEAD, *filter(None, rows)], options.markdown)
+    return not all(rows)
+
+
+def _can_run(name: str) -> bool:
+    from .scenarios import SCENARIOS
+
+    if not SCENARIOS[name].can_run:
+        print(f"{name} is left out: it needs libfaketime, Debian's package faketime.", file=sys.stderr)
+    return SCENARIOS[name].can_run
+
+
+def _prepare(cluster: Cluster) -> None:
+    """The tables of the queue, and those of the witness."""
+    from django.core.management import call_command
+
+    from .witness import TABLES
+
+    logging.getLogger("django_skipqueue").setLevel(logging.CRITICAL)  # the load says that there is no database
+    call_command("migrate", verbosity=0)
+    with cluster.connect() as connection:
+        connection.execute(TABLES)
+
+
+def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:
+    """One scenario; its row of the table, or nothing if it failed."""
+    from .report import judge
+    from .scenarios import Run
+
+    run = Run(name, cluster, folder, seed=options.seed, seconds=options.seconds, rate=options.rate)
+    try:
+        verdict = judge(run.scenario.title, run.evidence())
+    except Exception:
+        traceback.print_exc()
+        _complain(name, ["it broke off"], options)
+        return None
+    print(verdict.row, flush=True)
+    if verdict.violations:
+        _complain(name, verdict.violations, options)
+        return None
+    return verdict.row
+
+
+def _complain(name: str, violations: list[str], options: argparse.Namespace) -> None:
+    print(f"\n{name}: {len(violations)} violations", file=sys.stderr)
+    for violation in violations[:30]:
+        print(f"  {violation}", file=sys.stderr)
+    again = f"--seed {options.seed} --seconds {options.seconds:g} --rate {options.rate:g}"
+    print(f"To run it again: python -m tests.chaos {name} {again}\n", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""What is known after a scenario: from the witness's tables, the logs, and the list of faults.
+
+Invariant: plain values, read once; nothing here judges.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import psycopg
+
+CANCELLED = "cancelled by the load"
+"""The reason of every job that the load cancels."""
+
+POSTGRES = "PostgreSQL"
+"""The target of faults that hit all machines."""
+
+FINISHED = ("completed", "failed", "discarded")
+
+
+class Change(NamedTuple):
+    """One change of a job's row. Times are seconds since the epoch, by the clock of this machine and its PostgreSQL."""
+
+    seq: int
+    at: float
+    job: int
+    unique_key: str | None
+    before: str | None
+    """The status; `None`: there was no row."""
+    after: str | None
+    """`None`: the row was deleted."""
+    lease_before: int | None
+    lease: int
+    attempts_before: int | None
+    attempts: int
+    max_attempts: int
+    holder_before: str | None
+    holder: str
+    """`locked_by`: the id of a worker process."""
+    ran_under: int | None
+    """The lease under which the outcome came about, as the task itself said it; `None`: it said nothing."""
+    error: str | None
+
+    @property
+    def verb(self) -> str:
+        """What was done to the job, as far as its row shows; `illegal` where no verb does that."""
+        if self.before == "running" and self.after is not None:
+            return self._end_of_lease()
+        known: dict[tuple[str | None, str | None], str] = {
+            (None, "scheduled"): "enqueue",
+            (None, "queued"): "enqueue",
+            ("scheduled", "queued"): "promote",
+            ("queued", "running"): "claim",
+            ("scheduled", "discarded"): "discard",
+            ("queued", "discarded"): "discard",
+            ("failed", "queued"): "retry",
+            ("discarded", "queued"): "retry",
+        }
+        return known.get((self.before, self.after), "illegal")
+
+    def _end_of_lease(self) -> str:
+        error = self.error or ""
+        if self.after == "running":
+            return "illegal"
+        if "WorkerDied" in error:
+            return "recover"
+        if self.after == "discarded" and CANCELLED in error:
+            return "cancel"
+        if self.after == "queued" and not self.holder:
+            return "release"
+        return "settle"
+
+
+class Entry(NamedTuple):
+    """One row that a task wrote."""
+
+    job: int
+    lease: int
+    what: str
+    at: float
+
+
+class Promise(NamedTuple):
+    """What the load wrote in the transaction that deferred a job."""
+
+    token: str
+    job: int
+    created: bool
+
+
+class Held(NamedTuple):
+    """One lease: from its claim to what ended it."""
+
+    claim: Change
+    end: Change | None
+
+
+class Death(NamedTuple):
+    """A process that was killed, or that nobody could hear of for much longer than its lease."""
+
+    pid: int
+    at: float
+    alone: bool
+    """Whether its supervisor lives, so that it is seen at once."""
+
+
+class Stop(NamedTuple):
+    """A `runworker` that was asked to stop."""
+
+    pids: frozenset[int]
+    began: float
+    ended: float
+    code: int | None
+    """The exit code; `None`: it hung, and was killed."""
+
+    @property
+    def had_workers(self) -> bool:
+        """Whether it was up: the signal that meets it at its start ends it as any other program."""
+        return len(self.pids) > 1
+
+
+@dataclass(eq=False)
+class Fault:
+    """Something that was done to the system under test."""
+
+    what: str
+    target: str
+    began: float
+    ended: float = float("inf")
+    deaths: list[Death] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+
+    def overlaps(self, began: float, ended: float) -> bool:
+        """Whether it was under way in this time."""
+        return self.began <= ended and began <= self.ended
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """All of one scenario."""
+
+    changes: list[Change] = field(default_factory=list)
+    """In the order in which they were made; those of one job, or of one unique key, in the order of their commits."""
+    entries: list[Entry] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)
+    statuses: dict[int, str] = field(default_factory=dict)
+    """Of all jobs, at the end."""
+    atomic: set[int] = field(default_factory=set)
+    """The jobs whose effect shares a transaction with their outcome."""
+    processes: dict[str, int] = field(default_factory=dict)
+    """The process ids of the workers, by the ids that stand in `locked_by`."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Their names."""
+    log: str = ""
+    """What all machines wrote."""
+    faults: list[Fault] = field(default_factory=list)
+    lease: float = 4.0
+    calm_from: float = 0.0
+    """When the load began, and nothing was broken yet."""
+    calm_again: float = 0.0
+    """When the last fault was over."""
+    load_until: float = 0.0
+
+    @cached_property
+    def held(self) -> list[Held]:
+        """All leases."""
+        ends = {(change.job, change.lease_before): change for change in self.changes if change.before == "running"}
+        return [
+            Held(change, ends.get((change.job, change.lease))) for change in self.changes if change.after == "running"
+        ]
+
+    @cached_property
+    def by_job(self) -> dict[int, list[Change]]:
+        """The changes of each job."""
+        grouped: defaultdict[int, list[Change]] = defaultdict(list)
+        for change in self.changes:
+            grouped[change.job].append(change)
+        return dict(grouped)
+
+    @cached_property
+    def deaths(self) -> list[tuple[Fault, Death]]:
+        """All of them, with the fault that each belongs to."""
+        return [(fault, death) for fault in self.faults for death in fault.deaths]
+
+    @cached_property
+    def stops(self) -> list[tuple[Fault, Stop]]:
+        """All of them, with the fault that each belongs to."""
+        return [(fault, stop) for fault in self.faults for stop in fault.stops]
+
+    def held_by(self, pids: set[int], at: float) -> list[Held]:
+        """The leases that these processes held at a moment."""
+        return [
+            held
+            for held in self.held
+            if self.processes.get(held.claim.holder) in pids
+            and held.claim.at <= at
+            and (held.end is None or held.end.at > at)
+        ]
+
+
+CHANGES = """
+SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, lease_before, lease, attempts_before,
+    attempts, max_attempts, holder_before, holder, ran_under, error
+FROM chaos_change ORDER BY seq
+"""
+ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"
+PROMISES = "SELECT token, job_id, created FROM chaos_promise ORDER BY token"
+JOBS = """
+SELECT id, status, task IN ('tests.chaos.jobs.work_atomic', 'tests.chaos.jobs.work_completing') FROM skipqueue_job
+"""
+PROCESSES = "SELECT worker_id, pid, name FROM chaos_process"
+
+
+def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
+    """Read the witness's tables; `known` is what the runner itself knows."""
+    jobs = connection.execute(JOBS).fetchall()
+    processes = connection.execute(PROCESSES).fetchall()
+    return Evidence(
+        changes=[Change(*row) for row in connection.execute(CHANGES)],
+        entries=[Entry(*row) for row in connection.execute(ENTRIES)],
+        promises=[Promise(*row) for row in connection.execute(PROMISES)],
+        statuses={job: status for job, status, _ in jobs},
+        atomic={job for job, _, is_atomic in jobs if is_atomic},
+        processes={worker: pid for worker, pid, _ in processes},
+        names={worker: name for worker, _, name in processes},
+        **known,
+    )

@@ -1,0 +1,105 @@
+"""The tasks that run under fault. Each writes what it did, with the lease under which it did it.
+
+Invariant: what a task returns or raises says `ran under lease N`, so that an outcome that was written under another
+lease is seen.
+"""
+
+import asyncio
+import threading
+
+from asgiref.sync import sync_to_async
+from django.db import connection, transaction
+
+from django_skipqueue import Discard, JobContext, Retry, Snooze, job
+from django_skipqueue.backoff import constant
+
+from .witness import Ledger
+
+ledger = Ledger()
+soon = constant(0.3)
+
+Result = dict[str, int]
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def work(context: JobContext, seconds: float) -> Result:
+    """Write when it begins and when it ends."""
+    _write(context, "begin")
+    _last(seconds)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+async def work_async(context: JobContext, seconds: float) -> Result:
+    """The same as a coroutine."""
+    await sync_to_async(_write)(context, "begin")
+    await asyncio.sleep(seconds)
+    return await sync_to_async(_write)(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, atomic=True, timeout=10)
+def work_atomic(context: JobContext, seconds: float) -> Result:
+    """One effect, in the transaction that completes the job. The timeout is for a connection that hangs."""
+    return _effect(context, seconds)
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
+def work_completing(context: JobContext, seconds: float) -> None:
+    """The same by hand: only the end of the task is in the transaction."""
+    _write(context, "begin")
+    with transaction.atomic():
+        context.complete(_effect(context, seconds))
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def stumble(context: JobContext, times: int) -> Result:
+    """Fail this often, and then do as `work` does."""
+    _write(context, "begin")
+    if context.attempt <= times:
+        raise Retry(_words(context))
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def doze(context: JobContext, times: int) -> Result:
+    """Snooze this often, and then do as `work` does."""
+    _write(context, "begin")
+    if ledger.count(context.job_id, "begin") <= times:
+        raise Snooze(after=0.2)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=3, backoff=soon)
+def fail(context: JobContext) -> None:
+    """Fail each time."""
+    _write(context, "begin")
+    raise ValueError(_words(context))
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def give_up(context: JobContext) -> None:
+    """Discard its own job."""
+    _write(context, "begin")
+    raise Discard(_words(context))
+
+
+def _last(seconds: float) -> None:
+    """Take this long. Not with time.sleep: under libfaketime that raises OSError."""
+    threading.Event().wait(seconds)
+
+
+def _write(context: JobContext, what: str) -> Result:
+    ledger.write(context.job_id, context.lease, what)
+    return {"lease": context.lease}
+
+
+def _effect(context: JobContext, seconds: float) -> Result:
+    with connection.cursor() as cursor:
+        row = [context.job_id, context.lease]
+        cursor.execute("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, 'effect')", row)
+    _last(seconds)
+    return {"lease": context.lease}
+
+
+def _words(context: JobContext) -> str:
+    return f"ran under lease {context.lease}"

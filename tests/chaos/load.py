@@ -1,0 +1,150 @@
+"""What users do all the while: defer jobs of every kind, one by one and many at once, cancel, retry, roll back.
+
+Invariant: each job is deferred in a transaction that also writes a promise, so that the two are there together or not
+at all; whatever an error says, the rows say what was committed.
+"""
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.db import Error, connection, transaction
+
+from django_skipqueue import Task
+from django_skipqueue.models import Job
+
+from . import jobs
+from .evidence import CANCELLED
+
+
+class Rollback(Exception):
+    """Ends a transaction that must leave nothing."""
+
+
+class Load:
+    """Defers `rate` jobs a second in a thread of its own; after an outage it makes up for what it missed."""
+
+    def __init__(self, choose: random.Random, *, rate: float) -> None:
+        self._choose = choose
+        self._rate = rate
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._deferred = 0
+        self._ids: list[int] = []
+        kinds: dict[Callable[[], None], int] = {
+            self._work: 23,
+            self._work_async: 10,
+            self._work_atomic: 20,
+            self._work_completing: 6,
+            self._work_long: 10,
+            self._in_future: 8,
+            self._unique: 8,
+            self._stumble: 5,
+            self._doze: 4,
+            self._fail: 1,
+            self._give_up: 1,
+            self._many: 1,
+            self._roll_back: 3,
+            self._cancel: 4,
+            self._retry: 1,
+        }
+        self._kinds, self._weights = list(kinds), list(kinds.values())
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; returns once the last transaction is through."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._over.wait(0.02):
+            try:
+                while self._deferred < (time.monotonic() - began) * self._rate and not self._over.is_set():
+                    self._choose.choices(self._kinds, self._weights)[0]()
+            except Error:  # the database is gone for now
+                connection.close()
+        connection.close()
+
+    def _defer(self, task: Task[..., Any], *arguments: float) -> None:
+        with transaction.atomic():
+            job = task.defer(*arguments)
+            self._promise(job.pk, job.created)
+        self._did(job.pk)
+
+    def _promise(self, job_id: int, created: bool) -> None:
+        with connection.cursor() as cursor:
+            token = f"{self._choose.getrandbits(64):016x}"
+            cursor.execute("INSERT INTO chaos_promise VALUES (%s, %s, %s)", [token, job_id, created])
+
+    def _did(self, *ids: int) -> None:
+        self._deferred += len(ids)
+        self._ids = [*self._ids[-200:], *ids]
+
+    # One kind each
+
+    def _short(self) -> float:
+        return self._choose.uniform(0, 0.02)
+
+    def _work(self) -> None:
+        self._defer(jobs.work.using(priority=self._choose.choice((0, 0, 0, 5, -5))), self._short())
+
+    def _work_async(self) -> None:
+        self._defer(jobs.work_async, self._short())
+
+    def _work_atomic(self) -> None:
+        self._defer(jobs.work_atomic, self._short())
+
+    def _work_completing(self) -> None:
+        self._defer(jobs.work_completing, self._short())
+
+    def _work_long(self) -> None:
+        tasks = (jobs.work, jobs.work_async, jobs.work_atomic, jobs.work_completing)
+        self._defer(self._choose.choice(tasks), self._choose.uniform(0.2, 1.5))
+
+    def _in_future(self) -> None:
+        self._defer(jobs.work.using(run_after=timedelta(seconds=self._choose.uniform(0.3, 4))), self._short())
+
+    def _unique(self) -> None:
+        self._defer(jobs.work.using(unique_key=f"key {self._choose.randrange(8)}"), self._choose.uniform(0, 0.2))
+
+    def _stumble(self) -> None:
+        self._defer(jobs.stumble, self._choose.randint(1, 3))
+
+    def _doze(self) -> None:
+        self._defer(jobs.doze, self._choose.randint(1, 3))
+
+    def _fail(self) -> None:
+        self._defer(jobs.fail)
+
+    def _give_up(self) -> None:
+        self._defer(jobs.give_up)
+
+    def _many(self) -> None:
+        with transaction.atomic():
+            ids = jobs.work.defer_many([(self._short(),) for _ in range(10)])
+            for job_id in ids:
+                self._promise(job_id, created=True)
+        self._did(*ids)
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(Rollback), transaction.atomic():
+            job = jobs.work.defer(0.0)
+            self._promise(job.pk, job.created)
+            raise Rollback
+
+    def _cancel(self) -> None:
+        """Any of the last jobs, wherever it is in its life."""
+        if self._ids:
+            Job.objects.cancel(self._choose.sample(self._ids[-30:], 1), reason=CANCELLED)
+
+    def _retry(self) -> None:
+        """Those of the last jobs that failed or were discarded."""
+        Job.objects.retry(self._ids)

@@ -1,0 +1,203 @@
+"""A machine: a process group of `runworker` and its workers, kept running as a process manager would.
+
+Invariant: what is killed here is written down with the time before the blow, so that a recovery is never timed short.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from .cluster import Cluster
+from .evidence import Death, Stop
+from .proxy import Proxy
+
+ROOT = Path(__file__).parents[2]
+RESTART_DELAY = 1.0
+"""Seconds after which the process manager starts a `runworker` again that ended."""
+
+LONGEST_STOP = 40.0
+"""Seconds in which a `runworker` must end after SIGTERM; a hang if it does not."""
+
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+"""What gives a machine a clock of its own: Debian's package `faketime`. Without it, clocks are left alone."""
+
+
+class Machine:
+    """Two worker processes of four threads, with a proxy before PostgreSQL and, if asked for, a clock of their own."""
+
+    def __init__(self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False) -> None:
+        self.name = name
+        self.proxy = Proxy(cluster.socket)
+        self._witness = cluster.url
+        self._folder = folder / name
+        self._own_clock = own_clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._manager: threading.Thread | None = None
+        self._wanted = threading.Event()
+        self._lock = threading.Lock()
+        self._starts = 0
+
+    @property
+    def logs(self) -> list[str]:
+        """What its processes wrote, from the first start to the last."""
+        return [path.read_text(errors="replace") for path in sorted(self._folder.glob("log-*"))]
+
+    def boot(self) -> None:
+        """Set it up and start it for the first time."""
+        self._folder.mkdir(parents=True)
+        self.set_clock(0)
+        self.proxy.start()
+        self.start()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self._process is not None:
+            self.resume()
+            self.kill()
+            self.proxy.stop()
+
+    def start(self) -> None:
+        """Run `runworker`, and again whenever it ends."""
+        self._wanted.set()
+        self._run()
+        self._manager = threading.Thread(target=self._manage, daemon=True)
+        self._manager.start()
+
+    def stop(self) -> Stop:
+        """SIGTERM to the supervisor; what became of that once all is over."""
+        pids, began = self.pids, time.time()
+        process = self._let_end()
+        process.terminate()
+        try:
+            code: int | None = process.wait(LONGEST_STOP)
+        except subprocess.TimeoutExpired:
+            code = None
+            self._signal(signal.SIGKILL)
+        ended = time.time()
+        self._dismiss_manager()
+        return Stop(frozenset(pids), began, ended, code)
+
+    def kill(self) -> list[Death]:
+        """End all its processes at once, as a power cut does. It stays down."""
+        deaths = [Death(pid, time.time(), alone=False) for pid in self.pids]
+        process = self._let_end()
+        self._signal(signal.SIGKILL)
+        process.wait()
+        self._dismiss_manager()
+        return deaths
+
+    def kill_worker(self, number: int) -> list[Death]:
+        """SIGKILL one of its workers, if there is one."""
+        workers = self.pids[1:]
+        return self._kill(workers[number % len(workers)], alone=True) if workers else []
+
+    def kill_supervisor(self) -> list[Death]:
+        """SIGKILL the parent; its workers must see that they are orphans."""
+        orphans = [Death(pid, time.time(), alone=False) for pid in self.pids[1:]]
+        return self._kill(self.pids[0], alone=False) + orphans if self.pids else []
+
+    def pause(self, *, workers_only: bool = False) -> list[Death]:
+        """SIGSTOP. Whole machines that are paused for long are dead to the others."""
+        pids, now = self.pids, time.time()
+        for pid in pids[workers_only:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        return [Death(pid, now, alone=False) for pid in pids]
+
+    def resume(self) -> None:
+        """SIGCONT, to all of them."""
+        self._signal(signal.SIGCONT)
+
+    def set_clock(self, seconds: int) -> None:
+        """Have its clocks be off by this much from now on. Time that only runs forward, monotonic, is left alone."""
+        fresh = self._clock.with_suffix(".new")
+        fresh.write_text(f"{seconds:+d}\n")
+        fresh.rename(self._clock)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether there is anybody besides the supervisor."""
+        return len(self.pids) > 1
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the supervisor, and after it of its workers."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(process.pid).children()
+            return [process.pid, *sorted(child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE)]
+        return []
+
+    @property
+    def _clock(self) -> Path:
+        return self._folder / "clock"
+
+    def _manage(self) -> None:
+        assert self._process is not None
+        while True:
+            self._process.wait()
+            if self._wanted.is_set():
+                time.sleep(RESTART_DELAY)
+            with self._lock:
+                if not self._wanted.is_set():
+                    return
+                self._run()
+
+    def _let_end(self) -> subprocess.Popen[bytes]:
+        """Have the process manager not start it again; the process that is the last one."""
+        with self._lock:
+            self._wanted.clear()
+            assert self._process is not None
+            return self._process
+
+    def _dismiss_manager(self) -> None:
+        """Wait for its end: it must not take what is started next for what it was to start."""
+        assert self._manager is not None
+        self._manager.join()
+
+    def _run(self) -> None:
+        self._starts += 1
+        with (self._folder / f"log-{self._starts:03}").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "django", "runworker", "--processes", "2", "--name", self.name],
+                env={**os.environ, **self._environment()},
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _environment(self) -> Mapping[str, str]:
+        address = f"postgres://postgres@127.0.0.1:{self.proxy.port}/chaos?sslmode=disable&gssencmode=disable"
+        basics = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT)}
+        if not self._own_clock:
+            return basics
+        return basics | {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def _kill(self, pid: int, *, alone: bool) -> list[Death]:
+        death = Death(pid, time.time(), alone=alone)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            return [death]
+        return []
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)

@@ -1,0 +1,140 @@
+"""A TCP proxy in front of PostgreSQL that can cut, stall, and lose connections.
+
+Invariant: what it lets through it does not change. All but the public methods runs in a thread of its own.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, as a machine does that was restarted
+
+
+class Link:
+    """One connection of a client, and the one to the server that belongs to it."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self.client = client
+        self.server = server
+        self.torn = False
+        """One end is gone and the other does not know."""
+
+
+class Proxy:
+    """Listens on a port of this machine, for PostgreSQL behind a Unix socket."""
+
+    def __init__(self, server_socket: str) -> None:
+        self._server_socket = server_socket
+        self._links: set[Link] = set()
+        self._flowing = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._listener: asyncio.Server | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self.port = 0
+
+    def start(self) -> None:
+        """Listen; `port` is known then."""
+        self._thread.start()
+        self._do(self._listen())
+        self._soon(self._flowing.set)
+
+    def stop(self) -> None:
+        """Close everything."""
+        self.refuse()
+        self._do(self._end())
+        self._soon(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def cut(self) -> None:
+        """Break all connections: both ends are told, by a reset."""
+        self._do(self._break(client=True, server=True))
+
+    def refuse(self) -> None:
+        """Take no new connections."""
+        self._do(self._close())
+
+    def accept(self) -> None:
+        """Take new connections again."""
+        self._do(self._listen())
+
+    def stall(self) -> None:
+        """Let no byte through, in either direction, and no error either."""
+        self._soon(self._flowing.clear)
+
+    def flow(self) -> None:
+        """Let everything through that waited."""
+        self._soon(self._flowing.set)
+
+    def lose_server(self) -> None:
+        """Half-open: the server's ends are gone, and the clients hear nothing, now or later. New connections work."""
+        self._do(self._break(client=False, server=True))
+
+    def lose_clients(self) -> None:
+        """Half-open the other way: the clients are told, and the server is not, until `tell_server`."""
+        self._do(self._break(client=True, server=False))
+
+    def tell_server(self) -> None:
+        """Have the server find out, as its keepalives would, so that it does not run out of connections."""
+        self._do(self._break(client=False, server=True, torn=True))
+
+    def _do(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
+    # In the thread of the loop
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        try:
+            from_server, server = await asyncio.open_unix_connection(self._server_socket)
+        except OSError:
+            client.close()
+            return
+        link = Link(client, server)
+        self._links.add(link)
+        await asyncio.gather(self._pump(link, reader, server), self._pump(link, from_server, client))
+        self._links.discard(link)
+        client.close()
+        server.close()
+
+    async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """From one end to the other, until one of them closes; then the other end is closed, if it may know."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                await self._flowing.wait()
+                if not link.torn:
+                    writer.write(data)
+                    await writer.drain()
+        if not link.torn:
+            writer.close()
+
+    async def _break(self, *, client: bool, server: bool, torn: bool = False) -> None:
+        for link in [link for link in self._links if link.torn == torn]:
+            link.torn = True
+            for end in [link.client] * client + [link.server] * server:
+                with contextlib.suppress(OSError):
+                    if end.get_extra_info("socket").family != socket.AF_UNIX:
+                        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                end.transport.abort()

@@ -1,0 +1,198 @@
+"""The scenarios: which faults fall on what, and one run from the first job to the verdict.
+
+Invariant: the calm before and the calm after are part of every run; the load goes on through all of it.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+
+from . import LEASE, faults
+from .cluster import Cluster
+from .evidence import FINISHED, Evidence, Fault, gather
+from .faults import Stage, Stroke
+from .load import Load
+from .machines import FAKETIME, Machine
+from .witness import FORGET
+
+CALM_BEFORE = 5.0
+CALM_AFTER = 13.0
+LONGEST_DRAIN = 60.0
+"""Seconds after the load in which every job must be finished."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Faults of one kind, or of all kinds at once."""
+
+    title: str
+    strokes: Sequence[Stroke]
+    pause: tuple[float, float] = (1.0, 3.0)
+    """From the end of one stroke to the beginning of the next one in the same lane, in seconds."""
+    lanes: Sequence[Sequence[Stroke]] = ()
+    """For the mixed one: what falls on PostgreSQL, and what falls on each machine, all at the same time."""
+    lengths: float = 1.0
+    """How many times as long as the others it is."""
+
+    @property
+    def can_run(self) -> bool:
+        """Whether this computer has what its faults need."""
+        return bool(self.strokes or self.lanes)
+
+    @property
+    def has_clocks(self) -> bool:
+        """Whether its machines have clocks of their own."""
+        return any(faults.change_clock in strokes for strokes in [self.strokes, *self.lanes])
+
+
+PROCESSES = (
+    faults.kill_worker,
+    faults.kill_supervisor,
+    faults.kill_machine,
+    faults.stop_machine,
+    faults.pause_machine,
+    faults.pause_workers,
+)
+NETWORK = (faults.cut_network, faults.stall_network, faults.lose_server, faults.lose_clients)
+CLOCKS = (faults.change_clock,) if FAKETIME else ()
+POSTGRES = (faults.crash_postgres, faults.pause_postgres, faults.terminate_backends, faults.lock_table)
+
+SCENARIOS = {
+    "workers-killed": Scenario(title="workers killed at random", strokes=[faults.kill_worker], pause=(0.3, 1.5)),
+    "supervisors-killed": Scenario(title="supervisors killed", strokes=[faults.kill_supervisor]),
+    "machine-killed": Scenario(title="a whole machine killed", strokes=[faults.kill_machine]),
+    "rolling-restart": Scenario(title="rolling SIGTERM under load", strokes=[faults.stop_machine], pause=(0.5, 1.5)),
+    "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
+    "backends-terminated": Scenario(
+        title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0, 0)
+    ),
+    "network-cut": Scenario(title="TCP connections cut", strokes=[faults.cut_network]),
+    "network-stalled": Scenario(title="TCP stalled beyond the lease", strokes=[faults.stall_network]),
+    "half-open": Scenario(title="TCP half-open", strokes=[faults.lose_server, faults.lose_clients]),
+    "postgres-paused": Scenario(title="PostgreSQL paused beyond the lease", strokes=[faults.pause_postgres]),
+    "machines-paused": Scenario(
+        title="machines and workers paused beyond the lease", strokes=[faults.pause_machine, faults.pause_workers]
+    ),
+    "table-locked": Scenario(title="`LOCK TABLE` for 10 s, and rows", strokes=[faults.lock_table]),
+    "clocks-off": Scenario(title="clocks an hour off", strokes=CLOCKS),
+    "mixed": Scenario(
+        title="all of these at once",
+        strokes=[],
+        pause=(0.5, 4.0),
+        lengths=3,
+        lanes=[POSTGRES, (*PROCESSES, *NETWORK, *CLOCKS), (*PROCESSES, *NETWORK, *CLOCKS)],
+    ),
+}
+
+
+class Run:
+    """One scenario on a cluster that is up and has the tables."""
+
+    def __init__(self, name: str, cluster: Cluster, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
+        self.scenario = SCENARIOS[name]
+        self._seconds = seconds * self.scenario.lengths
+        self._cluster = cluster
+        self._choose = random.Random(f"{seed} {name}")
+        own_clock = self.scenario.has_clocks
+        machines = [Machine(f"machine-{number}", cluster, folder, own_clock=own_clock) for number in (1, 2)]
+        self._stage = Stage(cluster, machines)
+        self._load = Load(random.Random(self._choose.random()), rate=rate)
+
+    def evidence(self) -> Evidence:
+        """Do it all; what is known afterwards."""
+        with self._cluster.connect() as connection:
+            connection.execute(FORGET)
+        machines = self._stage.machines
+        try:
+            for machine in machines:
+                machine.boot()
+            self._wait_for_workers()
+            calm_from = time.time()
+            self._load.start()
+            time.sleep(CALM_BEFORE)
+            self._break_things()
+            calm_again = time.time()
+            time.sleep(CALM_AFTER)
+            load_until = time.time()
+            self._load.stop()
+            self._drain()
+            self._stop_all()
+        finally:
+            for machine in machines:
+                machine.end()
+        with self._cluster.connect() as connection:
+            return gather(
+                connection,
+                log="\n".join(log for machine in machines for log in machine.logs),
+                faults=self._stage.faults,
+                lease=LEASE,
+                calm_from=calm_from,
+                calm_again=calm_again,
+                load_until=load_until,
+            )
+
+    def _wait_for_workers(self) -> None:
+        deadline = time.monotonic() + 60
+        with self._cluster.connect() as connection:
+            while _count(connection, "SELECT count(*) FROM skipqueue_worker") < 2 * len(self._stage.machines):
+                if time.monotonic() > deadline:
+                    raise RuntimeError("The workers did not come up within 60 s.")
+                time.sleep(0.05)
+
+    def _break_things(self) -> None:
+        """Each lane strikes again and again until the time is over, and ends with its stroke."""
+        lanes = [
+            threading.Thread(target=self._strike, args=[strokes, machines, random.Random(self._choose.random())])
+            for strokes, machines in self._lanes()
+        ]
+        for lane in lanes:
+            lane.start()
+        time.sleep(self._seconds)
+        self._stage.over.set()
+        for lane in lanes:
+            lane.join()
+
+    def _lanes(self) -> list[tuple[Sequence[Stroke], list[Machine]]]:
+        machines = self._stage.machines
+        if not self.scenario.lanes:
+            return [(self.scenario.strokes, machines)]
+        return list(zip(self.scenario.lanes, [machines, *([machine] for machine in machines)], strict=True))
+
+    def _strike(self, strokes: Sequence[Stroke], machines: list[Machine], choose: random.Random) -> None:
+        """Every kind once, in a shuffled order, before any comes again; the machines in turn."""
+        turn = 0
+        while not self._stage.over.is_set():
+            for stroke in choose.sample(strokes, len(strokes)):
+                if self.scenario.lanes and self._stage.over.is_set():  # else each kind is to strike at least once
+                    return
+                stroke(self._stage, machines[turn % len(machines)], choose)
+                turn += 1
+                self._stage.over.wait(choose.uniform(*self.scenario.pause))
+
+    def _drain(self) -> None:
+        """Wait until every job is finished; those that are not by then are lost, and the verdict says so."""
+        deadline = time.monotonic() + LONGEST_DRAIN
+        unfinished = "SELECT count(*) FROM skipqueue_job WHERE NOT status = ANY (%s)"
+        with self._cluster.connect() as connection:
+            while _count(connection, unfinished, list(FINISHED)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+
+    def _stop_all(self) -> None:
+        """The last SIGTERM, which is judged like any other."""
+        for machine in self._stage.machines:
+            fault = Fault("SIGTERM at the end", machine.name, time.time())
+            fault.stops = [machine.stop()]
+            fault.ended = time.time()
+            self._stage.faults.append(fault)
+
+
+def _count(connection: psycopg.Connection[Any], statement: LiteralString, *values: object) -> int:
+    row = connection.execute(statement, values).fetchone()
+    assert row is not None
+    return int(row[0])

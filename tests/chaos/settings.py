@@ -1,0 +1,21 @@
+"""The project whose queue is put under fault: its database is the one of DATABASE_URL."""
+
+import environ
+
+from . import LEASE
+
+DATABASES = {"default": environ.Env().db("DATABASE_URL")}
+DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
+
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_skipqueue", "tests.chaos"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+SECRET_KEY = "only-for-chaos"
+USE_TZ = True
+
+SKIPQUEUE = {
+    "LEASE": LEASE,
+    "HEARTBEAT_INTERVAL": LEASE / 4,
+    "SHUTDOWN_TIMEOUT": 15,
+    "POLL_INTERVAL": 0.5,
+    "RETENTION": {"completed": None, "discarded": None, "failed": None},  # the end is judged by all rows
+}

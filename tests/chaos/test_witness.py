@@ -1,0 +1,101 @@
+"""The witness sees each verb as what it is, on the real tables, by what it does to the row."""
+
+import uuid
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job
+from django_skipqueue.outcomes import Outcome, Settlement
+
+from ..app.rows import make_job, make_worker
+from .evidence import CANCELLED, Evidence, gather
+from .witness import TABLES
+
+pytestmark = pytest.mark.django_db
+
+WORKER = str(uuid.uuid4())
+
+
+@pytest.fixture(autouse=True)
+def tables() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(TABLES)
+
+
+def seen() -> Evidence:
+    return gather(connection.connection)
+
+
+def verbs_of(job: Job) -> list[str]:
+    """What the witness says was done to a job."""
+    return [change.verb for change in seen().by_job[job.pk]]
+
+
+def claim() -> Job:
+    (job,) = Job.objects.claim(queue_names=["default"], worker_id=WORKER)
+    return job
+
+
+def settle(job: Job, outcome: Outcome) -> None:
+    assert Job.objects.settle([Settlement(job.pk, job.lease, outcome)])
+
+
+def test_a_job_that_is_completed_says_under_which_lease_it_ran() -> None:
+    make_job("queued")
+    job = claim()
+    settle(job, Outcome("completed", result=f'{{"lease": {job.lease}}}'))
+    assert verbs_of(job) == ["enqueue", "claim", "settle"]
+    assert seen().changes[-1].ran_under == seen().changes[-1].lease_before == job.lease
+
+
+def test_a_job_that_failed_says_so_in_its_error() -> None:
+    make_job("queued")
+    job = claim()
+    job.fail(ValueError(f"ran under lease {job.lease}"))
+    assert verbs_of(job) == ["enqueue", "claim", "settle"]
+    assert seen().changes[-1].ran_under == job.lease
+
+
+def test_a_snooze_is_a_settle() -> None:
+    make_job("queued")
+    job = claim()
+    settle(job, Outcome("scheduled", delay=10, refund=1))
+    assert verbs_of(job) == ["enqueue", "claim", "settle"]
+
+
+def test_what_takes_a_job_from_its_worker_is_no_settle() -> None:
+    job = make_job("queued")
+    claim().release()
+    claim()
+    Job.objects.recover(worker_ids=[WORKER])
+    claim()
+    Job.objects.cancel([job.pk], reason=CANCELLED)
+    Job.objects.retry([job.pk])
+    claim()
+    Job.objects.cancel([job.pk], reason=CANCELLED)
+    Job.objects.retry([job.pk])
+    Job.objects.discard([job.pk])
+    took = ["claim", "release", "claim", "recover", "claim", "cancel", "retry", "claim", "cancel", "retry", "discard"]
+    assert verbs_of(job) == ["enqueue", *took]
+
+
+def test_what_no_verb_does_is_illegal() -> None:
+    make_job("queued")
+    job = claim()
+    Job.objects.filter(pk=job.pk).update(status="running", lease=7)
+    Job.objects.filter(pk=job.pk).delete()
+    assert verbs_of(job) == ["enqueue", "claim", "illegal", "illegal"]
+
+
+def test_a_heartbeat_is_nothing() -> None:
+    make_job("queued")
+    job = claim()
+    job.heartbeat()
+    assert verbs_of(job) == ["enqueue", "claim"]
+
+
+def test_worker_processes_are_remembered() -> None:
+    worker = make_worker()
+    assert seen().processes == {str(worker.pk): worker.pid}
+    assert seen().names == {str(worker.pk): worker.name}

@@ -1,0 +1,111 @@
+"""The tables that say afterwards what happened, and who writes them.
+
+- `chaos_promise`: by the load, in the transaction that defers the job.
+- `chaos_ledger`: by the tasks: `begin` and `end` in autocommit on a connection of their own, `effect` in the
+  transaction of an atomic task.
+- `chaos_change`: by a trigger, a row for each change of a job's status or lease, in the transaction of the change.
+- `chaos_process`: by a trigger, the worker processes that said that they live.
+
+Invariant: a row here is committed if and only if what it says was.
+"""
+
+import os
+import threading
+from typing import Any
+
+import psycopg
+
+# The verb behind a change is told from its columns (see `evidence`), not from the statement, which may be rewritten.
+# What a task returns or raises carries the lease under which it ran.
+TABLES = """
+CREATE TABLE chaos_promise (token text PRIMARY KEY, job_id bigint NOT NULL, created boolean NOT NULL);
+
+CREATE TABLE chaos_ledger (
+    job_id bigint NOT NULL, lease bigint NOT NULL, what text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX ON chaos_ledger (job_id);
+
+CREATE TABLE chaos_change (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    job_id bigint NOT NULL, unique_key text,
+    before text, after text,
+    lease_before bigint, lease bigint,
+    attempts_before int, attempts int, max_attempts int,
+    holder_before text, holder text,
+    ran_under bigint, error text
+);
+
+CREATE TABLE chaos_process (worker_id text PRIMARY KEY, pid int NOT NULL, name text NOT NULL);
+
+CREATE FUNCTION chaos_note_job() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    said text;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO chaos_change (job_id, before) VALUES (OLD.id, OLD.status);
+        RETURN NULL;
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        said := CASE
+            WHEN NEW.errors IS DISTINCT FROM OLD.errors
+                THEN (NEW.errors->-1->>'exception') || ': ' || (NEW.errors->-1->>'message')
+            WHEN NEW.status = 'discarded' THEN NEW.last_error
+        END;
+        IF NEW.status = OLD.status AND NEW.lease = OLD.lease AND NEW.attempts = OLD.attempts THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    INSERT INTO chaos_change (
+        job_id, unique_key, before, after, lease_before, lease, attempts_before, attempts, max_attempts,
+        holder_before, holder, ran_under, error
+    ) VALUES (
+        NEW.id, NEW.unique_key, OLD.status, NEW.status, OLD.lease, NEW.lease, OLD.attempts, NEW.attempts,
+        NEW.max_attempts, OLD.locked_by, NEW.locked_by,
+        CASE WHEN NEW.status = 'completed' THEN NEW.result->>'lease'
+             ELSE substring(said from 'ran under lease ([0-9]+)') END::bigint,
+        said
+    );
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE OR DELETE ON skipqueue_job
+FOR EACH ROW EXECUTE FUNCTION chaos_note_job();
+
+CREATE FUNCTION chaos_note_worker() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos_process VALUES (NEW.id, NEW.pid, NEW.name) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER chaos_note AFTER INSERT ON skipqueue_worker FOR EACH ROW EXECUTE FUNCTION chaos_note_worker();
+"""
+
+FORGET = """
+TRUNCATE skipqueue_job, skipqueue_worker, chaos_promise, chaos_ledger, chaos_change, chaos_process RESTART IDENTITY
+"""
+
+
+class Ledger:
+    """Writes in autocommit on a connection of this thread's own, past the proxy that carries everything else."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def write(self, job_id: int, lease: int, what: str) -> None:
+        """A row that is committed when this returns. Raises if PostgreSQL is gone: then nobody knows."""
+        self._run("INSERT INTO chaos_ledger (job_id, lease, what) VALUES (%s, %s, %s)", [job_id, lease, what])
+
+    def count(self, job_id: int, what: str) -> int:
+        """How many such rows there are of a job."""
+        cursor = self._run("SELECT count(*) FROM chaos_ledger WHERE job_id = %s AND what = %s", [job_id, what])
+        return int(cursor.fetchone()[0])
+
+    def _run(self, statement: str, values: list[Any]) -> Any:
+        connection = getattr(self._local, "connection", None)
+        if connection is None or connection.closed:
+            connection = psycopg.connect(os.environ["CHAOS_WITNESS"], autocommit=True, connect_timeout=10)
+            self._local.connection = connection
+        return connection.execute(statement, values)
