@@ -22,6 +22,7 @@ FLOORS = (
     {"worker.supervisor"},
     {"worker.maintenance", "worker.slots"},
     {"worker.worker"},
+    {"worker.claiming", "worker.recycling"},
     {
         "worker.announcer",
         "worker.control",
@@ -29,6 +30,7 @@ FLOORS = (
         "worker.lookahead",
         "worker.options",
         "worker.revocations",
+        "worker.strays",
     },
     {"worker.pool"},
     {"worker.wakeup"},

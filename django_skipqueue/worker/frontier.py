@@ -22,22 +22,21 @@ class Frontier:
 
     def __init__(self) -> None:
         self._positions: dict[str, Position] = {}
+        self._from_front = True
         self.due_at = 0.0
         """When to look from the front again."""
 
     def start(self, now: float) -> Mapping[str, Position]:
-        """The positions after which to look for jobs now; none: from the front of every queue."""
-        return {} if self.is_due(now) else self._positions
+        """The positions after which the next claim looks for jobs; none: from the front of every queue."""
+        self._from_front = self.due_at <= now
+        return {} if self._from_front else self._positions
 
-    def is_due(self, now: float) -> bool:
-        """Whether the next claim is to be made from the front."""
-        return self.due_at <= now
-
-    def claimed(self, jobs: Sequence[ClaimedJob], *, from_front: bool, took: float, now: float) -> None:
-        """Note what a claim brought, in order; `took`: the seconds of its round trip."""
-        if from_front:
+    def claimed(self, jobs: Sequence[ClaimedJob], *, took: float, now: float) -> bool:
+        """Note what that claim brought, in order; `took`: the seconds of its round trip. Whether it was from the front."""
+        if self._from_front:
             walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
             self.due_at = now + walk * (1 / SHARE - 1)
             self._positions = {}
         last_of_each = {job.queue_name: job for job in jobs}
         self._positions.update((name, job.position) for name, job in last_of_each.items())
+        return self._from_front

@@ -17,8 +17,14 @@ from ..records import RecoveredJob
 DUE_CHECK = 1.0
 """Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
 
+UNSCHEDULED_CHECK = 2.0
+"""Seconds until the next look where nothing is scheduled at all."""
+
 PRUNE_INTERVAL = 30.0
 """Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
+
+FORGET_INTERVAL = 60.0
+"""Seconds between two looks for the rows of workers that died with their machine."""
 
 KEEP_DEAD_WORKERS = 3600.0
 """Seconds for which the row of a worker that died with its machine stays in the admin."""
@@ -53,7 +59,7 @@ class Promote(Chore):
         jobs = Job.objects.using(self.database)
         next_due = jobs.next_due()
         if next_due is None:
-            return DUE_CHECK
+            return UNSCHEDULED_CHECK
         if next_due > 0:
             return min(next_due, DUE_CHECK)
         count = sum(jobs.promote().values())
@@ -88,8 +94,20 @@ class Recover(Chore):
         self._tell(recovered)
         if len(recovered) == BATCH:
             return 0.0
-        Worker.objects.using(self.database).forget(age=max(KEEP_DEAD_WORKERS, self._lease))
         return min(self._lease / 4, 5.0)
+
+
+class Forget(Chore):
+    """Removes the rows of workers that died with their machine, once nothing of theirs is left to recover."""
+
+    def __init__(self, database: str, *, lease: float) -> None:
+        super().__init__(database)
+        self._lease = lease
+
+    def run(self) -> float:
+        """See `Chore.run`."""
+        Worker.objects.using(self.database).forget(age=max(KEEP_DEAD_WORKERS, self._lease))
+        return FORGET_INTERVAL
 
 
 class Prune(Chore):

@@ -17,7 +17,7 @@ from ..records import RecoveredJob
 from ..signals import job_recovered
 from .announcer import Announcer
 from .control import ControlConnection
-from .maintenance import Chore, Promote, Prune, Recover
+from .maintenance import Chore, Forget, Promote, Prune, Recover
 from .options import WorkerOptions
 from .protocol import ENDED_WELL, RECYCLED, STOP, STOP_NOW, cause_of, signal_name
 from .slots import NEVER, Dead, Slot
@@ -46,6 +46,7 @@ class Supervisor:
             self._beat,
             Promote(options.database),
             Recover(options.database, lease=options.lease, tell=self._tell),
+            Forget(options.database, lease=options.lease),
             Prune(options.database),
         ]
         self._signals: list[int] = []

@@ -28,17 +28,17 @@ from ..signals import (
     worker_stopped,
 )
 from .announcer import Announcer
+from .claiming import Claiming
 from .control import ControlConnection
 from .executor import Executor
-from .frontier import SHARE, Frontier
 from .limits import Limits
-from .lookahead import LookAhead
-from .memory import resident_mb
 from .options import WorkerOptions
 from .pool import Pool
 from .protocol import ENDED_WELL, RECYCLED, STOP_NOW, STUCK
+from .recycling import Recycling
 from .revocations import Revocations
 from .started import StartedJobs
+from .strays import StrayChecks
 from .wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ IDLE_HOLD = 0.5
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
-
-MEMORY_CHECK = 1.0
-"""Seconds between two looks at the process's memory."""
 
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
@@ -80,18 +77,14 @@ class Worker:
         executor = Executor(worker=name, database=options.database, limits=Limits(self._wakeup.call))
         self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup, started=started)
         self._announcer = Announcer()
-        self._look_ahead = LookAhead()
-        self._frontier = Frontier()
+        self._claiming = Claiming(options)
         self._held: dict[Lease, ClaimedJob] = {}
         self._unsettled: list[Attempt] = []
         self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
         self._revocations = Revocations()
-        self._queue_names = list(options.queue_names)
-        self._next_look = 0.0  # when to claim although no outcome takes us to the database; monotonic seconds
-        self._next_search = 0.0  # when to search for queues that have jobs
-        self._stray_checks: list[float] = []
+        self._stray_checks = StrayChecks(options.lease)
+        self._recycling = Recycling(options)
         self._last_progress = 0.0
-        self._next_memory_check = 0.0
         self._stopping = False
         self._stop_by = float("inf")
         self._exit_code = ENDED_WELL
@@ -125,8 +118,8 @@ class Worker:
         self._let_go_of_revoked(now)
         self._recycle_if_due(now)
         room = self._room(now)
-        look = room > 0 and self._next_look <= now
-        if self._pool.finished or self._unsettled or look or self._next_stray_check <= now:
+        look = room > 0 and self._claiming.next_look <= now
+        if self._pool.finished or self._unsettled or look or self._stray_checks.next_at <= now:
             self._exchange(room)
         elif self._held and now - self._last_progress > IDLE_HOLD:
             self._give_back_unstarted()
@@ -139,30 +132,23 @@ class Worker:
 
     def _recycle_if_due(self, now: float) -> None:
         """End well and be replaced, once the process has done its jobs or has grown too large."""
-        reason = ""
-        if self.options.max_jobs_per_worker is not None and self.jobs_done >= self.options.max_jobs_per_worker:
-            reason = f"it has run {logs.counted(self.jobs_done, 'job')}"
-        if self.options.max_memory_mb is not None and self._next_memory_check <= now:
-            self._next_memory_check = now + MEMORY_CHECK
-            if (size := resident_mb()) > self.options.max_memory_mb:
-                reason = f"it has grown to {size:,.0f} MiB"
+        reason = self._recycling.reason(self.jobs_done, now)
         if reason and not self._stopping:
             logs.recycling(self.name, reason)
             self._exit_code = RECYCLED
             self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
     def _room(self, now: float) -> int:
-        """How many more jobs to claim: the free slots and the look-ahead, within what `--max-jobs` leaves.
+        """How many more jobs to claim, within what `--max-jobs` leaves.
 
         What has finished takes no room: it is settled in the round trip that claims.
         """
         if self._stopping or self._announcer.backlog > EVENT_BACKLOG:
             return 0
-        unfinished = len(self._held) - len(self._unsettled) - len(self._pool.finished)
-        room = self.options.concurrency + self._look_ahead.size(now) - unfinished
-        if self.options.max_jobs is not None:
-            room = min(room, self.options.max_jobs - self.jobs_done - len(self._held))
-        return max(room, 0)
+        room = self._claiming.room(len(self._held) - len(self._unsettled) - len(self._pool.finished), now)
+        if self.options.max_jobs is None:
+            return room
+        return max(0, min(room, self.options.max_jobs - self.jobs_done - len(self._held)))
 
     def _exchange(self, room: int) -> None:
         """The round trip: settle what finished, claim up to `room` jobs, hand them to the pool."""
@@ -173,19 +159,20 @@ class Worker:
                 self._control.listen()
             self._release_strays(now)
             if room:
-                self._choose_queues(now)
-            from_front = self._frontier.is_due(now)
+                self._claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic)
             settled, claimed = self._jobs.settle_and_claim(
                 [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
-                queue_names=self._queue_names,
+                queue_names=self._claiming.queue_names,
                 limit=room,
                 worker_id=self.id,
-                after=self._frontier.start(now),
+                after=self._claiming.after(now),
             )
             self._written(settled)
             self._take(claimed)
             if room:
-                self._note_claim(claimed, room, from_front=from_front, took=time.monotonic() - now)
+                empty = self._claiming.claimed(claimed, room=room, started=now, ended=time.monotonic())
+                if empty and self.options.drain and not self._held:
+                    self._stop_if_drained()
             self._hear()
         if self._lost and not self._control.retry_in:
             self._tell_lost()
@@ -193,29 +180,6 @@ class Worker:
             self._expect_strays(now)
         if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
             self._stop()
-
-    def _note_claim(self, claimed: list[ClaimedJob], room: int, *, from_front: bool, took: float) -> None:
-        """Decide when to claim next, and from where."""
-        now = time.monotonic()
-        self._frontier.claimed(claimed, from_front=from_front, took=took, now=now)
-        if len(claimed) == room:
-            self._next_look = now
-            return
-        self._next_look = now + self.options.poll_interval
-        if from_front:
-            self._stop_if_drained(claimed)
-        else:
-            self._next_look = min(self._next_look, self._frontier.due_at)
-
-    def _choose_queues(self, now: float) -> None:
-        """Without a list from the command line: serve every queue that has jobs, each in its turn first."""
-        if self.options.queue_names:
-            return
-        if self._next_search <= now:
-            self._queue_names = self._jobs.queues_with_jobs()
-            took = time.monotonic() - now
-            self._next_search = now + max(self.options.poll_interval, took / SHARE)
-        self._queue_names = self._queue_names[1:] + self._queue_names[:1]
 
     def _written(self, settled: set[Lease]) -> None:
         """Note what the database says of the outcomes that were sent, and tell the world."""
@@ -229,7 +193,7 @@ class Worker:
             self._held.pop(lease, None)
         self.jobs_done += len(self._unsettled)
         self._last_progress = time.monotonic()
-        self._look_ahead.finished(len(self._unsettled), self._last_progress)
+        self._claiming.look_ahead.finished(len(self._unsettled), self._last_progress)
         self._unsettled = []
         self._lost += outcomes.pop(lease_lost, [])
         self._announcer.outcomes(outcomes)
@@ -273,13 +237,11 @@ class Worker:
             self._held.update(((job.id, job.lease), job) for job in claimed)
             self._pool.submit(claimed)
 
-    def _stop_if_drained(self, claimed: list[ClaimedJob]) -> None:
-        """For --drain: stop once nothing is held, queued or due. What others hold is theirs."""
-        if not self.options.drain or claimed or self._held:
-            return
+    def _stop_if_drained(self) -> None:
+        """For --drain: stop once nothing is queued or due, either. What others hold is theirs."""
         if self._something_runnable():
             # Somebody else has it locked this moment: a supervisor that promotes it, a worker that gives it back.
-            self._next_look = self._next_search = time.monotonic() + LOCKED_DELAY
+            self._claiming.look_at(time.monotonic() + LOCKED_DELAY)
         else:
             self._stop()
 
@@ -295,11 +257,7 @@ class Worker:
 
     def _hear(self) -> None:
         """Read the notifications that have come, and look for jobs at once where they concern us."""
-        notified = self._control.notified()
-        if not self.options.queue_names:
-            self._queue_names += sorted(notified.difference(self._queue_names))
-        if notified.intersection(self._queue_names):
-            self._next_look = 0.0
+        self._claiming.heard(self._control.notified())
 
     @property
     def _jobs(self) -> "JobQuerySet":
@@ -310,9 +268,9 @@ class Worker:
     def _wait(self) -> None:
         """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
         now = time.monotonic()
-        until = min(now + self.options.poll_interval, self._next_stray_check)
+        until = min(now + self.options.poll_interval, self._stray_checks.next_at)
         if self._room(now):
-            until = min(until, self._next_look)
+            until = min(until, self._claiming.next_look)
         if self._held:
             until = min(until, now + IDLE_HOLD, self._pool.next_deadline, self._revocations.next_look)
         if not self._stopping:
@@ -335,7 +293,7 @@ class Worker:
             with self._control.attempt():
                 self._hear()
             if self._control.retry_in:
-                self._next_look = 0.0  # the connection broke while idle: open another one now
+                self._claiming.next_look = 0.0  # the connection broke while idle: open another one now
 
     def _obey(self) -> None:
         """Do what the supervisor says; where it is gone, be done before others take our jobs for lost."""
@@ -406,21 +364,13 @@ class Worker:
     # After the connection broke
 
     def _expect_strays(self, now: float) -> None:
-        """A claim may have been committed and never heard of.
-
-        Look for such jobs once the database answers, and again a lease later, when a statement that was still under way
-        has surely ended.
-        """
-        self._next_look = 0.0
-        self._stray_checks = [now, now + self.options.lease]
-
-    @property
-    def _next_stray_check(self) -> float:
-        return self._stray_checks[0] if self._stray_checks else float("inf")
+        """A claim may have been committed and never heard of."""
+        self._claiming.next_look = 0.0
+        self._stray_checks.expect(now)
 
     def _release_strays(self, now: float) -> None:
-        if self._next_stray_check <= now:
+        if self._stray_checks.next_at <= now:
             strays = self._jobs.release_strays(self.id, known=[job.id for job in self._held.values()])
-            self._stray_checks.pop(0)
+            self._stray_checks.done()
             if strays:
                 logs.strays_released(self.name, len(strays))

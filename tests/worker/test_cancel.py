@@ -101,7 +101,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     # A look-ahead that lasts: jobs wait in the pool behind the one that is busy.
     worker = worker_thread(
         concurrency=1,
-        prepare=lambda worker: setattr(worker._look_ahead, "size", lambda now: 2) or _never_give_back(worker),
+        prepare=lambda worker: setattr(worker._claiming.look_ahead, "size", lambda now: 2) or _never_give_back(worker),
     )
     wait_until(lambda: gates["busy"].inside and len(worker.worker._held) == 3)
     assert waiting.cancel()

@@ -25,17 +25,19 @@ def test_the_first_claim_is_made_from_the_front() -> None:
 
 def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
     frontier = Frontier()
+    frontier.start(START)
     batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
-    frontier.claimed(batch, from_front=True, took=0.2, now=START)
+    assert frontier.claimed(batch, took=0.2, now=START)
     assert frontier.start(START) == {"default": Position(0, 9.0, 2), "mail": Position(-7, 9.0, 3)}
-    frontier.claimed([WALKED._replace(id=5)], from_front=False, took=0.2, now=START)
+    assert not frontier.claimed([WALKED._replace(id=5)], took=0.2, now=START)
     assert frontier.start(START) == {"default": Position(0, 9.0, 5), "mail": Position(-7, 9.0, 3)}
 
 
 def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     frontier = Frontier()
-    frontier.claimed([WALKED], from_front=True, took=0.2, now=START)
-    frontier.claimed([WALKED._replace(queue_name="mail")], from_front=True, took=0.2, now=START + 2)
+    for queue_name, later in (("default", 0.0), ("mail", 2.0)):
+        frontier.start(START + later)
+        assert frontier.claimed([WALKED._replace(queue_name=queue_name)], took=0.2, now=START + later)
     assert list(frontier.start(START + 2)) == ["mail"]
 
 
@@ -44,8 +46,10 @@ def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
 )
 def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
     frontier = Frontier()
-    frontier.claimed(batch, from_front=True, took=0.2, now=START)
-    frontier.claimed([WALKED], from_front=False, took=0.2, now=START + 0.1)
+    frontier.start(START)
+    frontier.claimed(batch, took=0.2, now=START)
+    frontier.start(START + 0.1)
+    frontier.claimed([WALKED], took=0.2, now=START + 0.1)
     rest = walk / SHARE - walk
     assert frontier.due_at == pytest.approx(START + rest)
     assert frontier.start(START + rest - 0.01)

@@ -10,7 +10,17 @@ from django.test import override_settings
 from django_skipqueue.managers import BATCH
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.records import RecoveredJob
-from django_skipqueue.worker.maintenance import DUE_CHECK, PRUNE_INTERVAL, Chore, Promote, Prune, Recover
+from django_skipqueue.worker.maintenance import (
+    DUE_CHECK,
+    FORGET_INTERVAL,
+    PRUNE_INTERVAL,
+    UNSCHEDULED_CHECK,
+    Chore,
+    Forget,
+    Promote,
+    Prune,
+    Recover,
+)
 
 from ..app.rows import FINISHED, make_job, make_worker
 from ..app.sessions import Session
@@ -55,7 +65,7 @@ def test_a_chore_that_failed_is_still_due() -> None:
 
 
 def test_with_nothing_scheduled_it_looks_again_soon() -> None:
-    assert Promote("default").run() == DUE_CHECK
+    assert Promote("default").run() == UNSCHEDULED_CHECK
 
 
 def test_what_is_due_is_promoted_and_there_may_be_more() -> None:
@@ -105,24 +115,6 @@ def test_after_a_full_batch_it_goes_on_at_once() -> None:
     assert statuses() == {"queued": BATCH + 1}
 
 
-def test_the_rows_of_dead_workers_stay_for_an_hour_and_as_long_as_they_hold_a_job() -> None:
-    make_worker(heartbeat=timedelta(hours=-2))
-    recent = make_worker(heartbeat=timedelta(minutes=-50))
-    chore = Recover("default", lease=10, tell=lambda _: None)
-    chore.run()
-    assert list(Worker.objects.all()) == [recent]
-    holding = make_worker(heartbeat=timedelta(hours=-2))
-    make_job("running", locked_by=str(holding.pk))
-    chore.run()
-    assert set(Worker.objects.all()) == {recent, holding}
-
-
-def test_with_a_long_lease_dead_workers_are_remembered_as_long() -> None:
-    worker = make_worker(heartbeat=timedelta(hours=-2))
-    Recover("default", lease=3 * 3600, tell=lambda _: None).run()
-    assert list(Worker.objects.all()) == [worker]
-
-
 def test_who_was_silent_while_the_database_was_gone_has_a_lease_to_be_heard_in(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("django_skipqueue.worker.maintenance.time.monotonic", lambda: now)
@@ -136,6 +128,27 @@ def test_who_was_silent_while_the_database_was_gone_has_a_lease_to_be_heard_in(m
         now += 2.5
     chore.run()
     assert statuses() == {"queued": 1}
+
+
+# Forget
+
+
+def test_the_rows_of_dead_workers_stay_for_an_hour_and_as_long_as_they_hold_a_job() -> None:
+    make_worker(heartbeat=timedelta(hours=-2))
+    recent = make_worker(heartbeat=timedelta(minutes=-50))
+    chore = Forget("default", lease=10)
+    assert chore.run() == FORGET_INTERVAL
+    assert list(Worker.objects.all()) == [recent]
+    holding = make_worker(heartbeat=timedelta(hours=-2))
+    make_job("running", locked_by=str(holding.pk))
+    chore.run()
+    assert set(Worker.objects.all()) == {recent, holding}
+
+
+def test_with_a_long_lease_dead_workers_are_remembered_as_long() -> None:
+    worker = make_worker(heartbeat=timedelta(hours=-2))
+    Forget("default", lease=3 * 3600).run()
+    assert list(Worker.objects.all()) == [worker]
 
 
 # Prune
