@@ -32,7 +32,7 @@ class Frontier:
         return {} if self._from_front else self._positions
 
     def claimed(self, jobs: Sequence[ClaimedJob], *, took: float, now: float) -> bool:
-        """Note what that claim brought, in order; `took`: the seconds of its round trip. Whether it was from the front."""
+        """Note what that claim brought, in order, and took, in seconds; whether it was made from the front."""
         if self._from_front:
             walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
             self.due_at = now + walk * (1 / SHARE - 1)
