@@ -30,7 +30,7 @@ class Notification:
 def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
     """Notify at once, on this connection, with a payload that names no queue: to learn whether it arrives."""
     with connection.cursor() as cursor:
-        cursor.execute(sql.NOTIFY, {"queue_names": [payload]})
+        cursor.execute(sql.NOTIFY, {"queue_name": payload})
 
 
 def wake(database: str, queue_names: Iterable[str]) -> None:

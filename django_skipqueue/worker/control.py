@@ -176,7 +176,7 @@ class Echo:
         guard(connection, self._database, timeouts=False)
         try:
             echo(connection, self._payload)
-        except Error:
+        except OperationalError:
             self._is_settled = True  # the server has no room for one more: nothing is known, and nothing is said
         finally:
             connection.close()
