@@ -55,13 +55,11 @@ class Cluster:
 
     def pause(self) -> None:
         """Have none of its processes run."""
-        for process in self._processes():
-            process.send_signal(signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Have all of its processes run again."""
-        for process in self._processes():
-            process.send_signal(signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def terminate_backends(self, choose: random.Random, *, share: float) -> int:
         """Cut a random share of the connections from the server's side; how many."""
@@ -75,9 +73,9 @@ class Cluster:
             connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [chosen])
         return len(chosen)
 
-    def _processes(self) -> list[psutil.Process]:
-        """The postmaster first, so that it replaces nobody meanwhile."""
+    def _signal(self, number: signal.Signals) -> None:
+        """To the postmaster first, so that it replaces nobody meanwhile."""
         postmaster = psutil.Process(int((self._server.data / "postmaster.pid").read_text().split()[0]))
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [postmaster, *postmaster.children(recursive=True)]
-        return []
+        for process in [postmaster, *postmaster.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)

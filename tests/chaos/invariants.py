@@ -24,7 +24,7 @@ RECONNECT = 10.0
 
 SPEED, SPEED_LIMIT = 0.95, 10.0
 SPEED_WINDOW = 5.0
-"""Seconds over which the speed is taken: the load is even, and chance is not."""
+"""Seconds over which the speed is taken."""
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
@@ -119,10 +119,10 @@ def stops_are_clean(evidence: Evidence) -> Iterator[str]:
 
 
 def speed_is_back(evidence: Evidence) -> Iterator[str]:
-    """(9) Throughput is back to 95 % within 10 s of the last fault's end."""
+    """(9) Within 10 s of the last fault's end jobs are finished at 95 % of the speed at which they come in."""
     seconds = full_speed_after(evidence)
     if seconds is None or seconds > SPEED_LIMIT:
-        yield f"{SPEED_LIMIT:g} s after the last fault, jobs were not finished at {SPEED:.0%} of the speed before"
+        yield f"{SPEED_LIMIT:g} s after the last fault, jobs were not yet finished as fast as they came in"
 
 
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
@@ -169,15 +169,13 @@ def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float |
 
 
 def full_speed_after(evidence: Evidence) -> float | None:
-    """The seconds from the last fault's end until jobs are finished as fast as before the first; `None`: never."""
+    """The seconds from the last fault's end until jobs are finished as fast as they come in; `None`: never."""
+    coming = len(evidence.statuses) / (evidence.load_until - evidence.calm_from)
     finished = sorted(change.at for change in evidence.changes if change.after in FINISHED)
-    first = min((fault.began for fault in evidence.faults), default=evidence.calm_again)
-    # The first seconds are left out: the workers' connections are being opened.
-    calm_from = min(evidence.calm_from + 2, first - 1)
-    before = _count(finished, calm_from, first) / (first - calm_from)
     start = evidence.calm_again
     while start + SPEED_WINDOW <= evidence.load_until:
-        if _count(finished, start, start + SPEED_WINDOW) / SPEED_WINDOW >= SPEED * before:
+        in_window = bisect.bisect(finished, start + SPEED_WINDOW) - bisect.bisect(finished, start)
+        if in_window >= SPEED * coming * SPEED_WINDOW:
             return start - evidence.calm_again
         start += 0.1
     return None
@@ -255,8 +253,3 @@ def _others(evidence: Evidence, own: Fault, began: float, ended: float) -> list[
         for fault in evidence.faults
         if fault is not own and fault.what not in harmless and fault.overlaps(began, ended)
     ]
-
-
-def _count(times: list[float], start: float, end: float) -> int:
-    """How many of these times, which ascend, are in an interval."""
-    return bisect.bisect_left(times, end) - bisect.bisect_left(times, start)

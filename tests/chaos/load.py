@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +33,8 @@ class Load:
         self._choose = choose
         self._rate = rate
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._running: Future[None] | None = None
         self._deferred = 0
         self._ids: list[int] = []
         kinds: dict[Callable[[], None], int] = {
@@ -56,12 +58,13 @@ class Load:
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._running = self._thread.submit(self._run)
 
     def stop(self) -> None:
-        """End; returns once the last transaction is through."""
+        """End; returns once the last transaction is through. Raises what broke the load, if anything did."""
         self._over.set()
-        self._thread.join()
+        if self._running is not None:
+            self._running.result()
 
     def _run(self) -> None:
         began = time.monotonic()

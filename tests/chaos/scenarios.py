@@ -4,9 +4,9 @@ Invariant: the calm before and the calm after are part of every run; the load go
 """
 
 import random
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, LiteralString
@@ -124,6 +124,7 @@ class Run:
             self._drain()
             self._stop_all()
         finally:
+            self._load.stop()
             for machine in machines:
                 machine.end()
         with self._cluster.connect() as connection:
@@ -147,16 +148,15 @@ class Run:
 
     def _break_things(self) -> None:
         """Each lane strikes again and again until the time is over, and ends with its stroke."""
-        lanes = [
-            threading.Thread(target=self._strike, args=[strokes, machines, random.Random(self._choose.random())])
-            for strokes, machines in self._lanes()
-        ]
+        with ThreadPoolExecutor() as pool:
+            lanes = [
+                pool.submit(self._strike, strokes, machines, random.Random(self._choose.random()))
+                for strokes, machines in self._lanes()
+            ]
+            time.sleep(self._seconds)
+            self._stage.over.set()
         for lane in lanes:
-            lane.start()
-        time.sleep(self._seconds)
-        self._stage.over.set()
-        for lane in lanes:
-            lane.join()
+            lane.result()
 
     def _lanes(self) -> list[tuple[Sequence[Stroke], list[Machine]]]:
         machines = self._stage.machines
