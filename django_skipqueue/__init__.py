@@ -4,9 +4,10 @@ This module is what users import; it loads no model, so that it can be imported 
 """
 
 from .context import JobContext
+from .decorator import job
 from .exceptions import SkipQueueError
 from .outcomes import Discard, Retry, Snooze
-from .tasks import Task, job
+from .tasks import Task
 
 __version__ = "0.1.0"
 

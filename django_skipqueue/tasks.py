@@ -1,4 +1,4 @@
-"""`@job` makes a task out of a function; `Task.defer` makes a job out of a call.
+"""A task: a function whose calls can be deferred. `Task.defer` makes a job out of a call.
 
 Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before
 anything is written.
@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
 
-from .backoff import Backoff
 from .conf import settings
 from .context import JobContext
 from .exceptions import InvalidArguments, InvalidOption, InvalidTask
@@ -21,7 +20,7 @@ from .options import Options, UniqueKey, check_key, check_size
 from .outcomes import RetryPolicy
 from .payload import encode
 from .records import Call, ClaimedJob
-from .redaction import Redacted, words
+from .redaction import Redacted
 from .redaction import redact as redacted_call
 from .registry import Registry, tasks
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from .managers import JobQuerySet
     from .models import Job
 
-__all__ = ["ContextTask", "Options", "Registry", "Task", "UniqueKey", "job", "tasks"]
+__all__ = ["ContextTask", "Options", "Registry", "Task", "UniqueKey", "tasks"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -212,114 +211,6 @@ class ContextTask(Task[P, R]):
         return self.function(context, *args, **kwargs)
 
 
-@overload
-def job(function: Callable[P, R], /) -> Task[P, R]: ...
-@overload
-def job(
-    *,
-    name: str | None = None,
-    queue_name: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] = (),
-    unique_key: UniqueKey | None = None,
-    timeout: float | None = None,
-    atomic: bool = False,
-    redact: Sequence[str] = (),
-    takes_context: Literal[False] = False,
-) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-@overload
-def job(
-    *,
-    name: str | None = None,
-    queue_name: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] = (),
-    unique_key: UniqueKey | None = None,
-    timeout: float | None = None,
-    atomic: bool = False,
-    redact: Sequence[str] = (),
-    takes_context: Literal[True],
-) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
-def job(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    queue_name: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] = (),
-    unique_key: UniqueKey | None = None,
-    timeout: float | None = None,
-    atomic: bool = False,
-    redact: Sequence[str] = (),
-    takes_context: bool = False,
-) -> Any:
-    """Register a function, `def` or `async def`, as a task. Bare, or with options.
-
-    name: what rows and logs call the task; default `module.qualname`. Give one if the function may move.
-    queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says
-    otherwise.
-    backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
-    retry_on: only these exceptions are retried, others fail the job at once; default: all are.
-    discard_on: these discard the job at once.
-    timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
-    atomic: the function and its outcome share one transaction on the queue's database; `def` only.
-    redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
-    their like.
-    takes_context: the function takes a `JobContext` before its own arguments.
-
-    Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
-    used.
-    """
-
-    def register(function: Callable[..., Any]) -> Task[Any, Any]:
-        _check_function(function)
-        if atomic and inspect.iscoroutinefunction(function):
-            raise InvalidTask(
-                f"{function.__module__}.{function.__qualname__} is an async def, and Django has no async transactions. "
-                "Make it a def, or put what belongs together into one that it calls with sync_to_async."
-            )
-        kind = ContextTask if takes_context else Task
-        policy = RetryPolicy(
-            retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ()
-        )
-        task: Task[Any, Any] = kind(
-            function,
-            name=name or f"{function.__module__}.{function.__qualname__}",
-            options=Options(queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key),
-            policy=replace(policy, backoff=backoff) if backoff else policy,
-            takes_context=takes_context,
-            timeout=Options(timeout=timeout).timeout,
-            atomic=atomic,
-            redact=_names_to_redact(redact),
-        )
-        tasks.register(task)
-        return task
-
-    return register if function is None else register(function)
-
-
-def _check_function(function: Callable[..., Any]) -> None:
-    if not inspect.isfunction(function):
-        raise InvalidTask(
-            f"@job takes a function, not {function!r}. Put it below decorators that return something else."
-        )
-    if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
-        raise InvalidTask(
-            f"{function.__module__}.{function.__qualname__} is not at module level, so a worker could not find it. "
-            "Move the function to the top level of its module."
-        )
-
-
 def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
     """What `.defer()` takes: the function's parameters, less the context."""
     signature = inspect.signature(function)
@@ -340,21 +231,3 @@ def _split(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapp
     if isinstance(call, list | tuple):
         return call, {}
     raise InvalidArguments(f"give a dict of keyword arguments or a tuple of positional ones, not {call!r}.")
-
-
-def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
-    """`retry_on` and `discard_on` as a tuple; one class alone is taken as well."""
-    if classes is None:
-        return None
-    listed = classes if isinstance(classes, tuple | list) else (classes,)
-    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
-        raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
-    return tuple(listed)
-
-
-def _names_to_redact(names: Any) -> tuple[str, ...]:
-    """`redact` as a tuple; one name alone is taken as well."""
-    listed = (names,) if isinstance(names, str) else names
-    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
-        raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")
-    return tuple(listed)

@@ -42,7 +42,8 @@ def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """An empty registry in place of the process's, so that a test's own tasks leave nothing behind."""
     empty = Registry()
-    monkeypatch.setattr("django_skipqueue.tasks.tasks", empty)
+    for module in ("decorator", "tasks"):
+        monkeypatch.setattr(f"django_skipqueue.{module}.tasks", empty)
     return empty
 
 

@@ -13,8 +13,8 @@ from django.db import OperationalError, connection
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.test import override_settings
 
-from django_skipqueue import checks
-from django_skipqueue.tasks import Registry, job
+from django_skipqueue import checks, job
+from django_skipqueue.tasks import Registry
 
 pytestmark = pytest.mark.django_db
 

@@ -38,6 +38,7 @@ FLOORS = (
     {"worker.limits", "worker.memory", "worker.protocol", "worker.started"},
     {"worker"},
     {"__init__"},
+    {"decorator"},
     {"tasks"},
     {"context", "registry", "options"},
     {"models"},

@@ -23,9 +23,9 @@ from django.db import connections
 from django.dispatch import Signal
 from psycopg import sql
 
-from django_skipqueue import conf, exceptions, outcomes, signals
+from django_skipqueue import conf, exceptions, job, outcomes, signals
 from django_skipqueue.models import Job, Status, Worker
-from django_skipqueue.tasks import Options, Task, job
+from django_skipqueue.tasks import Options, Task
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"

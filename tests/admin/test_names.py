@@ -2,8 +2,9 @@
 
 import pytest
 
+from django_skipqueue import job
 from django_skipqueue.admin import names
-from django_skipqueue.tasks import Registry, job
+from django_skipqueue.tasks import Registry
 
 from ..app.rows import make_job, make_worker
 
