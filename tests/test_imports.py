@@ -162,7 +162,7 @@ def test_the_reader_of_imports_sees_what_is_local_and_not_what_is_for_types() ->
     found = {imported for imported, _ in imports("tasks")}
     assert "models" in found, "imported within a function"
     assert "managers" not in found, "imported for types"
-    assert {imported for imported, _ in imports("managers.jobs")} >= {"sql", "managers.batches", "conf"}
+    assert {imported for imported, _ in imports("managers.settling")} >= {"sql", "managers.batches", "records"}
 
 
 def test_importing_the_package_loads_no_model_and_needs_no_settings() -> None:

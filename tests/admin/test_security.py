@@ -57,6 +57,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "change"): View(LOOKERS, NOBODY),
     ("job", "retry"): View(NOBODY, {"retrier", "boss"}, is_post=True),
     ("job", "discard"): View(NOBODY, {"discarder", "boss"}, is_post=True),
+    ("job", "cancel"): View(NOBODY, {"discarder", "boss"}, is_post=True),
     ("job", "run_again"): View(NOBODY, {"copier", "boss"}, is_post=True),
     ("job", None): View(STAFF, NOBODY),  # leads to the page of the job
     ("worker", "changelist"): View({"viewer", "changer", "boss"}, NOBODY),
@@ -69,6 +70,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
 ACTIONS = {
     "retry_selected": {"retrier", "boss"},
     "discard_selected": {"discarder", "boss"},
+    "cancel_selected": {"discarder", "boss"},
     "delete_selected": {"deleter", "boss"},
 }
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
@@ -79,12 +81,13 @@ class Rows:
 
     def __init__(self) -> None:
         self.failed, self.queued, self.done = make_job("failed"), make_job("queued"), make_job("completed")
+        self.running = make_job("running")
         self.worker = make_worker()
         self.before = everything()
 
     def address(self, model: str, name: str | None) -> str:
         """Of a view, for the row that it fits."""
-        jobs = {"discard": self.queued, "run_again": self.done}
+        jobs = {"discard": self.queued, "cancel": self.running, "run_again": self.done}
         pk = self.worker.pk if model == "worker" else jobs.get(name or "", self.failed).pk
         if name is None:
             return f"/admin/django_skipqueue/{model}/{pk}/"
@@ -165,7 +168,7 @@ class TestViews:
 @pytest.mark.parametrize("action", ACTIONS)
 class TestActions:
     def data(self, action: str, rows: Rows) -> dict[str, Any]:
-        chosen = [rows.failed.pk, rows.queued.pk, rows.done.pk]
+        chosen = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk]
         return {"action": action, "_selected_action": chosen, "confirmed": "yes"}
 
     @pytest.mark.parametrize("across", ["0", "1"])
@@ -233,9 +236,9 @@ class TestForeignIds:
         client = browser_of("boss")
         data = {"action": "delete_selected", "_selected_action": [rows.failed.pk], "confirmed": "yes"}
         client.post(f"{LIST}?status=completed", data | {"select_across": "1"})
-        assert set(Job.objects.all()) == {rows.failed, rows.queued}
+        assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running}
 
-    @pytest.mark.parametrize("name", ["change", "history", "delete", "retry", "discard", "run_again"])
+    @pytest.mark.parametrize("name", ["change", "history", "delete", "retry", "discard", "cancel", "run_again"])
     @pytest.mark.parametrize("foreign", ["0", str(2**63 - 1), str(2**63), str(10**30), "x", "-1", "%3Cb%3E", "1%00"])
     def test_a_page_of_no_job_is_no_error(self, rows: Rows, name: str, foreign: str) -> None:
         client = browser_of("boss")

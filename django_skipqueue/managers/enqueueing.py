@@ -1,0 +1,141 @@
+"""The verbs that insert jobs, on the caller's connection and in its transaction."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from .. import sql
+from ..conf import settings
+from ..payload import decode
+from ..records import Call
+from ..signals import announce, job_deferred
+from .batches import calls_as_values, in_key_order
+from .notifications import wake
+from .statements import Statements
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+
+class Enqueueing(Statements):
+    """For tasks, whose calls become jobs."""
+
+    def enqueue(
+        self,
+        task: str,
+        *,
+        args: str = "[]",
+        kwargs: str = "{}",
+        queue_name: str = "default",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        run_after: datetime | timedelta | None = None,
+        unique_key: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> "Job":
+        """Insert one job on the caller's connection; `args` and `kwargs` are JSON texts.
+
+        Where `unique_key` is held by a job that is not finished, that job is returned, with `created` False.
+        """
+        row = self._common(task, queue_name, priority, max_attempts, run_after, metadata)
+        row |= {"args": args, "kwargs": kwargs, "unique_key": unique_key}
+        while True:
+            created = self._rows(sql.ENQUEUE, row)
+            if created:
+                job = self._as_inserted(row, *created[0])
+                self._deferred(task, queue_name, [job.pk], due=job.status == "queued")
+                return job
+            holders = list(self.raw(sql.HOLDERS, {"unique_keys": [unique_key]}))
+            if holders:
+                holder: Job = holders[0]
+                holder.created = False
+                return holder
+            # The holder finished between the two statements: the key is free again.
+
+    def enqueue_many(
+        self,
+        task: str,
+        calls: Sequence[Call],
+        *,
+        queue_name: str = "default",
+        priority: int = 0,
+        max_attempts: int | None = None,
+        run_after: datetime | timedelta | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """Insert a job for each of `calls` in one round trip; the ids come back in the order of the calls.
+
+        A call whose unique key is held by a job that is not finished gets that job's id.
+        """
+        row = self._common(task, queue_name, priority, max_attempts, run_after, metadata)
+        plain: list[int] = []
+        keyed: dict[str, int] = {}
+        missing = in_key_order(calls)
+        while missing:
+            created = self._rows(sql.ENQUEUE_MANY, row | calls_as_values(missing))
+            plain.extend(id for id, key, _ in created if key is None)
+            keyed.update({key: id for id, key, _ in created if key is not None})
+            if created:
+                self._deferred(task, queue_name, [id for id, _, _ in created], due=created[0][2] == "queued")
+            taken = [
+                call.unique_key for call in missing if call.unique_key is not None and call.unique_key not in keyed
+            ]
+            if taken:
+                keyed.update((job.unique_key or "", job.pk) for job in self.raw(sql.HOLDERS, {"unique_keys": taken}))
+            missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
+        ids = iter(sorted(plain))
+        return [next(ids) if call.unique_key is None else keyed[call.unique_key] for call in calls]
+
+    def _common(
+        self,
+        task: str,
+        queue_name: str,
+        priority: int,
+        max_attempts: int | None,
+        run_after: datetime | timedelta | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """The values that all jobs of one call share."""
+        delay = run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0
+        return {
+            "task": task,
+            "queue_name": queue_name,
+            "priority": priority,
+            "max_attempts": settings.max_attempts if max_attempts is None else max_attempts,
+            "run_after": run_after if isinstance(run_after, datetime) else None,
+            "delay": delay,
+            "metadata": json.dumps(metadata) if metadata else "{}",
+        }
+
+    def _as_inserted(
+        self, row: Mapping[str, Any], id: int, status: str, run_after: datetime, enqueued_at: datetime
+    ) -> "Job":
+        """The job as the database has it now, put together from what was sent and what came back."""
+        job: Job = self.model(
+            id=id,
+            queue_name=row["queue_name"],
+            task=row["task"],
+            args=decode(row["args"]),
+            kwargs=decode(row["kwargs"]),
+            status=status,
+            priority=row["priority"],
+            attempts=0,
+            max_attempts=row["max_attempts"],
+            run_after=run_after,
+            enqueued_at=enqueued_at,
+            lease=0,
+            locked_by="",
+            last_error="",
+            errors=[],
+            unique_key=row["unique_key"],
+            metadata=decode(row["metadata"]),
+        )
+        job._state.adding, job._state.db = False, self.db
+        return job
+
+    def _deferred(self, task: str, queue_name: str, ids: list[int], *, due: bool) -> None:
+        if due:
+            wake(self.db, [queue_name])
+        if job_deferred.has_listeners(task):
+            announce(job_deferred, task, queue_name=queue_name, job_ids=ids)

@@ -1,0 +1,61 @@
+"""The verbs of the supervisor's chores: each call is one batch; a full one says that there may be more."""
+
+from collections.abc import Sequence
+
+from .. import sql
+from ..conf import settings
+from ..payload import shorten
+from ..records import RecoveredJob
+from .notifications import wake
+from .statements import Statements
+
+BATCH = 1_000
+"""How many rows one statement of maintenance touches at most."""
+
+
+class Maintaining(Statements):
+    """For supervisors; idempotent, and what others have locked is skipped."""
+
+    def promote(self, *, limit: int = BATCH) -> dict[str, int]:
+        """Make scheduled jobs that are due claimable; how many in each queue."""
+        promoted = dict(self._rows(sql.PROMOTE, {"limit": limit}))
+        wake(self.db, promoted)
+        return promoted
+
+    def next_due(self) -> float | None:
+        """The seconds until the next scheduled job is due, below 0 if it is overdue; `None` without one."""
+        rows = self._rows(sql.NEXT_DUE)
+        return rows[0][0] if rows else None
+
+    def recover(
+        self,
+        *,
+        lease: float | None = None,
+        worker_ids: Sequence[str] | None = None,
+        job_ids: Sequence[int] | None = None,
+        reason: str = "its worker was not heard of within its lease",
+        limit: int = BATCH,
+    ) -> list[RecoveredJob]:
+        """Take back the jobs of `worker_ids`, or of every holder not heard of for `lease` seconds (the setting).
+
+        Only `job_ids`, if given. The attempt is charged: a job that has none left fails.
+        """
+        age = 0.0 if worker_ids is not None else settings.lease if lease is None else lease
+        rows = self._rows(
+            sql.RECOVER,
+            {
+                "age": age,
+                "worker_ids": None if worker_ids is None else list(worker_ids),
+                "job_ids": None if job_ids is None else list(job_ids),
+                "reason": shorten(reason),
+                "limit": limit,
+            },
+        )
+        recovered = [RecoveredJob._make(row) for row in rows]
+        wake(self.db, (job.queue_name for job in recovered if job.status == "queued"))
+        return recovered
+
+    def prune(self, *, limit: int = BATCH) -> dict[str, int]:
+        """Delete finished jobs past their retention; how many of each status."""
+        kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
+        return dict(self._rows(sql.PRUNE, {**kept, "limit": limit}))

@@ -1,0 +1,134 @@
+"""The verbs of whoever runs jobs: claim them, and write what became of them, fenced by the lease."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError, transaction
+
+from .. import sql
+from ..outcomes import Outcome, Settlement
+from ..records import ClaimedJob, Lease, Position
+from .batches import (
+    claim_values,
+    in_claim_order,
+    in_lock_order,
+    is_refused,
+    leases_as_json,
+    pipelined,
+    settlements_as_values,
+    unstorable,
+)
+from .notifications import wake
+from .statements import Statements
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+
+class Settling(Statements):
+    """For workers, and for loops written by hand."""
+
+    def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
+        """Take up to `limit` runnable jobs: the queues in the listed order, within each the highest priority first.
+
+        Each job must be completed, failed or released; `Job.heartbeat` keeps it from being recovered until then.
+        """
+        jobs = list(self.raw(sql.CLAIM, claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)))
+        position = {name: index for index, name in enumerate(queue_names)}
+        return sorted(jobs, key=lambda job: (position[job.queue_name], -job.priority, job.run_after, job.pk))
+
+    def settle(self, settlements: Iterable[Settlement]) -> set[int]:
+        """Write outcomes, many in one statement; the ids of the jobs whose lease still held, and which are now written.
+
+        An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
+        """
+        return {id for id, _ in self._settle(in_lock_order(settlements))}
+
+    def complete(self, lease: Lease, outcome: Outcome) -> bool:
+        """Write one outcome within the caller's transaction; whether the lease still held.
+
+        Unlike `settle`, an outcome that PostgreSQL refuses raises: it is to roll back with what it belongs to.
+        """
+        return bool(self._rows(sql.SETTLE, settlements_as_values([Settlement(*lease, outcome)])))
+
+    def settle_and_claim(
+        self,
+        settlements: Iterable[Settlement],
+        *,
+        queue_names: Sequence[str],
+        limit: int,
+        worker_id: str,
+        after: Mapping[str, Position] | None = None,
+    ) -> tuple[set[Lease], list[ClaimedJob]]:
+        """Settle and claim in one round trip and one transaction; the leases that held, and the jobs claimed, in order.
+
+        For the worker, whose connection is in autocommit. Where an outcome is refused, settles as `settle` does, and
+        claims then. `after`: for some queues, the position in them after which to look for jobs.
+        """
+        batch = in_lock_order(settlements)
+        connection = self._connection()
+        connection.ensure_connection()
+        try:
+            with connection.wrap_database_errors:
+                settled, claimed = pipelined(
+                    connection.connection,
+                    (sql.SETTLE, settlements_as_values(batch)) if batch else None,
+                    (sql.CLAIM_TO_RUN, claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id))
+                    if limit > 0 and queue_names
+                    else None,
+                )
+        except DatabaseError as error:
+            if not is_refused(error) or not batch:
+                raise
+            written = self._settle(batch)
+            claim = self.settle_and_claim([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
+            return written, claim[1]
+        return set(settled), in_claim_order(map(ClaimedJob._make, claimed), queue_names)
+
+    def release(self, leases: Iterable[Lease]) -> set[int]:
+        """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
+        rows = self._rows(sql.RELEASE, {"leases": leases_as_json(leases)})
+        wake(self.db, (queue_name for _, queue_name in rows))
+        return {id for id, _ in rows}
+
+    def revoked(self, leases: Iterable[Lease]) -> dict[Lease, str | None]:
+        """Which of these leases have passed on: with the reason where the job was cancelled, else with `None`."""
+        rows = self._rows(sql.REVOKED, {"leases": leases_as_json(leases)})
+        return {(id, lease): reason for id, lease, reason in rows}
+
+    def heartbeat(self, job_id: int, lease: int) -> bool:
+        """Prolong the lease of one job that was claimed by hand; whether it still holds."""
+        return bool(self._rows(sql.HEARTBEAT, {"id": job_id, "lease": lease}))
+
+    def release_strays(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
+        """Give back what a worker holds beyond the jobs `known`: what it had not begun, or never heard of."""
+        rows = self._rows(sql.RELEASE_STRAYS, {"worker_id": worker_id, "known": list(known)})
+        wake(self.db, (queue_name for _, queue_name in rows))
+        return {id for id, _ in rows}
+
+    def listen(self) -> None:
+        """Have this connection notified when a queue gets jobs; the payload is the queue's name."""
+        with self._connection().cursor() as cursor:
+            cursor.execute(sql.LISTEN)
+
+    def queues_with_jobs(self) -> list[str]:
+        """The names of the queues that have jobs to claim, in alphabetical order."""
+        return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS)]
+
+    def _settle(self, batch: list[Settlement]) -> set[Lease]:
+        """Settle a batch; where one of its outcomes is refused, each half alone."""
+        if not batch:
+            return set()
+        # Within the caller's transaction a refusal is kept to a savepoint. A worker settles outside of any.
+        inside = transaction.atomic(using=self.db) if self._connection().in_atomic_block else nullcontext()
+        try:
+            with inside:
+                return set(self._rows(sql.SETTLE, settlements_as_values(batch)))
+        except DatabaseError as error:
+            if not is_refused(error):
+                raise
+            if len(batch) == 1:
+                return self._settle([unstorable(batch[0], error)])
+            middle = len(batch) // 2
+            return self._settle(batch[:middle]) | self._settle(batch[middle:])
