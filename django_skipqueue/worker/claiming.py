@@ -6,7 +6,7 @@ Pure: it is told the time, in monotonic seconds, and what its claims brought.
 from collections.abc import Callable, Mapping, Sequence
 
 from ..records import ClaimedJob, Position
-from .frontier import SHARE, Frontier
+from .frontier import Frontier, rest_after
 from .lookahead import LookAhead
 from .options import WorkerOptions
 
@@ -38,7 +38,7 @@ class Claiming:
         if self._next_search <= started:
             self.queue_names = search()
             now = clock()
-            self._next_search = now + max(self._poll_interval, (now - started) / SHARE)
+            self._next_search = now + max(self._poll_interval, rest_after(now - started))
         self.queue_names = self.queue_names[1:] + self.queue_names[:1]
 
     def after(self, now: float) -> Mapping[str, Position]:

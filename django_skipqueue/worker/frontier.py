@@ -14,7 +14,15 @@ from collections.abc import Mapping, Sequence
 from ..records import ClaimedJob, Position
 
 SHARE = 1 / 20
-"""Of its time a worker spends at most this on choosing jobs from the front."""
+"""Of its time a worker spends this on choosing jobs from the front."""
+
+LONGEST_REST = 5.0
+"""Seconds after which it does so whatever the last time has cost: a lock or an outage may have been what took long."""
+
+
+def rest_after(took: float) -> float:
+    """The seconds until the next look, where the last one took so many."""
+    return min(took * (1 / SHARE - 1), LONGEST_REST)
 
 
 class Frontier:
@@ -35,7 +43,7 @@ class Frontier:
         """Note what that claim brought, in order, and took, in seconds; whether it was made from the front."""
         if self._from_front:
             walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
-            self.due_at = now + walk * (1 / SHARE - 1)
+            self.due_at = now + rest_after(walk)
             self._positions = {}
         last_of_each = {job.queue_name: job for job in jobs}
         self._positions.update((name, job.position) for name, job in last_of_each.items())

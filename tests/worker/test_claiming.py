@@ -4,7 +4,7 @@ import pytest
 
 from django_skipqueue.records import ClaimedJob
 from django_skipqueue.worker.claiming import Claiming
-from django_skipqueue.worker.frontier import SHARE
+from django_skipqueue.worker.frontier import SHARE, rest_after
 from django_skipqueue.worker.options import WorkerOptions
 
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", chosen_in=0.1)
@@ -45,10 +45,10 @@ def test_queues_that_were_not_listed_are_searched_for_now_and_then_and_served_in
 
 def test_a_search_that_takes_long_comes_seldom() -> None:
     claims = claiming()
-    times = iter([100.0, 101.0])
+    times = iter([100.0, 100.2])
     claims.choose_queues(lambda: ["a"], clock=lambda: next(times))
-    claims.choose_queues(never, clock=lambda: 101.0 + 1 / SHARE - 0.1)
-    claims.choose_queues(lambda: ["b"], clock=lambda: 101.0 + 1 / SHARE)
+    claims.choose_queues(never, clock=lambda: 100.2 + rest_after(0.2) - 0.1)
+    claims.choose_queues(lambda: ["b"], clock=lambda: 100.2 + rest_after(0.2) + 0.1)
     assert claims.queue_names == ["b"]
 
 

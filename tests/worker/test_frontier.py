@@ -7,7 +7,7 @@ import pytest
 from django_skipqueue.models import Job
 from django_skipqueue.records import ClaimedJob, Position
 from django_skipqueue.worker import frontier as module
-from django_skipqueue.worker.frontier import SHARE, Frontier
+from django_skipqueue.worker.frontier import LONGEST_REST, SHARE, Frontier
 
 from ..app import jobs
 from ..app.models import Ledger
@@ -54,6 +54,14 @@ def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJ
     assert frontier.due_at == pytest.approx(START + rest)
     assert frontier.start(START + rest - 0.01)
     assert not frontier.start(START + rest + 0.01)
+
+
+def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
+    frontier = Frontier()
+    frontier.start(START)
+    frontier.claimed([WALKED._replace(chosen_in=7.0)], took=7.0, now=START)
+    assert frontier.start(START + LONGEST_REST - 0.01)
+    assert not frontier.start(START + LONGEST_REST)
 
 
 # With a worker, while it works through a backlog that never leaves it less than it asks for
@@ -108,6 +116,7 @@ def test_without_a_look_from_the_front_it_would_not_be_found(
 ) -> None:
     """Shows that the tests above can fail."""
     monkeypatch.setattr(module, "SHARE", 1e-9)
+    monkeypatch.setattr(module, "LONGEST_REST", float("inf"))
     jobs.record.defer_many([{"entry": str(number)} for number in range(300)])
     worker_thread(listen=False, concurrency=1, poll_interval=0.1)
     wait_until(lambda: Ledger.objects.count() > 100)
