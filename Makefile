@@ -12,7 +12,7 @@ WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format types docs bench bench-peers bench-check chaos build clean
+.PHONY: help setup demo serve test lint format types docs bench bench-peers bench-check chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench-check: setup ## Compare ratios with benchmarks/baseline.json (ARGS=--write
 
 chaos: setup ## Break everything under load for ten minutes (ARGS="mixed --seconds 5" does it in one)
 	$(BIN)/python -m tests.chaos $(if $(ARGS),$(ARGS),--markdown docs/explanation/reliability.md)
+
+soak: setup ## Run a million jobs through one worker: neither it nor its table may grow (takes minutes)
+	SKIPQUEUE_SOAK_JOBS=1000000 $(WITH_POSTGRES) $(BIN)/pytest tests/test_soak.py $(ARGS)
 
 build: setup ## Build the sdist and the wheel into dist/
 	$(BIN)/python -m build

@@ -149,6 +149,32 @@ def test_every_single_step_can_be_taken_back(migrate: Callable[[str | None], Non
         migrate(name)
 
 
+# A job of each status, one of them with a retention of its own.
+ROWS = """
+INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, finished_at, metadata)
+SELECT
+    'default', 't', '[]', '{}', status, CASE WHEN status IN ('completed', 'failed', 'discarded') THEN now() END,
+    CASE WHEN status = 'failed' THEN '{"retention": {"failed": 60}}' ELSE '{}' END::jsonb
+FROM unnest(ARRAY['scheduled', 'queued', 'running', 'completed', 'failed', 'discarded']) AS status
+RETURNING *
+"""
+
+
+def test_every_single_step_but_the_first_keeps_the_rows_forwards_and_backwards(
+    migrate: Callable[[str | None], None],
+) -> None:
+    first, *others = steps()
+    migrate(first)
+    rows = query(ROWS, "migrating")
+    for before, name in itertools.pairwise([first, *others]):
+        for step in (name, before, name):
+            migrate(step)
+            assert query("SELECT * FROM skipqueue_job ORDER BY id", "migrating") == rows
+    for step in reversed([first, *others]):
+        migrate(step)
+    assert query("SELECT * FROM skipqueue_job ORDER BY id", "migrating") == rows
+
+
 def test_the_last_migration_is_the_one_that_these_tests_migrate_to() -> None:
     assert steps()[-1] == LAST_MIGRATION
 

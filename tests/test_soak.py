@@ -1,0 +1,74 @@
+"""A worker that runs for long does not grow, and its table neither. `make soak` runs a million jobs."""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job
+
+from .app import jobs
+from .app.waiting import wait_until
+from .worker.processes import ManagePy, workers
+
+JOBS = int(os.environ.get("SKIPQUEUE_SOAK_JOBS", "20000"))
+WAVES = 10
+WARM_UP = 4
+"""Waves until all has its size: pools and caches in the worker, and the pages of the table that are used again."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What there is once a wave has been worked through, pruned and vacuumed."""
+
+    memory: int
+    files: int
+    threads: int
+    table: int
+    indexes: int
+
+
+def wave(worker: psutil.Process) -> Sample:
+    """Have the worker run a share of the jobs, and delete them."""
+    share = JOBS // WAVES
+    jobs.noop.defer_many([()] * (share * 8 // 10))
+    jobs.anoop.defer_many([()] * (share // 10))
+    jobs.fail_times.defer_many([(1,)] * (share - share * 8 // 10 - share // 10))
+    wait_until(lambda: not Job.objects.alive().exists(), "the wave is worked through", deadline=60 + share / 500)
+    while Job.objects.prune():
+        pass
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM skipqueue_job")
+        cursor.execute("SELECT pg_table_size('skipqueue_job'), pg_indexes_size('skipqueue_job')")
+        table, indexes = cursor.fetchone()
+    return Sample(worker.memory_info().rss, worker.num_fds(), worker.num_threads(), table, indexes)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.timeout(120 + JOBS // 200)
+def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
+    runworker: Callable[..., ManagePy], settings: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    process = runworker("--poll-interval", "0.5")
+    (row,) = workers()
+    worker = psutil.Process(row.pid)
+    samples = [wave(worker) for _ in range(WAVES)]
+    with capsys.disabled():
+        if JOBS >= 100_000:
+            print(*samples, sep="\n")  # noqa: T201 (what somebody who soaks wants to see)
+    early, last = samples[WARM_UP - 1], samples[-1]
+    assert worker.is_running()
+    assert last.memory <= early.memory * 1.05, samples
+    assert last.files <= early.files, samples
+    assert last.threads <= early.threads + 1, samples  # one for what coroutines do in a thread starts when it is needed
+    assert last.table <= early.table, samples
+    # Where the pages of a wave were not used again, six waves more would have made this several times as large.
+    assert last.indexes <= early.indexes * 1.5, samples
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
