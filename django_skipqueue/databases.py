@@ -15,21 +15,14 @@ SHORTEST_LIFE = 60.0
 """Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
 
 
-READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
-"""The queue's isolation level, as libpq takes it. The last word on it counts."""
-
-
 def own_connection(alias: str) -> BaseDatabaseWrapper:
-    """A new connection to this database, in autocommit, at READ COMMITTED, and outside the project's pool.
+    """A new connection to this database, in autocommit, and outside the project's pool.
 
-    A pooled one may be handed to somebody else between two statements, and a pool does not survive a fork. At a higher
-    level two workers that claim at once would fail each other's statements, where they now skip each other's rows.
+    A pooled one may be handed to somebody else between two statements, and a pool does not survive a fork.
     """
     connection = connections.create_connection(alias)
     given = connection.settings_dict.get("OPTIONS", {})
     options = {key: value for key, value in given.items() if key not in ("pool", "isolation_level")}
-    if "default_transaction_isolation" in options.get("options", ""):
-        options["options"] += f" {READ_COMMITTED}"
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
     return connection
 
@@ -48,12 +41,18 @@ TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_se
 """What the server is asked to give up on. Said when connecting, so that it costs no statement."""
 
 
+READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+"""At a higher level two workers that claim at once fail each other's statements, instead of skipping each other's
+rows."""
+
+
 def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
-    """Have this connection fail rather than hang, from the next time that it is opened."""
+    """Have this connection fail rather than hang, and at READ COMMITTED, from the next time that it is opened."""
     given = connections.settings[alias].get("OPTIONS", {})
     options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
-    # The last word counts where the project has said something of its own.
-    options["options"] = " ".join(filter(None, [TIMEOUTS if timeouts else "", given.get("options", "")]))
+    # The last word counts: the project's about timeouts, ours about the level.
+    ours = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
+    options["options"] = " ".join(filter(None, [ours[0], given.get("options", ""), ours[1]]))
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
 
 

@@ -51,12 +51,15 @@ class Row:
     lease: int = 0
     holder: str = ""
     due: bool = True
+    failures: tuple[tuple[bool, int], ...] = ()
+    """The last two: whether a worker died of it, and the number of the attempt."""
 
     def settled(self, outcome: Outcome) -> "Row":
         """After its worker has settled it."""
         due = outcome.delay <= 0
         status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
-        return replace(self, status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due)
+        row = self.failed(died=False) if outcome.error else self
+        return replace(row, status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due)
 
     def released(self) -> "Row":
         """After its worker has given it back."""
@@ -64,7 +67,20 @@ class Row:
 
     def recovered(self) -> "Row":
         """After its worker was taken for dead."""
-        return replace(self, status="queued" if self.attempts < self.max_attempts else "failed", lease=self.lease + 1)
+        deaths, attempt = 1, self.attempts
+        for died, number in reversed(self.failures):
+            if not died or number >= attempt:  # a number that is not smaller is from before a retry by hand
+                break
+            deaths, attempt = deaths + 1, number
+        if deaths == 3 or self.attempts >= self.max_attempts:
+            status = "failed"
+        else:
+            status = "scheduled" if deaths == 2 else "queued"
+        return replace(self.failed(died=True), status=status, lease=self.lease + 1, due=status != "scheduled")
+
+    def failed(self, *, died: bool) -> "Row":
+        """With one more failure to its name."""
+        return replace(self, failures=(*self.failures, (died, self.attempts))[-2:])
 
 
 class Queue(RuleBasedStateMachine):
@@ -87,7 +103,7 @@ class Queue(RuleBasedStateMachine):
             if key == "a":
                 self.discard([0])
 
-    @rule(delay=delays, key=keys, max_attempts=st.integers(1, 3))
+    @rule(delay=delays, key=keys, max_attempts=st.integers(1, 5))
     def enqueue(self, delay: timedelta, key: str | None, max_attempts: int) -> None:
         job = Job.objects.enqueue("t", run_after=delay, unique_key=key, max_attempts=max_attempts)
         assert job.created is (key not in self.keys_alive())
@@ -298,7 +314,8 @@ class Queue(RuleBasedStateMachine):
 
 def row_of(job: Job) -> Row:
     """The row as the model sees it, less the time."""
-    return Row(job.max_attempts, job.unique_key, job.status, job.attempts, job.lease, job.locked_by)
+    failures = tuple((entry["exception"].endswith("WorkerDied"), entry["attempt"]) for entry in job.errors[-2:])
+    return Row(job.max_attempts, job.unique_key, job.status, job.attempts, job.lease, job.locked_by, failures=failures)
 
 
 def pick(existing: list[T], chosen: Sequence[int]) -> list[T]:
