@@ -98,7 +98,7 @@ class Queue(RuleBasedStateMachine):
 
     @initialize()
     def begin_with_some_jobs(self) -> None:
-        for key, max_attempts in (("a", 1), ("a", 1), (None, 1), ("b", 2)):
+        for key, max_attempts in (("a", 1), ("a", 1), (None, 10), ("b", 2), (None, 1)):
             self.enqueue(timedelta(0), key, max_attempts)
             if key == "a":
                 self.discard([0])
@@ -214,6 +214,14 @@ class Queue(RuleBasedStateMachine):
         job_ids = None if chosen is None else pick(sorted(self.model), chosen)
         lost = self.held_by(worker) if job_ids is None else self.held_by(worker) & set(job_ids)
         self.recovered(lost, limit, worker_ids=[worker], job_ids=job_ids)
+
+    @rule(worker=workers, times=st.integers(1, 3))
+    def claim_and_die(self, worker: str, times: int) -> None:
+        """So often in a row, of the same jobs if there are few."""
+        for _ in range(times):
+            self.promote(limit=4, chosen=range(1_000))
+            self.claim(worker, limit=4)
+            self.recover_a_dead_worker(worker, limit=4, chosen=None)
 
     @rule(worker=workers, limit=limits)
     def recover_one_who_is_silent(self, worker: str, limit: int) -> None:
