@@ -111,7 +111,10 @@ def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start,
     assert order[:20] not in ("a" * 20, "b" * 20)
 
 
-def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: Any) -> None:
+def test_a_high_priority_that_comes_late_is_next(
+    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.worker.frontier.LONGEST_REST", 0.0)  # each claim looks from the front
     worker_jobs.pass_gate.defer("first")
     worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: gates["first"].inside)
