@@ -192,20 +192,20 @@ def given_back(worker: str, count: int) -> None:
     )
 
 
-def raised_after_completion(job: ClaimedJob, error: str) -> None:
+def raised_after_completion(job: ClaimedJob, reason: str) -> None:
     """A task failed after it had committed its job's completion itself."""
     logger.error(
         "%s #%s is completed, but its task went on and raised: %s",
         printable(job.task),
         job.id,
-        printable(error),
+        printable(reason),
         extra={"job_id": job.id, "task": job.task},
     )
 
 
 def recycling(worker: str, reason: str) -> None:
     """A worker has reached its limit of jobs or memory."""
-    logger.info("worker %s is replaced: %s", printable(worker), reason, extra={"worker": worker})
+    logger.info("worker %s is replaced: %s", printable(worker), printable(reason), extra={"worker": worker})
 
 
 def strays_released(worker: str, count: int) -> None:

@@ -219,7 +219,7 @@ SET status = 'queued',
     locked_at = NULL,
     locked_by = '',
     started_at = NULL
-FROM json_to_recordset(%(leases)s::json) AS held (id bigint, lease bigint)
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
 WHERE job.id = held.id AND job.lease = held.lease
 RETURNING job.id, job.queue_name
 """
@@ -498,7 +498,7 @@ REVOKED = """
 SELECT
     held.id, held.lease, CASE WHEN job.status = 'discarded' AND job.lease = held.lease + 1 THEN job.last_error END
 FROM
-    json_to_recordset(%(leases)s::json) AS held (id bigint, lease bigint)
+    unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
     LEFT JOIN skipqueue_job AS job ON job.id = held.id
 WHERE
     job.lease IS DISTINCT FROM held.lease

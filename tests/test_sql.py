@@ -15,7 +15,7 @@ from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
 from django_skipqueue import sql
-from django_skipqueue.managers.batches import calls_as_values, claim_values, settlements_as_values
+from django_skipqueue.managers.batches import calls_as_values, claim_values, leases_as_values, settlements_as_values
 from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.records import Call, Position
 
@@ -48,7 +48,7 @@ COMMON = {
     "metadata": "{}",
 }
 CALLS = calls_as_values([Call(f"[{n}]", "{}", f"new-{n:03}" if n % 2 else None) for n in range(300)])
-LEASES = json.dumps([{"id": id, "lease": 1} for id in range(99_001, 99_301)])
+LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
 WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
 CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
 LATER = {"mail": Position(0, 1_700_000_000.25, 92_500)}
@@ -85,7 +85,7 @@ CASES = [
     Case("QUEUES_WITH_JOBS", {}, {"claim"}),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
-    Case("RELEASE", {"leases": LEASES}, {"pkey"}),
+    Case("RELEASE", LEASES, {"pkey"}),
     Case("RELEASE_STRAYS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
     Case("HEARTBEAT", {"id": 99_001, "lease": 1}, {"pkey"}),
     Case("PROMOTE", {"limit": 1000}, {"promote", "pkey"}),
@@ -113,7 +113,7 @@ CASES = [
     Case("RETRY", {"ids": list(range(60_000, 61_000))}, {"pkey", "unique"}, "a thousand"),
     Case("CANCEL", {"ids": SOME_IDS, "reason": "r"}, {"pkey"}),
     Case("CANCEL", {"ids": list(range(64_500, 65_500)), "reason": "r"}, {"pkey"}, "a thousand"),
-    Case("REVOKED", {"leases": LEASES}, {"pkey"}),
+    Case("REVOKED", LEASES, {"pkey"}),
     Case("DISCARD", {"ids": SOME_IDS, "reason": "r"}, {"pkey"}),
     Case("DISCARD", {"ids": list(range(64_500, 65_500)), "reason": "r"}, {"pkey"}, "a thousand"),
     Case("BEAT", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),

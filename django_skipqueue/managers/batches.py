@@ -62,9 +62,10 @@ def claim_values(
     }
 
 
-def leases_as_json(leases: Iterable[tuple[int, int]]) -> str:
-    """The document that RELEASE reads."""
-    return json.dumps([{"id": job_id, "lease": lease} for job_id, lease in sorted(leases)])
+def leases_as_values(leases: Iterable[tuple[int, int]]) -> dict[str, Any]:
+    """What RELEASE and REVOKED read, in lock order."""
+    ordered = sorted(leases)
+    return {"ids": [job_id for job_id, _ in ordered], "leases": [lease for _, lease in ordered]}
 
 
 def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:

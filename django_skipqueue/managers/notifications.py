@@ -20,9 +20,10 @@ class Notification:
         """Send it now. Nothing depends on it, so that an error is only logged: the job is committed already."""
         connection = connections[self.database]
         alone = connection.get_autocommit() and not connection.in_atomic_block
+        statement = sql.NOTIFY_ALONE if alone else sql.NOTIFY
         try:
             with connection.cursor() as cursor:
-                cursor.execute(sql.NOTIFY_ALONE if alone else sql.NOTIFY, {"queue_name": self.queue_name})
+                cursor.execute(statement, {"queue_name": self.queue_name})
         except Exception as error:
             logs.notify_failed(self.queue_name, error)
 

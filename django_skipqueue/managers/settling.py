@@ -14,7 +14,7 @@ from .batches import (
     in_claim_order,
     in_lock_order,
     is_refused,
-    leases_as_json,
+    leases_as_values,
     pipelined,
     settlements_as_values,
     unstorable,
@@ -88,13 +88,13 @@ class Settling(Statements):
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
-        rows = self._rows(sql.RELEASE, {"leases": leases_as_json(leases)})
+        rows = self._rows(sql.RELEASE, leases_as_values(leases))
         wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
     def revoked(self, leases: Iterable[Lease]) -> dict[Lease, str | None]:
         """Which of these leases have passed on: with the reason where the job was cancelled, else with `None`."""
-        rows = self._rows(sql.REVOKED, {"leases": leases_as_json(leases)})
+        rows = self._rows(sql.REVOKED, leases_as_values(leases))
         return {(id, lease): reason for id, lease, reason in rows}
 
     def heartbeat(self, job_id: int, lease: int) -> bool:
