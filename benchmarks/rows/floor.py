@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 
 from django_skipqueue import sql
-from django_skipqueue.managers.batches import claim_values, in_lock_order, pipelined, settlements_as_values
+from django_skipqueue.managers.batches import Answer, claim_values, in_lock_order, pipelined, settlements_as_values
 from django_skipqueue.outcomes import COMPLETED, Settlement
 from django_skipqueue.records import ClaimedJob
 
@@ -39,14 +39,13 @@ def _empty(connection: psycopg.Connection[Any], batch: int) -> int:
     settled = 0
     held: list[ClaimedJob] = []
     while True:
-        after = {"default": max(job.position for job in held)} if held else {}
+        after = {"default": held[-1].position} if held else {}
         outcomes = in_lock_order(Settlement(job.id, job.lease, COMPLETED) for job in held)
-        done, claimed = pipelined(
-            connection,
-            (sql.SETTLE, settlements_as_values(outcomes)) if outcomes else None,
-            (sql.CLAIM_TO_RUN, claim_values(["default"], after=after, limit=batch, worker_id="floor")),
-        )
-        settled += len(done)
-        held = [ClaimedJob._make(row) for row in claimed]
+        settle = (sql.SETTLE, settlements_as_values(outcomes)) if outcomes else None
+        claim = (sql.CLAIM_TO_RUN, claim_values(["default"], after=after, limit=batch, worker_id="floor"))
+        done, claimed = pipelined(connection, [settle, claim], meanwhile=lambda: None)
+        answer = Answer(done, claimed, ["default"])
+        settled += len(answer.settled())
+        held = answer.claimed()
         if not held:
             return settled

@@ -1,7 +1,8 @@
 """How many rows travel in one statement: as arrays or one JSON document, and what to do when PostgreSQL refuses it."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -9,9 +10,10 @@ import psycopg
 from django.db import DatabaseError
 
 from ..outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
-from ..records import FRONT, Call, ClaimedJob, Position
+from ..records import FRONT, Call, ClaimedJob, Lease, Position
 
 Rows = list[tuple[Any, ...]]
+Cursor = psycopg.Cursor[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
 
 
@@ -83,17 +85,43 @@ def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> li
     return ordered
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a settle and a claim have brought, to be decoded once: that can wait until the next are on their way."""
+
+    settled_rows: Rows | Cursor
+    claimed_rows: Rows | Cursor
+    queue_names: Sequence[str]
+
+    def settled(self) -> set[Lease]:
+        """The leases that held, and whose outcomes are written."""
+        return set(_fetch(self.settled_rows))
+
+    def claimed(self) -> list[ClaimedJob]:
+        """The jobs claimed, in order."""
+        return in_claim_order(map(ClaimedJob._make, _fetch(self.claimed_rows)), self.queue_names)
+
+    def count_claimed(self) -> int:
+        """How many jobs were claimed; decodes nothing."""
+        return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
+
+
 def pipelined(
-    connection: psycopg.Connection[Any], settle: Statement | None, claim: Statement | None
-) -> tuple[Rows, Rows]:
-    """Run both in one round trip and in one implicit transaction; the rows of each."""
-    cursors = [psycopg.Cursor(connection) if statement else None for statement in (settle, claim)]
+    connection: psycopg.Connection[Any], statements: Iterable[Statement | None], meanwhile: Callable[[], object]
+) -> list[Rows | Cursor]:
+    """Run them in one round trip and in one implicit transaction, and `meanwhile` while they are run; the rows of each.
+
+    The transaction is committed when `meanwhile` has returned.
+    """
+    brought: list[Rows | Cursor]
     with connection.pipeline():
-        for cursor, statement in zip(cursors, (settle, claim), strict=True):
-            if cursor and statement:
-                cursor.execute(*statement)
-    settled, claimed = (cursor.fetchall() if cursor else [] for cursor in cursors)
-    return settled, claimed
+        brought = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
+        meanwhile()
+    return brought
+
+
+def _fetch(rows: Rows | Cursor) -> Rows:
+    return rows if isinstance(rows, list) else rows.fetchall()
 
 
 def is_refused(error: DatabaseError) -> bool:

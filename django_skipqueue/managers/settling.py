@@ -1,7 +1,8 @@
 """The verbs of whoever runs jobs: claim them, and write what became of them, fenced by the lease."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, transaction
@@ -10,8 +11,8 @@ from .. import sql
 from ..outcomes import Outcome, Settlement
 from ..records import ClaimedJob, Lease, Position
 from .batches import (
+    Answer,
     claim_values,
-    in_claim_order,
     in_lock_order,
     is_refused,
     leases_as_values,
@@ -63,28 +64,39 @@ class Settling(Statements):
     ) -> tuple[set[Lease], list[ClaimedJob]]:
         """Settle and claim in one round trip and one transaction; the leases that held, and the jobs claimed, in order.
 
-        For the worker, whose connection is in autocommit. Where an outcome is refused, settles as `settle` does, and
-        claims then. `after`: for some queues, the position in them after which to look for jobs.
+        For loops whose connection is in autocommit. Where an outcome is refused, settles as `settle` does, and claims
+        then. `after`: for some queues, the position in them after which to look for jobs.
         """
+        answer = self.exchange(settlements, queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
+        return answer.settled(), answer.claimed()
+
+    def exchange(
+        self,
+        settlements: Iterable[Settlement],
+        *,
+        queue_names: Sequence[str],
+        limit: int,
+        worker_id: str,
+        after: Mapping[str, Position] | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Answer:
+        """The same for the worker: calls `meanwhile` while the database works, and leaves the answer to be decoded."""
         batch = in_lock_order(settlements)
+        settle = (sql.SETTLE, settlements_as_values(batch)) if batch else None
+        values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
+        claim = (sql.CLAIM_TO_RUN, values) if limit > 0 and queue_names else None
         connection = self._connection()
         connection.ensure_connection()
         try:
             with connection.wrap_database_errors:
-                settled, claimed = pipelined(
-                    connection.connection,
-                    (sql.SETTLE, settlements_as_values(batch)) if batch else None,
-                    (sql.CLAIM_TO_RUN, claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id))
-                    if limit > 0 and queue_names
-                    else None,
-                )
+                settled, claimed = pipelined(connection.connection, [settle, claim], meanwhile)
         except DatabaseError as error:
             if not is_refused(error) or not batch:
                 raise
             written = self._settle(batch)
-            claim = self.settle_and_claim([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
-            return written, claim[1]
-        return set(settled), in_claim_order(map(ClaimedJob._make, claimed), queue_names)
+            answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
+            return replace(answer, settled_rows=list(written))
+        return Answer(settled, claimed, queue_names)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""

@@ -27,8 +27,12 @@ class Claiming:
         self._next_search = 0.0
 
     def room(self, unfinished: int, now: float) -> int:
-        """How many more jobs to claim: the free slots and the look-ahead, less what is not finished."""
-        return max(self._concurrency + self.look_ahead.size(now) - unfinished, 0)
+        """How many more jobs to claim: the free slots and the look-ahead, less what is not finished.
+
+        At most half of the look-ahead at once, so that one half runs while the database is asked for the other.
+        """
+        held = self._concurrency + self.look_ahead.size(now)
+        return max(min(held - unfinished, max(self._concurrency, held // 2)), 0)
 
     def choose_queues(self, search: Callable[[], list[str]], clock: Callable[[], float]) -> None:
         """Without a list from the command line: serve every queue that has jobs, each in its turn first."""
@@ -45,9 +49,12 @@ class Claiming:
         """The positions after which to look for jobs now."""
         return self._frontier.start(now)
 
-    def claimed(self, jobs: Sequence[ClaimedJob], *, room: int, started: float, ended: float) -> bool:
+    def claimed(
+        self, jobs: Sequence[ClaimedJob], *, room: int, after: Mapping[str, Position], started: float, ended: float
+    ) -> bool:
         """Note what a claim brought, and when to make the next; whether it found the queues empty."""
-        from_front = self._frontier.claimed(jobs, took=ended - started, now=ended)
+        from_front = not after
+        self._frontier.claimed(jobs, after=after, took=ended - started, now=ended)
         if len(jobs) == room:
             self.next_look = ended
         elif from_front:
@@ -55,6 +62,10 @@ class Claiming:
         else:
             self.next_look = min(ended + self._poll_interval, self._frontier.due_at)
         return from_front and not jobs
+
+    def start_over(self) -> None:
+        """Claim at once, from the front: nobody knows what came of the last claim."""
+        self.next_look = self._frontier.due_at = 0.0
 
     def look_at(self, time: float) -> None:
         """Search and claim again at this time."""

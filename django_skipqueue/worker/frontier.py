@@ -30,21 +30,21 @@ class Frontier:
 
     def __init__(self) -> None:
         self._positions: dict[str, Position] = {}
-        self._from_front = True
         self.due_at = 0.0
         """When to look from the front again."""
 
     def start(self, now: float) -> Mapping[str, Position]:
         """The positions after which the next claim looks for jobs; none: from the front of every queue."""
-        self._from_front = self.due_at <= now
-        return {} if self._from_front else self._positions
+        if self.due_at > now:
+            return dict(self._positions)
+        self.due_at = now + LONGEST_REST  # until it is known what this one costs
+        return {}
 
-    def claimed(self, jobs: Sequence[ClaimedJob], *, took: float, now: float) -> bool:
-        """Note what that claim brought, in order, and took, in seconds; whether it was made from the front."""
-        if self._from_front:
+    def claimed(self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, Position], took: float, now: float) -> None:
+        """Note what a claim after these positions brought, in order, and took, in seconds."""
+        if not after:
             walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
             self.due_at = now + rest_after(walk)
             self._positions = {}
         last_of_each = {job.queue_name: job for job in jobs}
         self._positions.update((name, job.position) for name, job in last_of_each.items())
-        return self._from_front

@@ -8,15 +8,17 @@ import os
 import signal
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.dispatch import Signal
 
 from .. import logs
+from ..managers.batches import Answer
 from ..models import Job
 from ..models import Worker as WorkerRow
 from ..outcomes import Outcome
-from ..records import Attempt, ClaimedJob, Lease
+from ..records import Attempt, ClaimedJob, Lease, Position
 from ..signals import (
     job_cancelled,
     job_completed,
@@ -50,6 +52,10 @@ IDLE_HOLD = 0.5
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
 
+LARGE_ANSWER = 100
+"""A claim that brought all it asked for, and as many jobs as this, waits until the next is on its way. Others are begun
+at once."""
+
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
 
@@ -59,6 +65,20 @@ EVENTS = {
     "failed": job_failed,
     "discarded": job_discarded,
 }
+
+
+class Exchanged(NamedTuple):
+    """A round trip that is over."""
+
+    answer: Answer
+    attempts: list[Attempt]
+    """Whose outcomes were sent."""
+    room: int
+    """How many jobs were asked for."""
+    after: Mapping[str, Position]
+    """Where each queue was looked at."""
+    started: float
+    ended: float
 
 
 class Worker:
@@ -80,6 +100,7 @@ class Worker:
         self._claiming = Claiming(options)
         self._held: dict[Lease, ClaimedJob] = {}
         self._unsettled: list[Attempt] = []
+        self._exchanged: Exchanged | None = None  # while what it has brought is still to be taken up
         self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
         self._revocations = Revocations()
         self._stray_checks = StrayChecks(options.lease)
@@ -115,6 +136,8 @@ class Worker:
     def _turn(self) -> None:
         self._enforce_limits()
         now = time.monotonic()
+        if not self._pool.finished:
+            self._take_up()
         self._let_go_of_revoked(now)
         self._recycle_if_due(now)
         room = self._room(now)
@@ -145,13 +168,21 @@ class Worker:
         """
         if self._stopping or self._announcer.backlog > EVENT_BACKLOG:
             return 0
-        room = self._claiming.room(len(self._held) - len(self._unsettled) - len(self._pool.finished), now)
+        held, finished = len(self._held), len(self._unsettled) + len(self._pool.finished)
+        if self._exchanged:
+            held += self._exchanged.answer.count_claimed()
+            finished += len(self._exchanged.attempts)
+        room = self._claiming.room(held - finished, now)
         if self.options.max_jobs is None:
             return room
-        return max(0, min(room, self.options.max_jobs - self.jobs_done - len(self._held)))
+        return max(0, min(room, self.options.max_jobs - self.jobs_done - held))
 
     def _exchange(self, room: int) -> None:
-        """The round trip: settle what finished, claim up to `room` jobs, hand them to the pool."""
+        """The round trip: settle what finished, and claim up to `room` jobs.
+
+        What the one before has brought is taken up while the database works. Of two that follow each other closely, the
+        first is taken up while the second is on its way: a quarter more jobs a second where they take no time.
+        """
         self._unsettled += self._pool.take_finished()
         now = time.monotonic()
         with self._control.attempt():
@@ -160,46 +191,63 @@ class Worker:
             self._release_strays(now)
             if room:
                 self._claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic)
-            settled, claimed = self._jobs.settle_and_claim(
+            after = self._claiming.after(now) if room else {}
+            answer = self._jobs.exchange(
                 [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
                 queue_names=self._claiming.queue_names,
                 limit=room,
                 worker_id=self.id,
-                after=self._claiming.after(now),
+                after=after,
+                meanwhile=self._take_up,
             )
-            self._written(settled)
-            self._take(claimed)
-            if room:
-                empty = self._claiming.claimed(claimed, room=room, started=now, ended=time.monotonic())
+            self._exchanged = Exchanged(answer, self._unsettled, room, after, now, time.monotonic())
+            self._unsettled = []
+            if answer.count_claimed() < max(room, LARGE_ANSWER):
+                empty = self._take_up()
                 if empty and self.options.drain and not self._held:
                     self._stop_if_drained()
             self._hear()
-        if self._lost and not self._control.retry_in:
-            self._tell_lost()
         if self._control.retry_in:
             self._expect_strays(now)
+        self._tell_lost()
         if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
             self._stop()
 
-    def _written(self, settled: set[Lease]) -> None:
+    def _take_up(self) -> bool:
+        """Take up what the last exchange has brought, if that is still to be done; whether it found the queues empty.
+
+        Asks nothing of the database.
+        """
+        if self._exchanged is None:
+            return False
+        exchanged, self._exchanged = self._exchanged, None
+        self._written(exchanged.attempts, exchanged.answer.settled())
+        claimed = exchanged.answer.claimed()
+        self._take(claimed)
+        return exchanged.room > 0 and self._claiming.claimed(
+            claimed, room=exchanged.room, after=exchanged.after, started=exchanged.started, ended=exchanged.ended
+        )
+
+    def _written(self, attempts: list[Attempt], settled: set[Lease]) -> None:
         """Note what the database says of the outcomes that were sent, and tell the world."""
-        if not self._unsettled:
+        if not attempts:
             return
         outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
-        for attempt in self._unsettled:
+        for attempt in attempts:
             lease = (attempt.job.id, attempt.job.lease)
             event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
             outcomes[event].append(attempt)
             self._held.pop(lease, None)
-        self.jobs_done += len(self._unsettled)
+        self.jobs_done += len(attempts)
         self._last_progress = time.monotonic()
-        self._claiming.look_ahead.finished(len(self._unsettled), self._last_progress)
-        self._unsettled = []
+        self._claiming.look_ahead.finished(len(attempts), self._last_progress)
         self._lost += outcomes.pop(lease_lost, [])
         self._announcer.outcomes(outcomes)
 
     def _tell_lost(self) -> None:
         """Say of outcomes that were not written whether that was wanted: their jobs were cancelled."""
+        if not self._lost or self._control.retry_in:
+            return
         reasons: dict[Lease, str | None] = {}
         with self._control.attempt():
             reasons = self._jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self._lost)
@@ -215,7 +263,10 @@ class Worker:
 
     def _let_go_of_revoked(self, now: float) -> None:
         """Drop and interrupt the jobs that were cancelled, or taken from us by a recovery."""
-        leases = self._revocations.due(self._held, now) if self._held else []
+        if not self._held or now < self._revocations.next_look:
+            return
+        self._take_up()
+        leases = self._revocations.due(self._held, now)
         if not leases:
             return
         revoked: dict[Lease, str | None] = {}
@@ -268,7 +319,7 @@ class Worker:
     def _wait(self) -> None:
         """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
         now = time.monotonic()
-        until = min(now + self.options.poll_interval, self._stray_checks.next_at)
+        until = min(now + self.options.poll_interval, self._stray_checks.next_at) if self._exchanged is None else now
         if self._room(now):
             until = min(until, self._claiming.next_look)
         if self._held:
@@ -320,6 +371,7 @@ class Worker:
 
     def _shut_down(self) -> None:
         """Release what has not started, finish what runs and settle it; after the time given, release that as well."""
+        self._take_up()
         self._give_back_unstarted()
         while self._held and (left := self._stop_by - time.monotonic()) > 0:
             if self._pool.finished or self._unsettled:
@@ -365,11 +417,12 @@ class Worker:
 
     def _expect_strays(self, now: float) -> None:
         """A claim may have been committed and never heard of."""
-        self._claiming.next_look = 0.0
+        self._claiming.start_over()
         self._stray_checks.expect(now)
 
     def _release_strays(self, now: float) -> None:
         if self._stray_checks.next_at <= now:
+            self._take_up()
             strays = self._jobs.release_strays(self.id, known=[job.id for job in self._held.values()])
             self._stray_checks.done()
             if strays:

@@ -22,8 +22,26 @@ def test_it_claims_the_free_slots_and_as_many_as_were_lately_finished() -> None:
     claims = claiming()
     assert claims.room(unfinished=1, now=0.0) == 3
     claims.look_ahead.finished(10, now=0.0)
-    assert claims.room(unfinished=1, now=0.0) == 13
+    assert claims.room(unfinished=8, now=0.0) == 6
     assert claims.room(unfinished=20, now=0.0) == 0
+
+
+def test_of_a_large_look_ahead_it_claims_half_at_once() -> None:
+    claims = claiming()
+    claims.look_ahead.finished(996, now=0.0)
+    assert claims.room(unfinished=0, now=0.0) == 500
+    assert claims.room(unfinished=500, now=0.0) == 500
+    assert claims.room(unfinished=900, now=0.0) == 100
+
+
+def test_after_an_error_it_claims_at_once_and_from_the_front() -> None:
+    claims = claiming()
+    claims.after(now=100.0)
+    claims.claimed([JOB], room=4, after={}, started=100.0, ended=100.5)
+    assert claims.next_look > 100.5
+    claims.start_over()
+    assert claims.next_look == 0.0
+    assert claims.after(now=100.5) == {}
 
 
 def test_queues_that_were_listed_stay_as_listed() -> None:
@@ -55,7 +73,7 @@ def test_a_search_that_takes_long_comes_seldom() -> None:
 def test_after_a_claim_that_brought_all_it_asked_for_comes_the_next_at_once() -> None:
     claims = claiming()
     claims.after(now=100.0)
-    assert claims.claimed([JOB], room=1, started=100.0, ended=100.5) is False
+    assert claims.claimed([JOB], room=1, after={}, started=100.0, ended=100.5) is False
     assert claims.next_look == 100.5
 
 
@@ -63,16 +81,17 @@ def test_after_a_claim_that_brought_all_it_asked_for_comes_the_next_at_once() ->
 def test_after_a_look_from_the_front_that_brought_less_it_waits(jobs: list[ClaimedJob], empty: bool) -> None:
     claims = claiming()
     claims.after(now=100.0)
-    assert claims.claimed(jobs, room=4, started=100.0, ended=100.5) is empty
+    assert claims.claimed(jobs, room=4, after={}, started=100.0, ended=100.5) is empty
     assert claims.next_look == 102.5
 
 
 def test_after_a_look_from_the_frontier_that_brought_less_it_looks_from_the_front_as_soon_as_it_may() -> None:
     claims = claiming()
     claims.after(now=100.0)
-    claims.claimed([JOB], room=1, started=100.0, ended=100.5)
-    assert claims.after(now=100.5)
-    assert claims.claimed([], room=4, started=100.5, ended=100.6) is False
+    claims.claimed([JOB], room=1, after={}, started=100.0, ended=100.5)
+    after = claims.after(now=100.5)
+    assert after
+    assert claims.claimed([], room=4, after=after, started=100.5, ended=100.6) is False
     assert claims.next_look == pytest.approx(100.5 + JOB.chosen_in * (1 / SHARE - 1))
 
 

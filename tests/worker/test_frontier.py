@@ -27,17 +27,18 @@ def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
     frontier = Frontier()
     frontier.start(START)
     batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
-    assert frontier.claimed(batch, took=0.2, now=START)
-    assert frontier.start(START) == {"default": Position(0, 9.0, 2), "mail": Position(-7, 9.0, 3)}
-    assert not frontier.claimed([WALKED._replace(id=5)], took=0.2, now=START)
+    frontier.claimed(batch, after={}, took=0.2, now=START)
+    after = frontier.start(START)
+    assert after == {"default": Position(0, 9.0, 2), "mail": Position(-7, 9.0, 3)}
+    frontier.claimed([WALKED._replace(id=5)], after=after, took=0.2, now=START)
     assert frontier.start(START) == {"default": Position(0, 9.0, 5), "mail": Position(-7, 9.0, 3)}
 
 
 def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     frontier = Frontier()
     for queue_name, later in (("default", 0.0), ("mail", 2.0)):
-        frontier.start(START + later)
-        assert frontier.claimed([WALKED._replace(queue_name=queue_name)], took=0.2, now=START + later)
+        assert not frontier.start(START + later)
+        frontier.claimed([WALKED._replace(queue_name=queue_name)], after={}, took=0.2, now=START + later)
     assert list(frontier.start(START + 2)) == ["mail"]
 
 
@@ -47,19 +48,31 @@ def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
 def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
     frontier = Frontier()
     frontier.start(START)
-    frontier.claimed(batch, took=0.2, now=START)
-    frontier.start(START + 0.1)
-    frontier.claimed([WALKED], took=0.2, now=START + 0.1)
+    frontier.claimed(batch, after={}, took=0.2, now=START)
+    frontier.claimed([WALKED], after={"default": WALKED.position}, took=0.2, now=START + 0.1)
     rest = walk / SHARE - walk
     assert frontier.due_at == pytest.approx(START + rest)
     assert frontier.start(START + rest - 0.01)
     assert not frontier.start(START + rest + 0.01)
 
 
+def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
+    frontier = Frontier()
+    frontier.start(START)
+    frontier.claimed([WALKED], after={}, took=0.2, now=START)
+    assert not frontier.start(START + 10)
+    after = frontier.start(START + 10)
+    assert after == {"default": WALKED.position}
+    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.2, now=START + 10)
+    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.2, now=START + 10)
+    assert frontier.start(START + 10) == {"default": Position(0, 9.0, 3)}
+    assert frontier.due_at == pytest.approx(START + 10 + 0.1 / SHARE - 0.1)
+
+
 def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
     frontier = Frontier()
     frontier.start(START)
-    frontier.claimed([WALKED._replace(chosen_in=7.0)], took=7.0, now=START)
+    frontier.claimed([WALKED._replace(chosen_in=7.0)], after={}, took=7.0, now=START)
     assert frontier.start(START + LONGEST_REST - 0.01)
     assert not frontier.start(START + LONGEST_REST)
 

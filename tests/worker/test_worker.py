@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.test import override_settings
 
 from django_skipqueue import signals
 from django_skipqueue.managers import JobQuerySet
+from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
 from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.protocol import ENDED_WELL
@@ -404,11 +406,11 @@ def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, ga
 
     def prepare(worker: Worker) -> None:
         class Failing(JobQuerySet):
-            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
+            def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and failures.is_set():
                     attempts.append(1)
                     raise OperationalError("the server closed the connection unexpectedly")
-                return super().settle_and_claim(settlements, **options)
+                return super().exchange(settlements, **options)
 
         _use(worker, Failing)
 
@@ -426,12 +428,12 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
 
     def prepare(worker: Worker) -> None:
         class Losing(JobQuerySet):
-            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
-                settled, claimed = super().settle_and_claim(settlements, **options)
-                if claimed and not lost:
-                    lost.extend(job.id for job in claimed)
+            def exchange(self, settlements: Any, **options: Any) -> Any:
+                answer = super().exchange(settlements, **options)
+                if answer.count_claimed() and not lost:
+                    lost.extend(job.id for job in answer.claimed())
                     raise OperationalError("the answer never came")
-                return settled, claimed
+                return answer
 
         _use(worker, Losing)
 
@@ -475,12 +477,12 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
 
     def prepare(worker: Worker) -> None:
         class Losing(JobQuerySet):
-            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
-                settled, claimed = super().settle_and_claim(settlements, **options)
-                if settled and not lost:
+            def exchange(self, settlements: Any, **options: Any) -> Any:
+                answer = super().exchange(settlements, **options)
+                if settlements and not lost:
                     lost.append(1)
                     raise OperationalError("the answer never came")
-                return settled, claimed
+                return answer
 
         _use(worker, Losing)
 
@@ -559,6 +561,112 @@ def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Star
     assert statuses() == {"queued": 1}
 
 
+# Two exchanges that follow each other closely
+
+
+class Watching(JobQuerySet):
+    """Calls `before` and `after` around each exchange that is made while the answer to another is not taken up."""
+
+    worker: Worker
+    overlaps: list[bool]
+
+    def exchange(self, *arguments: Any, **options: Any) -> Any:
+        overlapping = self.worker._exchanged is not None
+        if overlapping:
+            self.before()
+        answer = super().exchange(*arguments, **options)
+        if overlapping:
+            self.overlaps.append(self.worker._exchanged is None)
+            return self.after(answer)
+        return answer
+
+    def before(self) -> None:
+        pass
+
+    def after(self, answer: Answer) -> Answer:
+        return answer
+
+
+def _watch(queryset: type[Watching]) -> Callable[[Worker], None]:
+    def prepare(worker: Worker) -> None:
+        queryset.worker = worker
+        queryset.overlaps = []
+        _use(worker, queryset)
+
+    return prepare
+
+
+BACKLOG = 5_000
+
+
+def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
+    jobs.noop.defer_many([()] * BACKLOG)
+    worker = worker_thread(prepare=_watch(Watching), drain=True)
+    assert worker.wait() == ENDED_WELL
+    assert Watching.overlaps
+    assert all(Watching.overlaps)
+    assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
+
+
+def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
+    class Searching(Watching):
+        def before(self) -> None:
+            self.worker._stray_checks.expect(time.monotonic())
+
+        def release_strays(self, *arguments: Any, **options: Any) -> set[int]:
+            found.append(super().release_strays(*arguments, **options))
+            return found[-1]
+
+    found: list[set[int]] = []
+    worker_jobs.seen.clear()
+    worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
+    assert worker_thread(prepare=_watch(Searching), drain=True).wait() == ENDED_WELL
+    assert found
+    assert not set().union(*found)
+    assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
+
+
+def test_an_error_of_the_second_exchange_does_not_harm_what_the_first_has_brought(worker_thread: Start) -> None:
+    broken: list[bool] = []
+
+    class Breaking(Watching):
+        def before(self) -> None:
+            if not broken:
+                broken.append(True)
+                raise OperationalError("the server closed the connection unexpectedly")
+
+    worker_jobs.seen.clear()
+    worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
+    assert worker_thread(prepare=_watch(Breaking), drain=True).wait() == ENDED_WELL
+    assert broken
+    assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
+    assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
+
+
+def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_thread: Start) -> None:
+    brought: list[int] = []
+
+    class Stopping(Watching):
+        def after(self, answer: Answer) -> Answer:
+            self.worker._stop()
+            rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
+            brought.extend(id for id, *_ in rows)
+            return replace(answer, claimed_rows=rows)
+
+    jobs.noop.defer_many([()] * BACKLOG)
+    assert worker_thread(prepare=_watch(Stopping)).wait() == ENDED_WELL
+    assert brought
+    assert set(Job.objects.filter(pk__in=brought).values_list("status", "attempts", "locked_by")) == {("queued", 0, "")}
+    assert set(statuses()) == {"completed", "queued"}
+
+
+def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> None:
+    jobs.noop.defer_many([()] * BACKLOG)
+    assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == ENDED_WELL
+    assert Watching.overlaps
+    assert statuses() == {"completed": BACKLOG - 1234, "queued": 1234}
+
+
 def test_stopping_without_a_database_neither_spins_nor_is_deaf(
     worker_thread: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -566,11 +674,11 @@ def test_stopping_without_a_database_neither_spins_nor_is_deaf(
 
     def prepare(worker: Worker) -> None:
         class Failing(JobQuerySet):
-            def settle_and_claim(self, settlements: Any, **options: Any) -> Any:
+            def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     tried.append(1)
                     raise OperationalError("no server")
-                return super().settle_and_claim(settlements, **options)
+                return super().exchange(settlements, **options)
 
         _use(worker, Failing)
 
@@ -629,8 +737,8 @@ def _use(worker: Worker, queryset: type[JobQuerySet]) -> None:
 
 def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:
     class Counting(JobQuerySet):
-        def settle_and_claim(self, *arguments: Any, **options: Any) -> Any:
+        def exchange(self, *arguments: Any, **options: Any) -> Any:
             looks.release()
-            return super().settle_and_claim(*arguments, **options)
+            return super().exchange(*arguments, **options)
 
     _use(worker, Counting)
