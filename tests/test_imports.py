@@ -22,7 +22,8 @@ FLOORS = (
     {"worker.supervisor"},
     {"worker.maintenance", "worker.slots"},
     {"worker.worker"},
-    {"worker.claiming", "worker.recycling"},
+    {"worker.holdings", "worker.recycling"},
+    {"worker.claiming"},
     {
         "worker.announcer",
         "worker.control",

@@ -101,11 +101,13 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     # A look-ahead that lasts: jobs wait in the pool behind the one that is busy.
     worker = worker_thread(
         concurrency=1,
-        prepare=lambda worker: setattr(worker._claiming.look_ahead, "size", lambda now: 2) or _never_give_back(worker),
+        prepare=lambda worker: (
+            setattr(worker._holdings.claiming.look_ahead, "size", lambda now: 2) or _never_give_back(worker)
+        ),
     )
-    wait_until(lambda: gates["busy"].inside and len(worker.worker._held) == 3)
+    wait_until(lambda: gates["busy"].inside and len(worker.worker._holdings.jobs) == 3)
     assert waiting.cancel()
-    wait_until(lambda: len(worker.worker._held) == 2)
+    wait_until(lambda: len(worker.worker._holdings.jobs) == 2)
     gates["busy"].open()
     wait_for_statuses(completed=2, discarded=1)
     assert not gates["waiting"].came
@@ -114,7 +116,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
 
 
 def _never_give_back(worker: Any) -> None:
-    worker._give_back_unstarted = lambda: None
+    worker._holdings.give_back_unstarted = lambda: None
 
 
 def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, told: Told) -> None:
@@ -131,7 +133,7 @@ def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_told_as
     worker_thread: Start, gates: Any, told: Told
 ) -> None:
     running = pass_gate.defer("g")
-    worker_thread(prepare=lambda worker: setattr(worker._revocations, "due", lambda held, now: []))
+    worker_thread(prepare=lambda worker: setattr(worker._holdings._revocations, "due", lambda held, now: []))
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
@@ -158,7 +160,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(worker_thread: Start, g
     worker = worker_thread()
     wait_until(lambda: gates["g"].inside)
     looks: list[list[Lease]] = []
-    due = worker.worker._revocations.due
+    due = worker.worker._holdings._revocations.due
 
     def counted(held: Any, now: float) -> list[Lease]:
         leases = due(held, now)
@@ -166,7 +168,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(worker_thread: Start, g
             looks.append(leases)
         return leases
 
-    worker.worker._revocations.due = counted
+    worker.worker._holdings._revocations.due = counted
     wait_until(lambda: len(looks) >= 2)
     gates["g"].open()
     wait_until(lambda: told[job_completed])
@@ -199,7 +201,7 @@ def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start) -
     asked: list[Any] = []
 
     def prepare(worker: Any) -> None:
-        watch = worker._revocations
+        watch = worker._holdings._revocations
         due = watch.due
         watch.due = lambda held, now: asked.extend(due(held, now)) or []
 

@@ -125,5 +125,5 @@ def test_a_worker_that_hears_its_own_notification_says_nothing(
     wait_for_statuses(completed=1)
     assert "does not hear" not in caplog.text
     assert "cannot use the database" not in caplog.text
-    assert not [name for name in worker.worker._claiming.queue_names if "," in name]
+    assert not [name for name in worker.worker._holdings.claiming.queue_names if "," in name]
     assert Job.objects.count() == 1

@@ -18,7 +18,8 @@ from django_skipqueue import signals
 from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
-from django_skipqueue.worker import worker as worker_module
+from django_skipqueue.worker import holdings
+from django_skipqueue.worker.holdings import Holdings
 from django_skipqueue.worker.protocol import ENDED_WELL
 from django_skipqueue.worker.worker import Worker
 
@@ -328,7 +329,7 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     assert (len(lost), len(completed)) == (1, 1)
     worker.stop()
     assert worker.wait() == ENDED_WELL
-    assert worker.worker._held == {}
+    assert worker.worker._holdings.jobs == {}
 
 
 def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -> None:
@@ -460,7 +461,7 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_a_lease
                 return released
 
         _use(worker, Late)
-        worker._expect_strays(0.0)
+        worker._holdings.expect_strays(0.0)
 
     looked: list[int] = []
     jobs.noop.using(queue_name="late").defer()
@@ -492,7 +493,7 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
     worker.stop()
     assert worker.wait() == ENDED_WELL
     assert len(completed) <= 1
-    assert worker.worker._held == {}
+    assert worker.worker._holdings.jobs == {}
 
 
 # Stopping
@@ -571,12 +572,12 @@ class Watching(JobQuerySet):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = self.worker._exchanged is not None
+        overlapping = self.worker._holdings._exchanged is not None
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._exchanged is None)
+            self.overlaps.append(self.worker._holdings._exchanged is None)
             return self.after(answer)
         return answer
 
@@ -611,7 +612,7 @@ def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(wo
 def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:
-            self.worker._stray_checks.expect(time.monotonic())
+            self.worker._holdings._stray_checks.expect(time.monotonic())
 
         def release_strays(self, *arguments: Any, **options: Any) -> set[int]:
             found.append(super().release_strays(*arguments, **options))
@@ -706,7 +707,7 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
 
 
 def test_too_many_untold_events_pause_claiming(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "EVENT_BACKLOG", 50)
+    monkeypatch.setattr(holdings, "EVENT_BACKLOG", 50)
     release = threading.Event()
 
     def receive(**_: Any) -> None:
@@ -717,7 +718,9 @@ def test_too_many_untold_events_pause_claiming(worker_thread: Start, monkeypatch
         jobs.noop.defer_many([()] * 1000)
         worker = worker_thread(poll_interval=0.05)
         wait_until(lambda: worker.worker._announcer.backlog > 50)
-        wait_until(lambda: not worker.worker._held and worker.worker._room(time.monotonic()) == 0, "it has paused")
+        wait_until(
+            lambda: not worker.worker._holdings.jobs and worker.worker._room(time.monotonic()) == 0, "it has paused"
+        )
         assert Job.objects.queued().exists()
         release.set()
         wait_for_statuses(completed=1000)
@@ -729,10 +732,10 @@ def test_too_many_untold_events_pause_claiming(worker_thread: Start, monkeypatch
 def _use(worker: Worker, queryset: type[JobQuerySet]) -> None:
     """Have this worker's verbs go through `queryset`."""
 
-    class Changed(type(worker)):  # type: ignore[misc]
+    class Changed(Holdings):
         _jobs = property(lambda self: queryset(Job, using="default"))
 
-    worker.__class__ = Changed
+    worker._holdings.__class__ = Changed
 
 
 def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:

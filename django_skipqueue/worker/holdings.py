@@ -1,0 +1,297 @@
+"""The jobs that one worker holds: what it asks of the database about them, and what it does with the answers.
+
+Invariant: a job in `jobs` is this worker's until its outcome is written, or it is released, or it was taken away. What
+the last exchange has brought joins them when it is taken up, which everything does first that asks what is held.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.dispatch import Signal
+
+from .. import logs
+from ..managers.batches import Answer
+from ..models import Job
+from ..outcomes import Outcome
+from ..records import Attempt, ClaimedJob, Lease, Position
+from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_retrying, lease_lost
+from .announcer import Announcer
+from .claiming import Claiming
+from .control import ControlConnection
+from .options import WorkerOptions
+from .pool import Pool
+from .revocations import Revocations
+from .strays import StrayChecks
+
+if TYPE_CHECKING:
+    from ..managers import JobQuerySet
+
+IDLE_HOLD = 0.5
+"""Seconds without a finished job after which the jobs that have not started go back to their queues."""
+
+LARGE_ANSWER = 100
+"""A claim that brought all it asked for, and as many jobs as this, waits until the next is on its way. Others are begun
+at once."""
+
+EVENT_BACKLOG = 10_000
+"""Events that may wait for the project's receivers before the worker claims no more."""
+
+EVENTS = {
+    "completed": job_completed,
+    "scheduled": job_retrying,
+    "failed": job_failed,
+    "discarded": job_discarded,
+}
+
+
+class Exchanged(NamedTuple):
+    """A round trip that is over."""
+
+    answer: Answer
+    attempts: list[Attempt]
+    """Whose outcomes were sent."""
+    room: int
+    """How many jobs were asked for."""
+    after: Mapping[str, Position]
+    """Where each queue was looked at."""
+    started: float
+    ended: float
+
+
+class Holdings:
+    """Used by the control loop's thread."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        *,
+        id: str,
+        name: str,
+        control: ControlConnection,
+        pool: Pool,
+        announcer: Announcer,
+    ) -> None:
+        self.jobs: dict[Lease, ClaimedJob] = {}
+        self.claiming = Claiming(options)
+        self.jobs_done = 0
+        self._id = id
+        self._name = name
+        self._options = options
+        self._control = control
+        self._pool = pool
+        self._announcer = announcer
+        self._unsettled: list[Attempt] = []
+        self._exchanged: Exchanged | None = None  # while what it has brought is still to be taken up
+        self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
+        self._revocations = Revocations()
+        self._stray_checks = StrayChecks(options.lease)
+        self._last_progress = 0.0
+
+    def room(self, now: float) -> int:
+        """How many more jobs to claim, within what `--max-jobs` leaves.
+
+        What has finished takes no room: it is settled in the round trip that claims.
+        """
+        if self._announcer.backlog > EVENT_BACKLOG:
+            return 0
+        held, finished = len(self.jobs), len(self._unsettled) + len(self._pool.finished)
+        if self._exchanged:
+            held += self._exchanged.answer.count_claimed()
+            finished += len(self._exchanged.attempts)
+        room = self.claiming.room(held - finished, now)
+        if self._options.max_jobs is None:
+            return room
+        return max(0, min(room, self._options.max_jobs - self.jobs_done - held))
+
+    def has_outcomes(self) -> bool:
+        """Whether outcomes are to be written."""
+        return bool(self._pool.finished or self._unsettled)
+
+    def exchange_is_due(self, room: int, now: float) -> bool:
+        """Whether there is a reason to go to the database, for somebody with so much room."""
+        look = room > 0 and self.claiming.next_look <= now
+        return look or self.has_outcomes() or self._stray_checks.next_at <= now
+
+    def next_turn(self, room: int, now: float) -> float:
+        """When something is to be done that no outcome, no notification and no command asks for."""
+        if self._exchanged:
+            return now
+        until = self._stray_checks.next_at
+        if room:
+            until = min(until, self.claiming.next_look)
+        if self.jobs:
+            until = min(until, now + IDLE_HOLD, self._pool.next_deadline, self._revocations.next_look)
+        return until
+
+    # With the database, in one round trip
+
+    def exchange(self, room: int) -> bool:
+        """Settle what finished, and claim up to `room` jobs; whether it found the queues empty.
+
+        What the one before has brought is taken up while the database works. Of two that follow each other closely, the
+        first is taken up while the second is on its way: a quarter more jobs a second where they take no time.
+        """
+        self._unsettled += self._pool.take_finished()
+        now = time.monotonic()
+        found_empty = False
+        with self._control.attempt():
+            if self._options.listen:
+                self._control.listen()
+            self._release_strays(now)
+            if room:
+                self.claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic)
+            after = self.claiming.after(now) if room else {}
+            answer = self._jobs.exchange(
+                [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
+                queue_names=self.claiming.queue_names,
+                limit=room,
+                worker_id=self._id,
+                after=after,
+                meanwhile=self.take_up,
+            )
+            self._exchanged = Exchanged(answer, self._unsettled, room, after, now, time.monotonic())
+            self._unsettled = []
+            if answer.count_claimed() < max(room, LARGE_ANSWER):
+                found_empty = self.take_up()
+            self.claiming.heard(self._control.notified())
+        if self._control.retry_in:
+            self.expect_strays(now)
+        self._tell_lost()
+        return found_empty
+
+    def take_up(self) -> bool:
+        """Take up what the last exchange has brought, if that is still to be done; whether it found the queues empty.
+
+        Asks nothing of the database.
+        """
+        if self._exchanged is None:
+            return False
+        exchanged, self._exchanged = self._exchanged, None
+        self._written(exchanged.attempts, exchanged.answer.settled())
+        claimed = exchanged.answer.claimed()
+        self._take(claimed)
+        return exchanged.room > 0 and self.claiming.claimed(
+            claimed, room=exchanged.room, after=exchanged.after, started=exchanged.started, ended=exchanged.ended
+        )
+
+    def _written(self, attempts: list[Attempt], settled: set[Lease]) -> None:
+        """Note what the database says of the outcomes that were sent, and tell the world."""
+        if not attempts:
+            return
+        outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        for attempt in attempts:
+            lease = (attempt.job.id, attempt.job.lease)
+            event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
+            outcomes[event].append(attempt)
+            self.jobs.pop(lease, None)
+        self.jobs_done += len(attempts)
+        self._last_progress = time.monotonic()
+        self.claiming.look_ahead.finished(len(attempts), self._last_progress)
+        self._lost += outcomes.pop(lease_lost, [])
+        self._announcer.outcomes(outcomes)
+
+    def _take(self, claimed: list[ClaimedJob]) -> None:
+        if claimed:
+            if not self.jobs:
+                self._last_progress = time.monotonic()
+            self.jobs.update(((job.id, job.lease), job) for job in claimed)
+            self._pool.submit(claimed)
+
+    def _tell_lost(self) -> None:
+        """Say of outcomes that were not written whether that was wanted: their jobs were cancelled."""
+        if not self._lost or self._control.retry_in:
+            return
+        reasons: dict[Lease, str | None] = {}
+        with self._control.attempt():
+            reasons = self._jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self._lost)
+        told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        for attempt in self._lost:
+            reason = reasons.get((attempt.job.id, attempt.job.lease))
+            if reason is None:
+                told[lease_lost].append(attempt)
+            else:
+                told[job_cancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
+        self._lost = []
+        self._announcer.outcomes(told)
+
+    # What others take away
+
+    def let_go_of_revoked(self, now: float) -> None:
+        """Drop and interrupt the jobs that were cancelled, or taken from us by a recovery."""
+        if not self.jobs or now < self._revocations.next_look:
+            return
+        self.take_up()
+        leases = self._revocations.due(self.jobs, now)
+        if not leases:
+            return
+        revoked: dict[Lease, str | None] = {}
+        with self._control.attempt():
+            revoked = self._jobs.revoked(leases)
+        if self._control.retry_in:
+            self.expect_strays(now)
+        if revoked:
+            for job in self._pool.drop(revoked):
+                del self.jobs[job.id, job.lease]
+        for lease, reason in revoked.items():
+            if lease in self.jobs:
+                self._pool.cancel(self.jobs[lease], reason or "the job was taken from this worker")
+
+    # Giving back
+
+    def give_back_what_waits(self, now: float) -> None:
+        """Where nothing has finished for a while, others may run what has not started here."""
+        if self.jobs and now - self._last_progress > IDLE_HOLD:
+            self.give_back_unstarted()
+
+    def give_back_unstarted(self) -> None:
+        """Give back what no thread has begun."""
+        self.take_up()
+        if withdrawn := self._pool.withdraw():
+            self._release(withdrawn)
+
+    def give_back_running(self) -> bool:
+        """When the time is over: settle what is finished, release the rest; whether anything still runs."""
+        if self.has_outcomes():
+            self.exchange(0)
+        running = list(self.jobs.values())
+        if running:
+            self._release(running)
+            logs.given_back(self._name, len(running))
+        return bool(running)
+
+    def _release(self, jobs: list[ClaimedJob]) -> None:
+        """Give jobs back. Those that cannot be given back now are strays then."""
+        with self._control.attempt():
+            self._jobs.release((job.id, job.lease) for job in jobs)
+        for job in jobs:
+            self.jobs.pop((job.id, job.lease), None)
+        if self._control.retry_in:
+            self.expect_strays(time.monotonic())
+
+    # The connection
+
+    def hear(self) -> None:
+        """Read the notifications that have come, and look for jobs at once where they concern us."""
+        with self._control.attempt():
+            self.claiming.heard(self._control.notified())
+        if self._control.retry_in:
+            self.claiming.next_look = 0.0  # the connection broke while idle: open another one now
+
+    def expect_strays(self, now: float) -> None:
+        """A claim may have been committed and never heard of."""
+        self.claiming.start_over()
+        self._stray_checks.expect(now)
+
+    def _release_strays(self, now: float) -> None:
+        if self._stray_checks.next_at <= now:
+            self.take_up()
+            strays = self._jobs.release_strays(self._id, known=[job.id for job in self.jobs.values()])
+            self._stray_checks.done()
+            if strays:
+                logs.strays_released(self._name, len(strays))
+
+    @property
+    def _jobs(self) -> "JobQuerySet":
+        return Job.objects.using(self._options.database)
