@@ -226,8 +226,8 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
 
 def _split(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """One item of `defer_many` as positional and keyword arguments."""
-    if isinstance(call, Mapping):
-        return (), call
     if isinstance(call, list | tuple):
         return call, {}
+    if isinstance(call, Mapping):
+        return (), call
     raise InvalidArguments(f"give a dict of keyword arguments or a tuple of positional ones, not {call!r}.")
