@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -92,6 +92,8 @@ class Answer:
     settled_rows: Rows | Cursor
     claimed_rows: Rows | Cursor
     queue_names: Sequence[str]
+    refused: Mapping[Lease, Outcome] = field(default_factory=dict)
+    """What was written of the outcomes that PostgreSQL refused."""
 
     def settled(self) -> set[Lease]:
         """The leases that held, and whose outcomes are written."""
@@ -111,7 +113,7 @@ def pipelined(
 ) -> list[Rows | Cursor]:
     """Run them in one round trip and in one implicit transaction, and `meanwhile` while they are run; the rows of each.
 
-    The transaction is committed when `meanwhile` has returned.
+    The transaction is committed when `meanwhile` has ended. Where a statement fails at once, `meanwhile` is not called.
     """
     brought: list[Rows | Cursor]
     with connection.pipeline():

@@ -44,7 +44,7 @@ class Settling(Statements):
 
         An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
         """
-        return {id for id, _ in self._settle(in_lock_order(settlements))}
+        return {id for id, _ in self._settle(in_lock_order(settlements), {})}
 
     def complete(self, lease: Lease, outcome: Outcome) -> bool:
         """Write one outcome within the caller's transaction; whether the lease still held.
@@ -80,7 +80,10 @@ class Settling(Statements):
         after: Mapping[str, Position] | None = None,
         meanwhile: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """The same for the worker: calls `meanwhile` while the database works, and leaves the answer to be decoded."""
+        """The same for the worker: calls `meanwhile` while the database works, and leaves the answer to be decoded.
+
+        Where an outcome is refused, `meanwhile` may not be called.
+        """
         batch = in_lock_order(settlements)
         settle = (sql.SETTLE, settlements_as_values(batch)) if batch else None
         values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
@@ -93,9 +96,10 @@ class Settling(Statements):
         except DatabaseError as error:
             if not is_refused(error) or not batch:
                 raise
-            written = self._settle(batch)
+            refused: dict[Lease, Outcome] = {}
+            written = self._settle(batch, refused)
             answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
-            return replace(answer, settled_rows=list(written))
+            return replace(answer, settled_rows=list(written), refused=refused)
         return Answer(settled, claimed, queue_names)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
@@ -128,8 +132,8 @@ class Settling(Statements):
         """The names of the queues that have jobs to claim, in alphabetical order."""
         return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS)]
 
-    def _settle(self, batch: list[Settlement]) -> set[Lease]:
-        """Settle a batch; where one of its outcomes is refused, each half alone."""
+    def _settle(self, batch: list[Settlement], refused: dict[Lease, Outcome]) -> set[Lease]:
+        """Settle a batch; where one of its outcomes is refused, each half alone, and what takes its place is noted."""
         if not batch:
             return set()
         # Within the caller's transaction a refusal is kept to a savepoint. A worker settles outside of any.
@@ -141,6 +145,8 @@ class Settling(Statements):
             if not is_refused(error):
                 raise
             if len(batch) == 1:
-                return self._settle([unstorable(batch[0], error)])
+                storable = unstorable(batch[0], error)
+                refused[storable.job_id, storable.lease] = storable.outcome
+                return self._settle([storable], refused)
             middle = len(batch) // 2
-            return self._settle(batch[:middle]) | self._settle(batch[middle:])
+            return self._settle(batch[:middle], refused) | self._settle(batch[middle:], refused)

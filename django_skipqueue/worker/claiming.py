@@ -29,10 +29,11 @@ class Claiming:
     def room(self, unfinished: int, now: float) -> int:
         """How many more jobs to claim: the free slots and the look-ahead, less what is not finished.
 
-        At most half of the look-ahead at once, so that one half runs while the database is asked for the other.
+        At most half of both at once, unless that is less than the slots: one half runs while the database is asked for
+        the other.
         """
-        held = self._concurrency + self.look_ahead.size(now)
-        return max(min(held - unfinished, max(self._concurrency, held // 2)), 0)
+        capacity = self._concurrency + self.look_ahead.size(now)
+        return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
 
     def choose_queues(self, search: Callable[[], list[str]], clock: Callable[[], float]) -> None:
         """Without a list from the command line: serve every queue that has jobs, each in its turn first."""

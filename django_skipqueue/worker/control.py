@@ -39,7 +39,10 @@ class ControlConnection:
 
     def __init__(self, database: str, *, who: str) -> None:
         self.database = database
-        self.retry_in = 0.0
+        self.is_broken = False
+        """Whether the last attempt failed."""
+        self.retry_at = 0.0
+        """When to try again then, in monotonic seconds."""
         self._listening = False
         self._heard: set[str] = set()
         self._echo = Echo(database, who)
@@ -56,8 +59,7 @@ class ControlConnection:
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """Try statements. A database error closes the connection and is not raised: `retry_in` says when to go on."""
-        self.retry_in = 0.0
+        """Try statements. A database error closes the connection and is not raised: `retry_at` says when to go on."""
         try:
             with self._watched():
                 yield
@@ -67,6 +69,13 @@ class ControlConnection:
             if self._failures:
                 logs.database_back(self._who)
             self._failures = 0
+            self.is_broken = False
+            self.retry_at = 0.0
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until the next attempt; 0 while there is nothing to wait for."""
+        return max(0.0, self.retry_at - time.monotonic())
 
     def listen(self) -> None:
         """Have PostgreSQL say when a queue gets jobs, and find out whether it is heard. Called at every exchange."""
@@ -124,11 +133,14 @@ class ControlConnection:
         if self._timeouts and "unsupported startup parameter" in str(error):
             self._timeouts = False
             guard(self._wrapper, self.database, timeouts=False)
-            self.retry_in = FIRST_DELAY
+            self.is_broken = True
+            self.retry_at = time.monotonic() + FIRST_DELAY
             logs.timeouts_refused(self._who, error)
             return
-        self.retry_in = self._next_delay()
-        logs.database_lost(self._who, error, self.retry_in)
+        delay = self._next_delay()
+        self.is_broken = True
+        self.retry_at = time.monotonic() + delay
+        logs.database_lost(self._who, error, delay)
 
     def _next_delay(self) -> float:
         self._failures += 1

@@ -1,17 +1,17 @@
 """How far a worker has claimed in each queue, so that its next claim need not walk over what it took before.
 
 While anybody's old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of
-a queue walks over all of them: 0.3 s at a million. So a claim starts where the last one ended, unless it is time to
-look from the front. That is only a shortcut: what comes in before that place (a late commit, a higher priority, a job
-given back) is found by the next look from the front, which comes the sooner the less it costs: a look that takes 1 ms
-is followed by the next after 19 ms, one that takes 50 ms after a second.
+a queue walks over all of them: 0.3 s at a million. So a claim starts where the last one ended that is known of, unless
+it is time to look from the front. That is only a shortcut: what comes in before that place (a late commit, a higher
+priority, a job given back) is found by the next look from the front, which comes the sooner the less it costs: a look
+that takes 1 ms is followed by the next after 19 ms, one that takes 50 ms after a second.
 
 Pure: it is told the time, in monotonic seconds.
 """
 
 from collections.abc import Mapping, Sequence
 
-from ..records import ClaimedJob, Position
+from ..records import FRONT, ClaimedJob, Position
 
 SHARE = 1 / 20
 """Of its time a worker spends this on choosing jobs from the front."""
@@ -46,5 +46,7 @@ class Frontier:
             walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
             self.due_at = now + rest_after(walk)
             self._positions = {}
-        last_of_each = {job.queue_name: job for job in jobs}
-        self._positions.update((name, job.position) for name, job in last_of_each.items())
+        for name, last in {job.queue_name: job for job in jobs}.items():
+            # Not where a look from the front has come between, and found that there is more before `after`.
+            if name not in self._positions or self._positions[name] >= after.get(name, FRONT):
+                self._positions[name] = last.position

@@ -1,12 +1,13 @@
 """The jobs that one worker holds: what it asks of the database about them, and what it does with the answers.
 
-Invariant: a job in `jobs` is this worker's until its outcome is written, or it is released, or it was taken away. What
-the last exchange has brought joins them when it is taken up, which everything does first that asks what is held.
+Invariant: a job in `jobs` is this worker's until it is known that its outcome is written, or that somebody took it, or
+until it is released. What the last exchange has brought is taken up before anything but the next exchange happens.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.dispatch import Signal
@@ -55,7 +56,7 @@ class Exchanged(NamedTuple):
     room: int
     """How many jobs were asked for."""
     after: Mapping[str, Position]
-    """Where each queue was looked at."""
+    """From where each queue was looked at; nothing: from its front."""
     started: float
     ended: float
 
@@ -110,7 +111,9 @@ class Holdings:
         return bool(self._pool.finished or self._unsettled)
 
     def exchange_is_due(self, room: int, now: float) -> bool:
-        """Whether there is a reason to go to the database, for somebody with so much room."""
+        """Whether there is a reason to go to the database, and it can be gone to, for somebody with so much room."""
+        if now < self._control.retry_at:
+            return False
         look = room > 0 and self.claiming.next_look <= now
         return look or self.has_outcomes() or self._stray_checks.next_at <= now
 
@@ -136,7 +139,7 @@ class Holdings:
         self._unsettled += self._pool.take_finished()
         now = time.monotonic()
         found_empty = False
-        with self._control.attempt():
+        with self.asking():
             if self._options.listen:
                 self._control.listen()
             self._release_strays(now)
@@ -151,13 +154,12 @@ class Holdings:
                 after=after,
                 meanwhile=self.take_up,
             )
+            self.take_up()  # where an outcome was refused, that was not done meanwhile
             self._exchanged = Exchanged(answer, self._unsettled, room, after, now, time.monotonic())
             self._unsettled = []
             if answer.count_claimed() < max(room, LARGE_ANSWER):
                 found_empty = self.take_up()
             self.claiming.heard(self._control.notified())
-        if self._control.retry_in:
-            self.expect_strays(now)
         self._tell_lost()
         return found_empty
 
@@ -169,20 +171,22 @@ class Holdings:
         if self._exchanged is None:
             return False
         exchanged, self._exchanged = self._exchanged, None
-        self._written(exchanged.attempts, exchanged.answer.settled())
+        self._written(exchanged.attempts, exchanged.answer)
         claimed = exchanged.answer.claimed()
         self._take(claimed)
         return exchanged.room > 0 and self.claiming.claimed(
             claimed, room=exchanged.room, after=exchanged.after, started=exchanged.started, ended=exchanged.ended
         )
 
-    def _written(self, attempts: list[Attempt], settled: set[Lease]) -> None:
+    def _written(self, attempts: list[Attempt], answer: Answer) -> None:
         """Note what the database says of the outcomes that were sent, and tell the world."""
         if not attempts:
             return
+        settled = answer.settled()
         outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
-        for attempt in attempts:
-            lease = (attempt.job.id, attempt.job.lease)
+        for sent in attempts:
+            lease = (sent.job.id, sent.job.lease)
+            attempt = sent._replace(outcome=answer.refused[lease]) if lease in answer.refused else sent
             event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
             outcomes[event].append(attempt)
             self.jobs.pop(lease, None)
@@ -201,10 +205,10 @@ class Holdings:
 
     def _tell_lost(self) -> None:
         """Say of outcomes that were not written whether that was wanted: their jobs were cancelled."""
-        if not self._lost or self._control.retry_in:
+        if not self._lost or self._control.is_broken:
             return
         reasons: dict[Lease, str | None] = {}
-        with self._control.attempt():
+        with self.asking():
             reasons = self._jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self._lost)
         told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
         for attempt in self._lost:
@@ -220,17 +224,15 @@ class Holdings:
 
     def let_go_of_revoked(self, now: float) -> None:
         """Drop and interrupt the jobs that were cancelled, or taken from us by a recovery."""
-        if not self.jobs or now < self._revocations.next_look:
+        if not self.jobs or now < max(self._revocations.next_look, self._control.retry_at):
             return
         self.take_up()
         leases = self._revocations.due(self.jobs, now)
         if not leases:
             return
         revoked: dict[Lease, str | None] = {}
-        with self._control.attempt():
+        with self.asking():
             revoked = self._jobs.revoked(leases)
-        if self._control.retry_in:
-            self.expect_strays(now)
         if revoked:
             for job in self._pool.drop(revoked):
                 del self.jobs[job.id, job.lease]
@@ -253,8 +255,10 @@ class Holdings:
 
     def give_back_running(self) -> bool:
         """When the time is over: settle what is finished, release the rest; whether anything still runs."""
-        if self.has_outcomes():
-            self.exchange(0)
+        for _ in range(2):  # a connection that broke is opened again
+            if self.has_outcomes():
+                self.exchange(0)
+        self._tell_lost()
         running = list(self.jobs.values())
         if running:
             self._release(running)
@@ -263,21 +267,26 @@ class Holdings:
 
     def _release(self, jobs: list[ClaimedJob]) -> None:
         """Give jobs back. Those that cannot be given back now are strays then."""
-        with self._control.attempt():
+        with self.asking():
             self._jobs.release((job.id, job.lease) for job in jobs)
         for job in jobs:
             self.jobs.pop((job.id, job.lease), None)
-        if self._control.retry_in:
-            self.expect_strays(time.monotonic())
 
     # The connection
 
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Ask the database something. An error is not raised: the next exchange begins with a new connection."""
+        with self._control.attempt():
+            yield
+        if self._control.is_broken:
+            self.take_up()  # what is held already need not wait for the database
+            self.expect_strays(time.monotonic())
+
     def hear(self) -> None:
         """Read the notifications that have come, and look for jobs at once where they concern us."""
-        with self._control.attempt():
+        with self.asking():
             self.claiming.heard(self._control.notified())
-        if self._control.retry_in:
-            self.claiming.next_look = 0.0  # the connection broke while idle: open another one now
 
     def expect_strays(self, now: float) -> None:
         """A claim may have been committed and never heard of."""

@@ -168,7 +168,7 @@ class Supervisor:
                     WorkerRow.objects.using(self.options.database).deregister([dead.id])
                     if dead.surely_over_at <= time.monotonic():
                         slot.unburied.remove(dead)
-                if self._control.retry_in:
+                if self._control.is_broken:
                     return
 
     def _take_back(self, name: str, dead: Dead) -> bool:
@@ -188,12 +188,12 @@ class Supervisor:
             if chore.is_due:
                 with self._control.attempt():
                     chore.do()
-                if self._control.retry_in:
+                if self._control.is_broken:
                     return
 
     def _until_next(self) -> float:
         """Seconds until something is to be done, if no signal comes first."""
-        if self._control.retry_in:
+        if self._control.is_broken:
             return max(0.0, min(self._control.retry_in, self._bury_by - time.monotonic()))
         due = [chore.due_at for chore in self._chores]
         starts = [slot.start_at for slot in self._slots if not slot.pid]

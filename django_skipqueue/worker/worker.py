@@ -115,7 +115,7 @@ class Worker:
 
     def _stop_if_drained(self) -> None:
         """For --drain: stop once nothing is queued or due, either. What others hold is theirs."""
-        with self._control.attempt():
+        with self._holdings.asking():
             if self._something_runnable():
                 # Somebody else has it locked this moment: a supervisor that promotes it, a worker that gives it back.
                 self._holdings.claiming.look_at(time.monotonic() + LOCKED_DELAY)
@@ -144,9 +144,10 @@ class Worker:
 
     def _sleep(self, timeout: float) -> None:
         """Sleep up to `timeout` seconds; while the database cannot be used, until it is tried again."""
-        broken = self._control.retry_in > 0
+        broken = self._control.is_broken
         if broken:
-            timeout = min(self._control.retry_in, self._stop_by - time.monotonic())
+            now = time.monotonic()
+            timeout = min(self._control.retry_at, self._stop_by, self._pool.next_deadline) - now
         socket = self._control.fileno()
         ready = self._wakeup.wait(
             timeout,

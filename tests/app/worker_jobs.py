@@ -12,7 +12,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, transaction
 
-from django_skipqueue import JobContext, job
+from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.backoff import constant
 from django_skipqueue.models import Job
 
@@ -63,6 +63,28 @@ seen: list[int] = []
 @job
 def see(number: int) -> None:
     """Note it, at no cost."""
+    seen.append(number)
+
+
+@job
+def see_slowly(number: int) -> None:
+    """Note it, after 5 ms."""
+    time.sleep(0.005)
+    seen.append(number)
+
+
+@job(timeout=0.5, max_attempts=1)
+def stay() -> None:
+    """Until its time is over."""
+    while True:
+        time.sleep(0.01)
+
+
+@job(max_attempts=2)
+def see_or_never(number: int) -> None:
+    """Every 500th asks for a retry in a time that PostgreSQL does not know."""
+    if number % 500 == 0:
+        raise Retry(after=1e13)
     seen.append(number)
 
 

@@ -69,6 +69,19 @@ def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
     assert frontier.due_at == pytest.approx(START + 10 + 0.1 / SHARE - 0.1)
 
 
+def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_undo_it() -> None:
+    """The look has found jobs of a higher priority, more than it could take: the next claim goes on with them."""
+    frontier = Frontier()
+    frontier.start(START)
+    frontier.claimed([WALKED], after={}, took=0.2, now=START)
+    assert not frontier.start(START + 10)
+    after = frontier.start(START + 10)
+    urgent = WALKED._replace(id=2, priority=7)
+    frontier.claimed([urgent], after={}, took=0.2, now=START + 10)
+    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.2, now=START + 10)
+    assert frontier.start(START + 10) == {"default": urgent.position}
+
+
 def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
     frontier = Frontier()
     frontier.start(START)

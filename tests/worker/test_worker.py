@@ -661,11 +661,115 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     assert set(statuses()) == {"completed", "queued"}
 
 
+def test_a_lease_that_an_answer_says_is_lost_is_told_by_a_worker_that_stops(
+    worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
+    lost = told(signals.lease_lost)
+
+    class Losing(Watching):
+        def after(self, answer: Answer) -> Answer:
+            self.worker._stop()
+            if lost or isinstance(answer.settled_rows, list):
+                return answer
+            return replace(answer, settled_rows=answer.settled_rows.fetchall()[1:])
+
+    jobs.noop.defer_many([()] * BACKLOG)
+    assert worker_thread(prepare=_watch(Losing)).wait() == ENDED_WELL
+    assert len(lost) == 1
+
+
+def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
+    worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
+    completed, failed, retrying = told(signals.job_completed), told(signals.job_failed), told(signals.job_retrying)
+    worker_jobs.seen.clear()
+    worker_jobs.see_or_never.defer_many([(number,) for number in range(BACKLOG)])
+    worker = worker_thread(prepare=_watch(Watching), drain=True)
+    assert worker.wait() == ENDED_WELL
+    assert Watching.overlaps
+    assert statuses() == {"completed": BACKLOG - BACKLOG // 500, "failed": BACKLOG // 500}
+    assert len(worker_jobs.seen) == len(completed) == BACKLOG - BACKLOG // 500, "each has run once"
+    assert len(failed) == BACKLOG // 500
+    assert not retrying
+    assert worker.worker._holdings.jobs == {}
+
+
 def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == ENDED_WELL
     assert Watching.overlaps
     assert statuses() == {"completed": BACKLOG - 1234, "queued": 1234}
+
+
+def test_an_outcome_that_is_known_when_the_time_is_over_is_written_by_another_connection(worker_thread: Start) -> None:
+    tried: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        class Failing(JobQuerySet):
+            def exchange(self, settlements: Any, **options: Any) -> Any:
+                if settlements:
+                    tried.append(1)
+                    worker._stop(0)
+                    if len(tried) <= 2:
+                        raise OperationalError("the server closed the connection unexpectedly")
+                return super().exchange(settlements, **options)
+
+        _use(worker, Failing)
+
+    jobs.noop.defer()
+    assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == ENDED_WELL
+    assert len(tried) == 3
+    assert statuses() == {"completed": 1}
+
+
+def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_thread: Start) -> None:
+    tried: list[int] = []
+    failures = threading.Event()
+    failures.set()
+
+    def prepare(worker: Worker) -> None:
+        class Failing(JobQuerySet):
+            def exchange(self, settlements: Any, **options: Any) -> Any:
+                if settlements and failures.is_set():
+                    tried.append(1)
+                    raise OperationalError("no server")
+                return super().exchange(settlements, **options)
+
+        _use(worker, Failing)
+        worker._holdings.claiming.look_ahead.size = lambda now: 200  # type: ignore[method-assign]
+
+    worker_jobs.seen.clear()
+    worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
+    worker_thread(prepare=prepare, concurrency=1, poll_interval=HOUR)
+    wait_until(lambda: len(worker_jobs.seen) >= 50)
+    assert len(tried) < 10
+    failures.clear()
+    wait_for_statuses(completed=200)
+    assert sorted(worker_jobs.seen) == list(range(200)), "each has run once"
+
+
+def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_skipqueue.worker.control.FIRST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control.LONGEST_DELAY", HOUR)
+    tried: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        class Failing(JobQuerySet):
+            def exchange(self, settlements: Any, **options: Any) -> Any:
+                if settlements and not tried:
+                    tried.append(1)
+                    raise OperationalError("no server")
+                return super().exchange(settlements, **options)
+
+        _use(worker, Failing)
+
+    worker_jobs.stay.defer()
+    jobs.noop.defer()
+    worker = worker_thread(prepare=prepare, concurrency=2, poll_interval=HOUR)
+    wait_until(lambda: tried)
+    wait_until(lambda: worker.worker._pool.finished, "the attempt was interrupted while the database was gone")
+    worker.stop(now=True)
+    assert worker.wait() == ENDED_WELL
 
 
 def test_stopping_without_a_database_neither_spins_nor_is_deaf(
