@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +52,14 @@ class Gate:
             await asyncio.sleep(0.002)
 
 
-gates: defaultdict[str, Gate] = defaultdict(Gate)
+class Gates(dict[str, Gate]):
+    """Made when they are first asked for; of two tasks that ask at once, both get the same."""
+
+    def __missing__(self, name: str) -> Gate:
+        return self.setdefault(name, Gate())
+
+
+gates = Gates()
 
 
 seen: list[int] = []
