@@ -100,13 +100,15 @@ class JobAdmin(JobViews):
 
     # Actions on the list
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Job], **location: Any) -> HttpResponse | None:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **kwargs: Any
+    ) -> HttpResponse | None:
         """Run the chosen action, without what was sent as an id and is none: Django fails at that."""
         posted: Any = request.POST.copy()
         chosen = [each for each in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(each)]
         posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen)
         request.POST = posted
-        return super().response_action(request, queryset, **location)
+        return super().response_action(request, queryset, *args, **kwargs)
 
     @admin.action(permissions=["retry"], description=_("Retry selected %(verbose_name_plural)s"))
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
