@@ -1,4 +1,4 @@
-"""`LookAhead`: as many jobs as were finished within the last tenth of a second, and never too many."""
+"""`LookAhead`: as many jobs as were finished within the last fifth of a second, and never too many."""
 
 from django_skipqueue.worker.lookahead import LARGEST, SPAN, LookAhead
 
