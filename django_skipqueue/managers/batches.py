@@ -1,4 +1,4 @@
-"""How many rows travel in one statement: as arrays or one JSON document, and what to do when PostgreSQL refuses it."""
+"""Many rows in one statement, and two statements in one round trip: what they read, bring, and may be refused for."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

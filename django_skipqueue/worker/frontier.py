@@ -4,7 +4,7 @@ While anybody's old snapshot is open, PostgreSQL keeps the index entries of clai
 a queue walks over all of them: 0.3 s at a million. So a claim starts where the last one ended that is known of, unless
 it is time to look from the front. That is only a shortcut: what comes in before that place (a late commit, a higher
 priority, a job given back) is found by the next look from the front, which comes the sooner the less it costs: a look
-that takes 1 ms is followed by the next after 19 ms, one that takes 50 ms after a second.
+that takes 1 ms is followed by the next after 19 ms, one that takes 40 ms or more after 0.8 s.
 
 Pure: it is told the time, in monotonic seconds.
 """
@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from ..records import FRONT, ClaimedJob, Position
 
 SHARE = 1 / 20
-"""Of its time a worker spends this on choosing jobs from the front."""
+"""Of its time a worker spends this on choosing jobs from the front, unless they come after `LONGEST_REST`."""
 
-LONGEST_REST = 5.0
-"""Seconds after which it does so whatever the last time has cost: a lock or an outage may have been what took long."""
+LONGEST_REST = 0.8
+"""Seconds after which it does so whatever the last time has cost: nothing is found later than after about a second."""
 
 
 def rest_after(took: float) -> float:

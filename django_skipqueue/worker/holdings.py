@@ -262,7 +262,8 @@ class Holdings:
         running = list(self.jobs.values())
         if running:
             self._release(running)
-            logs.given_back(self._name, len(running))
+            if not self._control.is_broken:
+                logs.given_back(self._name, len(running))
         return bool(running)
 
     def _release(self, jobs: list[ClaimedJob]) -> None:

@@ -26,7 +26,7 @@ Finish = Callable[[Finished], None]
 
 
 class Pool:
-    """The jobs that one worker holds. Used by the control loop's thread."""
+    """The jobs that a worker runs, and those that wait for it. Used by the control loop's thread."""
 
     def __init__(
         self, executor: Executor, *, concurrency: int, wakeup: Wakeup, started: StartedJobs | None = None

@@ -7,7 +7,7 @@ from django_skipqueue.worker.claiming import Claiming
 from django_skipqueue.worker.frontier import SHARE, rest_after
 from django_skipqueue.worker.options import WorkerOptions
 
-JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", chosen_in=0.1)
+JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", chosen_in=0.02)
 
 
 def claiming(**options: object) -> Claiming:
@@ -62,11 +62,11 @@ def test_queues_that_were_not_listed_are_searched_for_now_and_then_and_served_in
 
 
 def test_a_search_that_takes_long_comes_seldom() -> None:
-    claims = claiming()
-    times = iter([100.0, 100.2])
+    claims = claiming(poll_interval=0.1)
+    times = iter([100.0, 100.02])
     claims.choose_queues(lambda: ["a"], clock=lambda: next(times))
-    claims.choose_queues(never, clock=lambda: 100.2 + rest_after(0.2) - 0.1)
-    claims.choose_queues(lambda: ["b"], clock=lambda: 100.2 + rest_after(0.2) + 0.1)
+    claims.choose_queues(never, clock=lambda: 100.02 + rest_after(0.02) - 0.1)
+    claims.choose_queues(lambda: ["b"], clock=lambda: 100.02 + rest_after(0.02) + 0.1)
     assert claims.queue_names == ["b"]
 
 

@@ -15,7 +15,7 @@ from ..app.sessions import Session
 from ..app.waiting import wait_until
 from .threads import WorkerThread
 
-WALKED = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", chosen_in=0.1)
+WALKED = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", chosen_in=0.02)
 START = 100.0
 
 
@@ -27,10 +27,10 @@ def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
     frontier = Frontier()
     frontier.start(START)
     batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
-    frontier.claimed(batch, after={}, took=0.2, now=START)
+    frontier.claimed(batch, after={}, took=0.03, now=START)
     after = frontier.start(START)
     assert after == {"default": Position(0, 9.0, 2), "mail": Position(-7, 9.0, 3)}
-    frontier.claimed([WALKED._replace(id=5)], after=after, took=0.2, now=START)
+    frontier.claimed([WALKED._replace(id=5)], after=after, took=0.03, now=START)
     assert frontier.start(START) == {"default": Position(0, 9.0, 5), "mail": Position(-7, 9.0, 3)}
 
 
@@ -38,18 +38,18 @@ def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     frontier = Frontier()
     for queue_name, later in (("default", 0.0), ("mail", 2.0)):
         assert not frontier.start(START + later)
-        frontier.claimed([WALKED._replace(queue_name=queue_name)], after={}, took=0.2, now=START + later)
+        frontier.claimed([WALKED._replace(queue_name=queue_name)], after={}, took=0.03, now=START + later)
     assert list(frontier.start(START + 2)) == ["mail"]
 
 
 @pytest.mark.parametrize(
-    ("batch", "walk"), [([WALKED, WALKED._replace(id=2, chosen_in=0.15)], 0.1), ([], 0.2)], ids=["jobs", "none"]
+    ("batch", "walk"), [([WALKED, WALKED._replace(id=2, chosen_in=0.03)], 0.02), ([], 0.03)], ids=["jobs", "none"]
 )
 def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
     frontier = Frontier()
     frontier.start(START)
-    frontier.claimed(batch, after={}, took=0.2, now=START)
-    frontier.claimed([WALKED], after={"default": WALKED.position}, took=0.2, now=START + 0.1)
+    frontier.claimed(batch, after={}, took=0.03, now=START)
+    frontier.claimed([WALKED], after={"default": WALKED.position}, took=0.03, now=START + 0.1)
     rest = walk / SHARE - walk
     assert frontier.due_at == pytest.approx(START + rest)
     assert frontier.start(START + rest - 0.01)
@@ -59,26 +59,26 @@ def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJ
 def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
     frontier = Frontier()
     frontier.start(START)
-    frontier.claimed([WALKED], after={}, took=0.2, now=START)
+    frontier.claimed([WALKED], after={}, took=0.03, now=START)
     assert not frontier.start(START + 10)
     after = frontier.start(START + 10)
     assert after == {"default": WALKED.position}
-    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.2, now=START + 10)
-    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.2, now=START + 10)
+    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START + 10)
+    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
     assert frontier.start(START + 10) == {"default": Position(0, 9.0, 3)}
-    assert frontier.due_at == pytest.approx(START + 10 + 0.1 / SHARE - 0.1)
+    assert frontier.due_at == pytest.approx(START + 10 + 0.02 / SHARE - 0.02)
 
 
 def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_undo_it() -> None:
     """The look has found jobs of a higher priority, more than it could take: the next claim goes on with them."""
     frontier = Frontier()
     frontier.start(START)
-    frontier.claimed([WALKED], after={}, took=0.2, now=START)
+    frontier.claimed([WALKED], after={}, took=0.03, now=START)
     assert not frontier.start(START + 10)
     after = frontier.start(START + 10)
     urgent = WALKED._replace(id=2, priority=7)
-    frontier.claimed([urgent], after={}, took=0.2, now=START + 10)
-    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.2, now=START + 10)
+    frontier.claimed([urgent], after={}, took=0.03, now=START + 10)
+    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
     assert frontier.start(START + 10) == {"default": urgent.position}
 
 

@@ -18,6 +18,8 @@ from django_skipqueue import signals
 from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
+from django_skipqueue.outcomes import COMPLETED
+from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.worker import holdings
 from django_skipqueue.worker.holdings import Holdings
 from django_skipqueue.worker.protocol import ENDED_WELL
@@ -114,15 +116,14 @@ def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start,
     assert order[:20] not in ("a" * 20, "b" * 20)
 
 
-def test_a_high_priority_that_comes_late_is_next(
-    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.frontier.LONGEST_REST", 0.0)  # each claim looks from the front
+def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.defer("first")
-    worker_thread(concurrency=1, poll_interval=HOUR)
+    worker = worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
+    frontier = worker.worker._holdings.claiming._frontier
+    wait_until(lambda: frontier.due_at <= time.monotonic(), "it may look from the front again")
     gates["first"].open()
     wait_for_statuses(completed=3)
     assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high", "low"]
@@ -661,21 +662,57 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     assert set(statuses()) == {"completed", "queued"}
 
 
-def test_a_lease_that_an_answer_says_is_lost_is_told_by_a_worker_that_stops(
+def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost = told(signals.lease_lost)
+    attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, "w")
 
-    class Losing(Watching):
-        def after(self, answer: Answer) -> Answer:
-            self.worker._stop()
-            if lost or isinstance(answer.settled_rows, list):
-                return answer
-            return replace(answer, settled_rows=answer.settled_rows.fetchall()[1:])
+    def prepare(worker: Worker) -> None:
+        worker._holdings._lost.append(attempt)
+        worker._stop()
+
+    assert worker_thread(prepare=prepare).wait() == ENDED_WELL
+    assert [event["attempt"] for event in lost] == [attempt]
+
+
+def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.worker.control.FIRST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.worker.control.LONGEST_DELAY", HOUR)
+    broken = threading.Event()
+
+    class Breaking(Watching):
+        def before(self) -> None:
+            if not broken.is_set():
+                broken.set()
+                raise OperationalError("the server closed the connection unexpectedly")
 
     jobs.noop.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Losing)).wait() == ENDED_WELL
-    assert len(lost) == 1
+    worker = worker_thread(prepare=_watch(Breaking))
+    wait_until(broken.is_set)
+    wait_until(lambda: worker.worker._holdings._exchanged is None)
+    worker.stop(now=True)
+    assert worker.wait() == ENDED_WELL
+
+
+def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None:
+    failures = [OperationalError("the server closed the connection unexpectedly")]
+
+    def prepare(worker: Worker) -> None:
+        something_runnable = worker._something_runnable
+
+        def fail_once() -> bool:
+            if failures:
+                raise failures.pop()
+            return something_runnable()
+
+        worker._something_runnable = fail_once  # type: ignore[method-assign]
+
+    jobs.noop.defer()
+    assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == ENDED_WELL
+    assert not failures
 
 
 def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
