@@ -298,7 +298,7 @@ class Holdings:
         if self._stray_checks.next_at <= now:
             self.take_up()
             strays = self._jobs.release_strays(self._id, known=[job.id for job in self.jobs.values()])
-            self._stray_checks.done()
+            self._stray_checks.done(time.monotonic())
             if strays:
                 logs.strays_released(self._name, len(strays))
 

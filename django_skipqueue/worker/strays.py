@@ -1,8 +1,12 @@
 """When a worker looks for jobs that it holds and never heard of.
 
-A claim may have been committed while its answer was lost with the connection. So the worker looks for such jobs once
-the database answers again, and a lease later, when a statement that was still under way has surely ended.
+A claim may be committed while its answer is lost with the connection, even after that: a statement on its way, in a
+network that stalls, arrives whenever the network pleases. So the worker looks for such jobs once the database answers
+again, twice soon after that, and a last time a lease later.
 """
+
+LOOKS = (0.0, 1 / 60, 1 / 10, 1.0)
+"""When, in leases since the database answers again: at once, and with a lease of a minute after 1, 6 and 60 s."""
 
 
 class StrayChecks:
@@ -10,17 +14,18 @@ class StrayChecks:
 
     def __init__(self, lease: float) -> None:
         self._lease = lease
-        self._times: list[float] = []
-
-    @property
-    def next_at(self) -> float:
+        self._looks: list[float] = []  # those to come, in leases
+        self._since = 0.0
+        self.next_at = float("inf")
         """When to look; infinity: there is no reason to."""
-        return self._times[0] if self._times else float("inf")
 
     def expect(self, now: float) -> None:
         """Note that the connection broke."""
-        self._times = [now, now + self._lease]
+        self._looks = list(LOOKS)
+        self.next_at = now
 
-    def done(self) -> None:
+    def done(self, now: float) -> None:
         """Note that the look that was due is done."""
-        self._times.pop(0)
+        if self._looks.pop(0) == LOOKS[0]:
+            self._since = now
+        self.next_at = self._since + self._looks[0] * self._lease if self._looks else float("inf")

@@ -23,6 +23,7 @@ from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.worker import holdings
 from django_skipqueue.worker.holdings import Holdings
 from django_skipqueue.worker.protocol import ENDED_WELL
+from django_skipqueue.worker.strays import LOOKS
 from django_skipqueue.worker.worker import Worker
 
 from ..app import jobs, worker_jobs
@@ -448,15 +449,19 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
     assert Ledger.objects.count() == 3
 
 
-def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_a_lease_later(worker_thread: Start) -> None:
-    """The statement was still under way when the worker looked for strays the first time."""
+@pytest.mark.parametrize("after", range(len(LOOKS) - 1))
+def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_look(
+    worker_thread: Start, after: int
+) -> None:
+    """The statement was still under way when the worker looked for strays."""
     id = "00000000-0000-0000-0000-000000000002"
 
     def prepare(worker: Worker) -> None:
         class Late(JobQuerySet):
             def release_strays(self, worker_id: str, **options: Any) -> Any:
                 released = super().release_strays(worker_id, **options)
-                if not looked:
+                if len(looked) == after:
+                    jobs.noop.using(queue_name="late").defer()
                     Job.objects.claim(queue_names=["late"], limit=1, worker_id=worker_id)
                 looked.append(len(released))
                 return released
@@ -465,10 +470,9 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_a_lease
         worker._holdings.expect_strays(0.0)
 
     looked: list[int] = []
-    jobs.noop.using(queue_name="late").defer()
-    worker_thread(prepare=prepare, id=id, lease=1.0, poll_interval=HOUR, queue_names=("late",))
+    worker_thread(prepare=prepare, id=id, lease=2.0, poll_interval=HOUR, queue_names=("late",))
     wait_for_statuses(completed=1)
-    assert looked == [0, 1]
+    assert looked[: after + 2] == [0] * (after + 1) + [1]
 
 
 def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(

@@ -1,0 +1,29 @@
+"""When a worker looks for jobs of its own that it never heard of."""
+
+from django_skipqueue.worker.strays import StrayChecks
+
+
+def test_there_is_nothing_to_look_for_while_the_connection_lasts() -> None:
+    assert StrayChecks(60).next_at == float("inf")
+
+
+def test_the_looks_after_the_first_count_from_when_the_database_answered() -> None:
+    checks = StrayChecks(60)
+    checks.expect(100.0)
+    looks = [checks.next_at]
+    now = 130.0  # the database was gone for half a minute
+    while now != float("inf"):
+        checks.done(now)
+        now = checks.next_at
+        looks.append(now)
+    assert looks == [100.0, 131.0, 136.0, 190.0, float("inf")]
+
+
+def test_a_connection_that_breaks_again_starts_anew() -> None:
+    checks = StrayChecks(60)
+    checks.expect(0.0)
+    checks.done(0.0)
+    checks.expect(5.0)
+    assert checks.next_at == 5.0
+    checks.done(7.0)
+    assert checks.next_at == 8.0
