@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from django.conf import settings as django_settings
 from django.utils.timezone import is_naive
 
-from .conf import settings
 from .exceptions import InvalidArguments, InvalidOption
 from .payload import encode, size_of
 from .records import Call
@@ -64,9 +63,9 @@ class Options:
             raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
 
 
-def check_size(call: Call) -> Call:
-    """The call, unless its arguments are larger than a row should be."""
-    size, most = size_of(call.args) + size_of(call.kwargs), settings.max_argument_bytes
+def check_size(call: Call, most: int) -> Call:
+    """The call, unless its arguments are larger than `most` bytes, which the settings say: read once for many calls."""
+    size = size_of(call.args) + size_of(call.kwargs)
     if size > most:
         raise InvalidArguments(
             f"the arguments are {size:,} bytes long, and SKIPQUEUE['MAX_ARGUMENT_BYTES'] is {most:,}. "

@@ -79,7 +79,7 @@ class Task(Generic[P, R]):
         Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
         `unique_key` is held by a job that is not finished, returns that job, with `job.created` False.
         """
-        call = self._call(args, kwargs)
+        call = self._call(args, kwargs, settings.max_argument_bytes)
         return self._queue().enqueue(self.name, **call._asdict(), **self._columns())
 
     async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
@@ -152,8 +152,8 @@ class Task(Generic[P, R]):
                 names.append(parameter.name)
         return names[: len(args)]
 
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Check one call against the signature and as JSON."""
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Call:
+        """Check one call against the signature, as JSON, and to be no larger than `most` bytes."""
         names, keys = self._form(len(args), tuple(kwargs))
         unique_key = self.options.unique_key
         if callable(unique_key):
@@ -161,14 +161,15 @@ class Task(Generic[P, R]):
             if not isinstance(unique_key, str):
                 raise InvalidOption(f"unique_key's function must make a text, not {unique_key!r}.")
             check_key("unique_key", unique_key)
-        values = map(encode, names, args)
-        pairs = [key + encode(name, value) for key, (name, value) in zip(keys, kwargs.items(), strict=True)]
-        return check_size(Call(f"[{','.join(values)}]", f"{{{','.join(pairs)}}}", unique_key))
+        values = ",".join(map(encode, names, args))
+        pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values()))) if kwargs else ""
+        return check_size(Call(f"[{values}]", f"{{{pairs}}}", unique_key), most)
 
     def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[Call]:
+        most = settings.max_argument_bytes
         for position, call in enumerate(calls):
             try:
-                yield self._call(*_split(call))
+                yield self._call(*_split(call), most)
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 

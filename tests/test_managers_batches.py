@@ -64,9 +64,4 @@ def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
     assert calls_as_values(in_key_order(calls)) == {
         "args": "[2]\n[4]\n[3]\n[1]",
         "kwargs": "{}\n{}\n{}\n{}",
-        "unique_keys": [None, None, "a", "b"],
     }
-
-
-def test_calls_without_keys_name_none() -> None:
-    assert calls_as_values([Call("[1]", "{}", None)])["unique_keys"] is None

@@ -47,7 +47,8 @@ COMMON = {
     "delay": 0.0,
     "metadata": "{}",
 }
-CALLS = calls_as_values([Call(f"[{n}]", "{}", f"new-{n:03}" if n % 2 else None) for n in range(300)])
+CALLS = calls_as_values([Call(f"[{n}]", "{}", None) for n in range(300)])
+NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
 LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
 WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
 CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
@@ -68,7 +69,8 @@ CASES = [
         {"unique"},
         "with a time",
     ),
-    Case("ENQUEUE_MANY", COMMON | CALLS, {"unique"}),
+    Case("ENQUEUE_MANY", COMMON | CALLS, set()),
+    Case("ENQUEUE_MANY_UNIQUE", COMMON | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
     Case("HOLDERS", {"unique_keys": [f"key-{number}" for number in range(84_000, 84_300)]}, {"unique"}),
     Case("NOTIFY", {"queue_name": "mail"}, set()),
     Case("NOTIFY_ALONE", {"queue_name": "mail"}, set()),

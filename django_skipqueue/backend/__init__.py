@@ -14,6 +14,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import autodiscover_modules
 
+from ..conf import settings
 from ..options import check_size
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
@@ -63,8 +64,8 @@ class SkipQueueBackend(BaseTaskBackend):
         self.validate_task(task)
         name = registered(task).name
         given = options.parsed(self.options)
-        row = check_size(call(args, kwargs))._asdict() | columns(task, given, alias=self.alias)
-        job = Job.objects.using(given.database).enqueue(name, **row)
+        values = check_size(call(args, kwargs), settings.max_argument_bytes)._asdict()
+        job = Job.objects.using(given.database).enqueue(name, **values, **columns(task, given, alias=self.alias))
         result = result_of(job, task)
         task_enqueued.send(type(self), task_result=result)
         return result

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -18,13 +19,8 @@ Statement = tuple[str, dict[str, Any]]
 
 
 def calls_as_values(calls: Sequence[Call]) -> dict[str, Any]:
-    """What ENQUEUE_MANY reads: a line of JSON for each call, and keys where there are any."""
-    keys = [call.unique_key for call in calls]
-    return {
-        "args": "\n".join([call.args for call in calls]),
-        "kwargs": "\n".join([call.kwargs for call in calls]),
-        "unique_keys": None if keys.count(None) == len(keys) else keys,
-    }
+    """What ENQUEUE_MANY reads: a line of JSON for each call."""
+    return {"args": "\n".join([call.args for call in calls]), "kwargs": "\n".join([call.kwargs for call in calls])}
 
 
 def in_key_order(calls: Sequence[Call]) -> list[Call]:
@@ -109,16 +105,18 @@ class Answer:
 
 
 def pipelined(
-    connection: psycopg.Connection[Any], statements: Iterable[Statement | None], meanwhile: Callable[[], object]
+    connection: psycopg.Connection[Any], statements: Sequence[Statement | None], meanwhile: Callable[[], object] | None
 ) -> list[Rows | Cursor]:
     """Run them in one round trip and in one implicit transaction, and `meanwhile` while they are run; the rows of each.
 
     The transaction is committed when `meanwhile` has ended. Where a statement fails at once, `meanwhile` is not called.
     """
+    is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     brought: list[Rows | Cursor]
-    with connection.pipeline():
+    with nullcontext() if is_lone else connection.pipeline():  # which costs more than a small statement
         brought = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
-        meanwhile()
+        if meanwhile:
+            meanwhile()
     return brought
 
 

@@ -69,18 +69,29 @@ class Enqueueing(Statements):
         A call whose unique key is held by a job that is not finished gets that job's id.
         """
         row = self._common(task, queue_name, priority, max_attempts, run_after, metadata)
+        if any(call.unique_key is not None for call in calls):
+            return self._enqueue_unique(row, calls)
+        if not calls:
+            return []
+        [(inserted, status)] = self._rows(sql.ENQUEUE_MANY, row | calls_as_values(calls))
+        ids: list[int] = sorted(inserted)
+        self._deferred(task, queue_name, inserted, due=status == "queued")
+        return ids
+
+    def _enqueue_unique(self, row: Mapping[str, Any], calls: Sequence[Call]) -> list[int]:
+        """The same for calls of which some have keys, and go again until each key has a job."""
         plain: list[int] = []
         keyed: dict[str, int] = {}
         missing = in_key_order(calls)
         while missing:
-            created = self._rows(sql.ENQUEUE_MANY, row | calls_as_values(missing))
+            keys = [call.unique_key for call in missing]
+            created = self._rows(sql.ENQUEUE_MANY_UNIQUE, {**row, **calls_as_values(missing), "unique_keys": keys})
             plain.extend(id for id, key, _ in created if key is None)
             keyed.update({key: id for id, key, _ in created if key is not None})
             if created:
-                self._deferred(task, queue_name, [id for id, _, _ in created], due=created[0][2] == "queued")
-            taken = [
-                call.unique_key for call in missing if call.unique_key is not None and call.unique_key not in keyed
-            ]
+                due = created[0][2] == "queued"
+                self._deferred(row["task"], row["queue_name"], [id for id, _, _ in created], due=due)
+            taken = [key for key in keys if key is not None and key not in keyed]
             if taken:
                 keyed.update((job.unique_key or "", job.pk) for job in self.raw(sql.HOLDERS, {"unique_keys": taken}))
             missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]

@@ -78,7 +78,7 @@ class Settling(Statements):
         limit: int,
         worker_id: str,
         after: Mapping[str, Position] | None = None,
-        meanwhile: Callable[[], object] = lambda: None,
+        meanwhile: Callable[[], object] | None = None,
     ) -> Answer:
         """The same for the worker: calls `meanwhile` while the database works, and leaves the answer to be decoded.
 

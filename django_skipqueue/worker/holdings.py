@@ -152,7 +152,7 @@ class Holdings:
                 limit=room,
                 worker_id=self._id,
                 after=after,
-                meanwhile=self.take_up,
+                meanwhile=self.take_up if self._exchanged else None,
             )
             self.take_up()  # where an outcome was refused, that was not done meanwhile
             self._exchanged = Exchanged(answer, self._unsettled, room, after, now, time.monotonic())
