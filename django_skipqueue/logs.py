@@ -231,6 +231,17 @@ def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
     logger.error("worker %s died: %s%s", printable(worker), printable(cause), then, extra={"worker": worker})
 
 
+def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
+    """The system has no room for another process."""
+    logger.error(
+        "worker %s could not be started, trying again in %.1f s: %s",
+        printable(worker),
+        retry_in,
+        printable(str(error)),
+        extra={"worker": worker},
+    )
+
+
 def supervisor_gone(worker: str, timeout: float) -> None:
     """The parent process is gone, and with it the heartbeat."""
     logger.error("worker %s lost its supervisor: stopping within %.0f s", printable(worker), timeout)

@@ -124,6 +124,7 @@ def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFi
     announce(signals.worker_started, f"w{bad}", worker_id="u")
     announce(signals.job_started, "x", job=job, worker="w")
     logs.worker_died(f"w{bad}", "exit code 1", 0.5)
+    logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
     logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
     logs.given_back(f"w{bad}", 1)
     logs.strays_released(f"w{bad}", 1)

@@ -36,6 +36,7 @@ SETTINGS = {
     "CONN_MAX_AGE None": "DATABASES['default'] |= {'CONN_MAX_AGE': None, 'CONN_HEALTH_CHECKS': True}",
     "a pool": OPTIONS + "OPTIONS['pool'] = True",
     "server-side binding": OPTIONS + "OPTIONS['server_side_binding'] = True",
+    "prepared statements": OPTIONS + "OPTIONS['prepare_threshold'] = 0",
     "USE_TZ off": "USE_TZ, TIME_ZONE = False, 'America/New_York'",
     "a time zone": "TIME_ZONE = 'Asia/Kathmandu'",
     "a read replica": """\

@@ -64,16 +64,23 @@ class Slot:
     """In a row, each soon after its start."""
 
     def fork(self, run: Callable[[int], int]) -> None:
-        """Fill the slot with a child that calls `run` with the end of its lifeline, and ends with the code returned."""
-        read_end, self._lifeline = os.pipe()
-        self.id = str(uuid.uuid4())
-        self.started = StartedJobs(2 * self.concurrency)
+        """Fill the slot with a child that calls `run` with the end of its lifeline, and ends with the code returned.
+
+        Raises `OSError` where there is no room for another process; the slot is empty then.
+        """
         self.start_at, self._filled_at = NEVER, time.monotonic()
+        self.id = str(uuid.uuid4())
         sys.stdout.flush()
         sys.stderr.flush()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _run_and_exit(self.name, run, read_end)
+        with contextlib.ExitStack() as opened:
+            read_end, self._lifeline = os.pipe()
+            opened.callback(os.close, read_end)
+            opened.callback(self._close_lifeline)
+            self.started = StartedJobs(2 * self.concurrency)
+            self.pid = os.fork()
+            if self.pid == 0:
+                _run_and_exit(self.name, run, read_end)
+            opened.pop_all()
         os.close(read_end)
 
     def tell(self, command: bytes) -> None:
@@ -100,8 +107,8 @@ class Slot:
         if not pid:
             return None
         code = os.waitstatus_to_exitcode(status)
-        os.close(self._lifeline)
-        self.pid, self._lifeline = 0, -1
+        self._close_lifeline()
+        self.pid = 0
         last_statement = 0.0 if code in (ENDED_WELL, RECYCLED) else LAST_STATEMENT
         over_at = time.monotonic() + last_statement
         self.unburied.append(Dead(self.id, cause_of(code), self.started.job_ids(), over_at))
@@ -118,6 +125,10 @@ class Slot:
         delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
         return delay
+
+    def _close_lifeline(self) -> None:
+        os.close(self._lifeline)
+        self._lifeline = -1
 
 
 def _run_and_exit(name: str, run: Callable[[int], int], lifeline: int) -> None:

@@ -127,7 +127,10 @@ class Supervisor:
         self._announcer.stop(timeout=5)  # no thread while forking
         self._control.close()  # and no connection that two processes share
         for slot in empty:
-            slot.fork(partial(self._become_worker, slot))
+            try:
+                slot.fork(partial(self._become_worker, slot))
+            except OSError as error:  # no memory, or as many processes or files as there may be
+                logs.worker_not_started(slot.name, error, slot.refill())
         self._beat.due_at = 0.0
 
     def _become_worker(self, slot: Slot, lifeline: int) -> int:

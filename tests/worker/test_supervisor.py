@@ -234,6 +234,32 @@ def test_a_worker_that_dies_again_and_again_is_replaced_more_and_more_slowly(run
     assert not Job.objects.running().exists()
 
 
+NO_ROOM = """
+import errno, os
+
+fork, refusals = os.fork, [BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")] * 3
+
+
+def fork_when_there_is_room():
+    if refusals:
+        raise refusals.pop()
+    return fork()
+
+
+os.fork = fork_when_there_is_room
+"""
+
+
+def test_where_there_is_no_room_for_another_process_it_tries_again(runworker: Run) -> None:
+    jobs.noop.defer()
+    worker = runworker(settings=NO_ROOM)
+    wait_for_statuses(completed=1)
+    assert worker.log.count("could not be started, trying again in") == 3
+    assert "Resource temporarily unavailable" in worker.log
+    worker.send(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, 40])
 def test_a_worker_that_dies_by_any_signal_is_replaced(runworker: Run, number: int) -> None:
     process = runworker("--poll-interval", HOUR)
