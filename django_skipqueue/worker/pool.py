@@ -164,6 +164,7 @@ class EventLoopRunner:
         self._waiting: deque[ClaimedJob] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._tidying: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
@@ -219,19 +220,37 @@ class EventLoopRunner:
         attempt = await self._executor.execute_async(job)
         self._started.end(slot)
         self._free_slots.append(slot)
-        # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
-        # so it is done after an error, and when there is nothing else to do.
-        if attempt.outcome.error is not None:
-            await sync_to_async(databases.tidy)()
         self._finish(attempt)
-        if not self._waiting and len(self._running) == 1:
-            await sync_to_async(databases.tidy)()
+        # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
+        # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
+        # busy, or hang, in what another task has it do, or in what is left of an attempt that timed out.
+        if attempt.outcome.error is not None or self._is_idle():
+            self._tidy_soon()
+
+    def _is_idle(self) -> bool:
+        """Whether the attempt that asks is the only one here."""
+        return not self._waiting and len(self._running) == 1
+
+    def _tidy_soon(self) -> None:
+        """Once for all who ask while it is on its way: that thread does one thing after the other."""
+        if self._tidying is None or self._tidying.done():
+            self._tidying = asyncio.create_task(_tidy())
+            self._tidying.add_done_callback(self._tell_broken)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
-        if task.cancelled() or task.exception() is not None:
-            self._finish(task.exception() if not task.cancelled() else asyncio.CancelledError())  # type: ignore[arg-type]
+        self._tell_broken(task)
         self._fill()
+
+    def _tell_broken(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            self._finish(asyncio.CancelledError())
+        elif error := task.exception():
+            self._finish(error)
+
+
+async def _tidy() -> None:
+    await sync_to_async(databases.tidy)()
 
 
 def _is_async(job: ClaimedJob) -> bool:

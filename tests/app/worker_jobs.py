@@ -106,6 +106,12 @@ async def apass_gate(name: str) -> None:
         await gates[name].await_()
 
 
+@job
+async def apass_gate_in_a_thread(name: str) -> None:
+    """As queries do: in the one thread that asgiref keeps for all of an event loop."""
+    await sync_to_async(pass_gate)(name)
+
+
 @job(takes_context=True)
 def exit_hard(context: JobContext, code: int = 1, on_attempt: int = 1) -> None:
     """End the worker process without a word, on the attempt named; 0: on every one."""

@@ -1,5 +1,6 @@
 """Workers for the tests: as processes, and as threads of the test's own process."""
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 
 if TYPE_CHECKING:
     from .processes import ManagePy
@@ -62,3 +65,9 @@ def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., 
             return worker
 
         yield start
+    close_asyncs_connections()
+
+
+def close_asyncs_connections() -> None:
+    """The thread in which asgiref runs the queries of `async def` tasks outlives the pool."""
+    asyncio.run(sync_to_async(connections.close_all)())

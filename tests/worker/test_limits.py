@@ -22,6 +22,7 @@ JOBS = """
     import asyncio
     import time
 
+    from asgiref.sync import sync_to_async
     from django_skipqueue import job
 
 
@@ -61,6 +62,11 @@ JOBS = """
         except asyncio.CancelledError:
             await asyncio.sleep(0)
             raise
+
+
+    @job(timeout=0.2, max_attempts=1)
+    async def leaves_a_thread_behind():
+        await sync_to_async(time.sleep)(3600)
 
 
     @job
@@ -182,7 +188,9 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
         add.using(timeout=timeout)
 
 
-@pytest.mark.parametrize("task", ["sleeps_in_python", "catches_exceptions", "sleeps_in_coroutine"])
+@pytest.mark.parametrize(
+    "task", ["sleeps_in_python", "catches_exceptions", "sleeps_in_coroutine", "leaves_a_thread_behind"]
+)
 def test_an_attempt_that_takes_too_long_fails(task: str, runworker: Callable[..., ManagePy]) -> None:
     job = Job.objects.enqueue(f"extra.jobs.{task}", max_attempts=1)
     neighbours = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("neighbour", "coroutine_neighbour")]

@@ -1,6 +1,5 @@
 """`Pool`: a job handed in comes out exactly once, and no job harms the next one in its thread."""
 
-import asyncio
 import contextlib
 import json
 import threading
@@ -9,7 +8,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_skipqueue import databases
@@ -21,6 +19,7 @@ from django_skipqueue.worker.wakeup import Wakeup
 from ..app.models import Ledger
 from ..app.waiting import DEADLINE, wait_until, within
 from ..app.worker_jobs import MISTREATMENTS
+from .fixtures import close_asyncs_connections
 
 APP = "tests.app.jobs"
 WORKER_APP = "tests.app.worker_jobs"
@@ -161,6 +160,20 @@ def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
 # Connections
 
 
+def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_busy(
+    make_pool: MakePool, gates: Any
+) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "busy")])
+    wait_until(lambda: gates["busy"].inside == 1)
+    pool.submit([claimed(f"{APP}.afail") for _ in range(3)])
+    assert {attempt.outcome.last_error for attempt in finish(pool, 3)} == {"ValueError: as asked"}
+    assert gates["busy"].inside == 1
+    gates["busy"].open()
+    [attempt] = finish(pool, 1)
+    assert attempt.outcome.status == "completed"
+
+
 RAISING = {"lose_backend"}
 """Those that end in an error, after which the thread that all `async def` tasks share is tidied."""
 
@@ -169,9 +182,8 @@ CASES = [("", how) for how in sorted(MISTREATMENTS)] + [("a", how) for how in so
 
 @pytest.fixture
 def _close_asyncs_connection() -> Iterator[None]:
-    """The thread in which asgiref runs the queries of `async def` tasks outlives the pool."""
     yield
-    asyncio.run(sync_to_async(connections.close_all)())
+    close_asyncs_connections()
 
 
 @pytest.mark.django_db(transaction=True)
