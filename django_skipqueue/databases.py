@@ -118,9 +118,7 @@ def _is_good(connection: BaseDatabaseWrapper) -> bool:
     if pgconn is not None and pgconn.transaction_status != TransactionStatus.IDLE:
         return False  # an interrupted statement may still be under way, or a task has typed BEGIN
     if connection.errors_occurred:
-        if not connection.is_usable():
-            return False
-        connection.errors_occurred = False
+        return False  # without asking the server: where it does not answer, the job would never come out
     # CONN_MAX_AGE = 0, Django's default, means "until the end of the request": here, a new connection for each job.
     kept_anyway = 0.0 if settings["CONN_MAX_AGE"] else SHORTEST_LIFE
     return connection.close_at is None or time.monotonic() < connection.close_at + kept_anyway

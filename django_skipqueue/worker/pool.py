@@ -8,6 +8,7 @@ waiting for ever.
 import asyncio
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
@@ -20,6 +21,9 @@ from ..registry import tasks
 from .executor import Executor
 from .started import StartedJobs
 from .wakeup import Wakeup
+
+END_TIME = 2.0
+"""Seconds for which a runner is waited for at its end: its threads are daemons, and what they hang in is no job."""
 
 Finished = Attempt | BaseException
 Finish = Callable[[Finished], None]
@@ -88,9 +92,10 @@ class Pool:
         return bool(stuck)
 
     def stop(self) -> None:
-        """End the runners once they have nothing to run; returns when they are gone."""
-        self._threads.stop()
-        self._event_loop.stop()
+        """End the runners once they have nothing to run; returns when they are gone, or a moment later."""
+        deadline = time.monotonic() + END_TIME
+        self._threads.stop(deadline)
+        self._event_loop.stop(deadline)
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""
@@ -131,12 +136,12 @@ class ThreadRunner:
         except queue.Empty:
             return withdrawn
 
-    def stop(self) -> None:
-        """End the threads."""
+    def stop(self, deadline: float) -> None:
+        """End the threads, and wait for them until then."""
         for _ in self._threads:
             self._waiting.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self, slot: int) -> None:
         try:
@@ -162,7 +167,8 @@ class EventLoopRunner:
         self._free_slots = list(range(concurrency, 2 * concurrency))  # those before are the threads'
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], ClaimedJob | None] = {}  # the job until its attempt has come out
+        self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tidying: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
@@ -184,18 +190,20 @@ class EventLoopRunner:
         except IndexError:
             return withdrawn
 
-    def stop(self) -> None:
-        """End the event loop."""
+    def stop(self, deadline: float) -> None:
+        """End the event loop, and wait for it until then: what tasks of the project's left in it may block it."""
         if self._loop is not None:
+            self._is_ending = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self._thread.join(max(0.0, deadline - time.monotonic()))
 
     # In the event loop's thread
 
     def _run(self) -> None:
         assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
         try:
-            self._loop.run_forever()
+            while not self._is_ending:  # a task of the project's may stop the loop as well
+                self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         except BaseException as error:
             self._finish(error)
@@ -211,7 +219,7 @@ class EventLoopRunner:
             except IndexError:  # all started, or withdrawn meanwhile
                 return
             task = self._loop.create_task(self._execute(job))
-            self._running.add(task)
+            self._running[task] = job
             task.add_done_callback(self._done)
 
     async def _execute(self, job: ClaimedJob) -> None:
@@ -220,6 +228,9 @@ class EventLoopRunner:
         attempt = await self._executor.execute_async(job)
         self._started.end(slot)
         self._free_slots.append(slot)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
+        self._running[task] = None
         self._finish(attempt)
         # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
         # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
@@ -238,14 +249,14 @@ class EventLoopRunner:
             self._tidying.add_done_callback(self._tell_broken)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
+        job = self._running.pop(task)
+        if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
+            self._waiting.appendleft(job)
         self._tell_broken(task)
         self._fill()
 
     def _tell_broken(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            self._finish(asyncio.CancelledError())
-        elif error := task.exception():
+        if not task.cancelled() and (error := task.exception()):
             self._finish(error)
 
 

@@ -1,11 +1,13 @@
 """Tasks that mistreat their worker, and tasks whose length a test in the same process decides."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -110,6 +112,64 @@ async def apass_gate(name: str) -> None:
 async def apass_gate_in_a_thread(name: str) -> None:
     """As queries do: in the one thread that asgiref keeps for all of an event loop."""
     await sync_to_async(pass_gate)(name)
+
+
+@job
+async def astop_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+
+
+@job
+async def acancel_itself() -> None:
+    """So late that it ends before it is cancelled."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@job
+async def acancel_all() -> None:
+    """Everybody else in the event loop."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+_left_behind: list[Any] = []
+
+
+@job
+async def aleave_generator(name: str) -> None:
+    """One that does not end when it is closed, until the gate opens."""
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await gates[name].await_()
+
+    _left_behind.append(numbers())
+    await anext(_left_behind[-1])
+
+
+@job
+async def aleave_blocking_background(name: str) -> None:
+    """A task of asyncio's that blocks the event loop once this is done, until the gate opens."""
+
+    async def block() -> None:
+        await asyncio.sleep(0.01)
+        pass_gate(name)
+
+    _left_behind.append(asyncio.create_task(block()))
+
+
+@job
+def lose_network() -> None:
+    """An error of the database's that the task gets over, and then a connection on which nothing ever comes."""
+    with connection.cursor() as cursor, contextlib.suppress(DatabaseError):
+        cursor.execute("SELECT * FROM there_is_no_such_table")
+    _left_behind.append(socket.socketpair())
+    os.dup2(_left_behind[-1][0].fileno(), connection.connection.fileno())
 
 
 @job(takes_context=True)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -157,7 +158,44 @@ def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
         pool.take_finished()
 
 
+# What a task does to the event loop
+
+
+@pytest.mark.parametrize("task", ["astop_loop", "acancel_itself", "acancel_all"])
+def test_whatever_a_task_does_to_the_event_loop_it_and_its_neighbours_come_out(make_pool: MakePool, task: str) -> None:
+    pool = make_pool(3)
+    jobs = [claimed(f"{WORKER_APP}.{task}"), *(claimed(f"{APP}.aadd", number) for number in range(5))]
+    pool.submit(jobs)
+    attempts = finish(pool, 6)
+    pool.submit([claimed(f"{APP}.aadd", 7)])
+    attempts += finish(pool, 1)
+    assert [attempt.outcome.status for attempt in attempts] == ["completed"] * 7
+    assert {attempt.outcome.result for attempt in attempts} == {None, "0", "1", "2", "3", "4", "7"}
+
+
+@pytest.mark.parametrize("task", ["aleave_generator", "aleave_blocking_background"])
+def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending(
+    make_pool: MakePool, gates: Any, task: str
+) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.{task}", "never")])
+    finish(pool, 1)
+    if task == "aleave_blocking_background":
+        wait_until(lambda: gates["never"].inside == 1)
+    started = time.monotonic()
+    pool.stop()
+    assert time.monotonic() - started < DEADLINE
+
+
 # Connections
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_on_which_nothing_comes_any_more_does_not_keep_the_attempt(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.lose_network"), claimed(f"{WORKER_APP}.write", "after")])
+    assert [attempt.outcome.status for attempt in finish(pool, 2)] == ["completed", "completed"]
+    assert Ledger.objects.get().entry == "after"
 
 
 def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_busy(
