@@ -203,6 +203,28 @@ def raised_after_completion(job: ClaimedJob, reason: str) -> None:
     )
 
 
+def blocked(worker: str, lines: list[str]) -> None:
+    """What `async def` tasks left behind keeps those after them from running. The lines say where its threads are."""
+    logger.error(
+        "worker %s is replaced: what no job waits for any more blocks its event loop, or the thread of its queries",
+        printable(worker),
+        extra={"worker": worker},
+    )
+    for line in lines:
+        logger.error("worker %s, thread %s", printable(worker), printable(line), extra={"worker": worker})
+
+
+def rows_locked(worker: str, job_id: int, count: int) -> None:
+    """Outcomes cannot be written yet. The id is that of the first."""
+    logger.warning(
+        "worker %s keeps the outcomes of %s until their rows are no longer locked by somebody, the first of job #%s",
+        printable(worker),
+        counted(count, "job"),
+        job_id,
+        extra={"worker": worker},
+    )
+
+
 def recycling(worker: str, reason: str) -> None:
     """A worker has reached its limit of jobs or memory."""
     logger.info("worker %s is replaced: %s", printable(worker), printable(reason), extra={"worker": worker})

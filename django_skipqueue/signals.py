@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 
 from django.dispatch import Signal
 
+from .exceptions import JobInterrupted
+
 logger = logging.getLogger("django_skipqueue")
 
 
@@ -85,12 +87,17 @@ worker_stopped = Event()
 
 
 def announce(signal: Signal, sender: str, **event: Any) -> None:
-    """Send `signal` to its receivers, and log those that raise, also what `send_robust` lets through: SystemExit."""
+    """Send `signal` to its receivers, and log those that raise, also what `send_robust` lets through: SystemExit.
+
+    Raises `JobInterrupted` alone, which is meant for the attempt that a receiver is called in.
+    """
     try:
         for receiver, error in signal.send_robust(sender, **event):
             if isinstance(error, BaseException):
                 name = getattr(receiver, "__qualname__", repr(receiver))
                 logger.error("The signal receiver %s raised: %r", name, error, exc_info=error)
+    except JobInterrupted:
+        raise
     except BaseException as error:
         with contextlib.suppress(BaseException):  # the project's logging may be what raised
             logger.error("A signal receiver raised: %r", error, exc_info=error)

@@ -231,6 +231,26 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
 """
 
+# worker, where a settle or a release got no answer → those of these jobs that somebody else has locked: sent with the
+# others, they would keep them waiting, and fail them at the lock timeout. A row that is gone is not locked. Index: the
+# primary key.
+LOCKED = """
+WITH held AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease) JOIN skipqueue_job AS job
+        USING (id, lease)
+),
+free AS MATERIALIZED (
+    SELECT job.id
+    FROM skipqueue_job AS job
+    WHERE job.id = ANY (ARRAY (SELECT id FROM held))
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+SELECT id FROM held
+EXCEPT
+SELECT id FROM free
+"""
+
 # release → id and queue of the jobs given back to their queues, no attempt charged. Fenced as settle is. Index: the
 # primary key.
 RELEASE = """

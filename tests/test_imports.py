@@ -30,6 +30,7 @@ FLOORS = (
         "worker.frontier",
         "worker.lookahead",
         "worker.options",
+        "worker.outbox",
         "worker.revocations",
         "worker.strays",
     },

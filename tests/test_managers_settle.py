@@ -316,6 +316,20 @@ def test_releasing_many_is_one_statement() -> None:
     assert Job.objects.release([]) == set()
 
 
+def test_what_somebody_else_has_locked_is_found_without_waiting(
+    connect: Callable[..., psycopg.Connection[Any]],
+) -> None:
+    locked, free, gone, passed_on = claimed(4)
+    leases = [lease_of(locked), lease_of(free), lease_of(gone), lease_of(passed_on)]
+    Job.objects.filter(pk=gone.pk).delete()
+    Job.objects.release([lease_of(passed_on)])
+    with connect(autocommit=False) as other:
+        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, passed_on.pk]])
+        assert Job.objects.locked(leases) == {locked.pk}
+    assert Job.objects.locked(leases) == set()
+    assert Job.objects.locked([]) == set()
+
+
 def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
     make_job()
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")

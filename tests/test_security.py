@@ -157,7 +157,7 @@ ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, FORGED)
 VALUES: dict[str, Any] = {
     "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
-    "lines": [FORGED], "reason": FORGED,
+    "lines": [FORGED], "reason": FORGED, "job_id": 7,
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
     "retry_in": 1.0, "restart_in": 1.0,
 }  # fmt: skip

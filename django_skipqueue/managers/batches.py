@@ -61,7 +61,7 @@ def claim_values(
 
 
 def leases_as_values(leases: Iterable[tuple[int, int]]) -> dict[str, Any]:
-    """What RELEASE and REVOKED read, in lock order."""
+    """What RELEASE, LOCKED and REVOKED read, in lock order."""
     ordered = sorted(leases)
     return {"ids": [job_id for job_id, _ in ordered], "leases": [lease for _, lease in ordered]}
 

@@ -113,6 +113,10 @@ class Settling(Statements):
         rows = self._rows(sql.REVOKED, leases_as_values(leases))
         return {(id, lease): reason for id, lease, reason in rows}
 
+    def locked(self, leases: Iterable[Lease]) -> set[int]:
+        """The ids of those jobs whose rows somebody else has locked this moment. Waits for nobody."""
+        return {id for (id,) in self._rows(sql.LOCKED, leases_as_values(leases))}
+
     def heartbeat(self, job_id: int, lease: int) -> bool:
         """Prolong the lease of one job that was claimed by hand; whether it still holds."""
         return bool(self._rows(sql.HEARTBEAT, {"id": job_id, "lease": lease}))

@@ -7,6 +7,7 @@ out.
 
 import contextlib
 import contextvars
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +33,9 @@ from .limits import GRACE, Interruption, Limits
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
 
+JUDGE_TIME = 1.0
+"""Seconds that the retry policy of a stuck job may take: the control loop waits for it."""
+
 
 class Executor:
     """Runs jobs for one worker. `execute` may be called by several threads at once."""
@@ -47,13 +51,8 @@ class Executor:
         started = time.perf_counter()
         task: Task[Any, Any] | None = None
         try:
-            task, args, kwargs = self._prepare(job)
-            call = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
-            seconds = task.timeout if job.metadata == "{}" else _timeout(task, job)
-            if task.atomic:
-                outcome = self._in_transaction(job, partial(self.limits.run, job, seconds, call))
-            else:
-                outcome = _returned(self.limits.run(job, seconds, call))
+            task = tasks.get(job.task)
+            outcome = self.limits.run(job, _timeout(task, job), partial(self._run, task, job))
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
         duration_ms = (time.perf_counter() - started) * 1000
@@ -66,9 +65,9 @@ class Executor:
         started = time.perf_counter()
         task: Task[Any, Any] | None = None
         try:
-            task, args, kwargs = self._prepare(job)
-            seconds = task.timeout if job.metadata == "{}" else _timeout(task, job)
-            with self.limits.coroutine(job, seconds):
+            task = tasks.get(job.task)
+            with self.limits.coroutine(job, _timeout(task, job)):
+                args, kwargs = self._begin(task, job)
                 result = await task.function(*args, **kwargs)
             outcome = _returned(result)
         except BaseException as error:
@@ -87,21 +86,30 @@ class Executor:
         return self.limits.is_cancelled(lease)
 
     def stuck(self, interruption: Interruption, stack: str) -> Attempt:
-        """The attempt that a job comes to whose code ignores that it is to end."""
+        """The attempt that a job comes to whose code ignores that it is to end. For the control loop's thread."""
         job, error, ms = interruption.job, interruption.error, interruption.seconds * 1000
         entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=ms)
         entry["message"] = f"{error}, and did not end within {GRACE:g} s more; its worker is replaced"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        return Attempt(job, self._judge(job, tasks.get(job.task), error, entry), ms, self.worker)
+        outcome = self._judge_aside(job, tasks.get(job.task), error, entry)
+        if written := self._completed.pop((job.id, job.lease), None):  # it is stuck in what came after its commit
+            return self._written(job, written, outcome, ms)
+        return Attempt(job, outcome, ms, self.worker)
 
-    def _prepare(self, job: ClaimedJob) -> tuple[Task[Any, Any], list[Any], dict[str, Any]]:
+    def _run(self, task: Task[Any, Any], job: ClaimedJob) -> Outcome:
+        """All that is limited: the receivers of `job_started`, the task, and for an atomic one its commit and hooks."""
+        args, kwargs = self._begin(task, job)
+        call = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
+        return self._in_transaction(job, call) if task.atomic else _returned(call())
+
+    def _begin(self, task: Task[Any, Any], job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
+        """Say that the attempt begins; the arguments of the task."""
         if job_started.has_listeners(job.task):
             announce(job_started, job.task, job=job, worker=self.worker)
-        task = tasks.get(job.task)
         args = decode(job.args)
         if task.takes_context:
             args.insert(0, task.context(self._context(job, task), job))
-        return task, args, decode(job.kwargs)
+        return args, decode(job.kwargs)
 
     def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any]) -> Outcome:
         """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
@@ -143,10 +151,23 @@ class Executor:
             return Outcome("failed", last_error=summary(error), error=entry)
         return self._judge(job, task, error, entry)
 
+    def _judge_aside(
+        self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
+    ) -> Outcome:
+        """The same in a thread of its own: a backoff is code of the project's, and may hang."""
+        outcomes: list[Outcome] = []
+        judge = threading.Thread(target=lambda: outcomes.append(self._judge(job, task, error, entry)), daemon=True)
+        judge.start()
+        judge.join(JUDGE_TIME)
+        if outcomes:
+            return outcomes[0]
+        entry = entry | {"message": f"{entry['message']}\nIts retry policy gave no answer within {JUDGE_TIME:g} s."}
+        return _without_secrets(task, job, Outcome("failed", last_error=summary(error), error=entry))
+
     def _judge(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             outcome = task.policy_for(job).judge(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
-        except Exception as broken:  # a backoff of the project's that raises
+        except BaseException as broken:  # a backoff of the project's that raises
             entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
             outcome = Outcome("failed", last_error=summary(broken), error=entry)
         return _without_secrets(task, job, outcome)
@@ -154,6 +175,8 @@ class Executor:
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
     """Seconds, or `None`: what the job says, else what its task says."""
+    if job.metadata == "{}":
+        return task.timeout
     own = decode(job.metadata).get("timeout")
     return task.timeout if own is None else float(own)
 

@@ -22,6 +22,7 @@ from .announcer import Announcer
 from .claiming import Claiming
 from .control import ControlConnection
 from .options import WorkerOptions
+from .outbox import Outbox
 from .pool import Pool
 from .revocations import Revocations
 from .strays import StrayChecks
@@ -83,7 +84,7 @@ class Holdings:
         self._control = control
         self._pool = pool
         self._announcer = announcer
-        self._unsettled: list[Attempt] = []
+        self._outbox = Outbox()
         self._exchanged: Exchanged | None = None  # while what it has brought is still to be taken up
         self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
         self._revocations = Revocations()
@@ -97,7 +98,7 @@ class Holdings:
         """
         if self._announcer.backlog > EVENT_BACKLOG:
             return 0
-        held, finished = len(self.jobs), len(self._unsettled) + len(self._pool.finished)
+        held, finished = len(self.jobs), len(self._outbox) + len(self._pool.finished)
         if self._exchanged:
             held += self._exchanged.answer.count_claimed()
             finished += len(self._exchanged.attempts)
@@ -106,22 +107,22 @@ class Holdings:
             return room
         return max(0, min(room, self._options.max_jobs - self.jobs_done - held))
 
-    def has_outcomes(self) -> bool:
+    def has_outcomes(self, now: float) -> bool:
         """Whether outcomes are to be written."""
-        return bool(self._pool.finished or self._unsettled)
+        return bool(self._pool.finished) or self._outbox.is_due(now)
 
     def exchange_is_due(self, room: int, now: float) -> bool:
         """Whether there is a reason to go to the database, and it can be gone to, for somebody with so much room."""
         if now < self._control.retry_at:
             return False
         look = room > 0 and self.claiming.next_look <= now
-        return look or self.has_outcomes() or self._stray_checks.next_at <= now
+        return look or self.has_outcomes(now) or self._stray_checks.next_at <= now
 
     def next_turn(self, room: int, now: float) -> float:
         """When something is to be done that no outcome, no notification and no command asks for."""
         if self._exchanged:
             return now
-        until = self._stray_checks.next_at
+        until = min(self._stray_checks.next_at, self._outbox.next_look)
         if room:
             until = min(until, self.claiming.next_look)
         if self.jobs:
@@ -136,7 +137,7 @@ class Holdings:
         What the one before has brought is taken up while the database works. Of two that follow each other closely, the
         first is taken up while the second is on its way: a quarter more jobs a second where they take no time.
         """
-        self._unsettled += self._pool.take_finished()
+        self._outbox.add(self._pool.take_finished())
         now = time.monotonic()
         found_empty = False
         with self.asking():
@@ -146,8 +147,9 @@ class Holdings:
             if room:
                 self.claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic)
             after = self.claiming.after(now) if room else {}
+            attempts = self._outbox.to_send(self._jobs.locked, now)
             answer = self._jobs.exchange(
-                [attempt.settlement for attempt in self._unsettled if not attempt.is_written],
+                [attempt.settlement for attempt in attempts if not attempt.is_written],
                 queue_names=self.claiming.queue_names,
                 limit=room,
                 worker_id=self._id,
@@ -155,11 +157,12 @@ class Holdings:
                 meanwhile=self.take_up if self._exchanged else None,
             )
             self.take_up()  # where an outcome was refused, that was not done meanwhile
-            self._exchanged = Exchanged(answer, self._unsettled, room, after, now, time.monotonic())
-            self._unsettled = []
+            self._exchanged = Exchanged(answer, self._outbox.answered(), room, after, now, time.monotonic())
             if answer.count_claimed() < max(room, LARGE_ANSWER):
                 found_empty = self.take_up()
             self.claiming.heard(self._control.notified())
+        if self._control.is_broken:
+            self._outbox.failed()
         self._tell_lost()
         return found_empty
 
@@ -253,25 +256,44 @@ class Holdings:
         if withdrawn := self._pool.withdraw():
             self._release(withdrawn)
 
-    def give_back_running(self) -> bool:
-        """When the time is over: settle what is finished, release the rest; whether anything still runs."""
+    def settle_last(self) -> None:
+        """Write what has finished, when there is no other time."""
         for _ in range(2):  # a connection that broke is opened again
-            if self.has_outcomes():
+            if self.has_outcomes(time.monotonic()):
                 self.exchange(0)
         self._tell_lost()
-        running = list(self.jobs.values())
+
+    def give_back_running(self) -> bool:
+        """When the time is over: settle what is finished, release what runs; whether anything does.
+
+        What is finished and cannot be settled is left to the supervisor.
+        """
+        self.settle_last()
+        finished = self._outbox.leases()
+        running = [job for lease, job in self.jobs.items() if lease not in finished]
         if running:
-            self._release(running)
+            locked = self._release(running)
+            if locked:  # perhaps by their own transactions, which may be about to end
+                self._release(locked, wait=True)
             if not self._control.is_broken:
                 logs.given_back(self._name, len(running))
         return bool(running)
 
-    def _release(self, jobs: list[ClaimedJob]) -> None:
-        """Give jobs back. Those that cannot be given back now are strays then."""
+    def _release(self, jobs: list[ClaimedJob], *, wait: bool = False) -> list[ClaimedJob]:
+        """Give jobs back. Those that cannot be given back now are strays then; returned are those that are locked.
+
+        `wait`: for those who have them locked, up to the lock timeout.
+        """
+        locked: set[int] = set()
         with self.asking():
-            self._jobs.release((job.id, job.lease) for job in jobs)
+            if not wait:
+                locked = self._jobs.locked((job.id, job.lease) for job in jobs)
+            self._jobs.release((job.id, job.lease) for job in jobs if job.id not in locked)
+        if locked:
+            self._stray_checks.expect(time.monotonic())
         for job in jobs:
             self.jobs.pop((job.id, job.lease), None)
+        return [job for job in jobs if job.id in locked]
 
     # The connection
 

@@ -9,12 +9,12 @@ whether it is interrupted.
 import asyncio
 import ctypes
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import get_ident
 from typing import Any, NamedTuple
 
 from ..exceptions import JobCancelled, JobInterrupted, JobTimeout
@@ -22,6 +22,9 @@ from ..records import ClaimedJob, Lease
 
 GRACE = 5.0
 """Seconds in which an interrupted attempt must end; after that it is stuck."""
+
+DEPTH = 8
+"""How many of a thread's calls are told where one line is for all of them."""
 
 Place = int | asyncio.Task[Any]
 """Where an attempt runs: the identifier of its thread, or its task in the event loop."""
@@ -85,7 +88,7 @@ class Limits:
         lease = (job.id, job.lease)
         result, error = None, None
         try:
-            self._running[lease] = get_ident()
+            self._running[lease] = threading.get_ident()
             if seconds is not None:
                 self._limit(lease, job, seconds)
             result = call()
@@ -111,7 +114,7 @@ class Limits:
         lease = (job.id, job.lease)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is called by a coroutine)
-        self._loop_thread = get_ident()
+        self._loop_thread = threading.get_ident()
         self._running[lease] = task
         if seconds is not None:
             self._limit(lease, job, seconds)
@@ -210,9 +213,21 @@ def _raise_in_thread(thread: int, error: JobInterrupted) -> None:
 
 def _forget_exception() -> None:
     """Drop an exception that was set for this thread and not raised yet: the interpreter may be late with it."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(get_ident()), None)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
 
 
 def _stack_of(thread: int) -> str:
     frame = sys._current_frames().get(thread)
     return "".join(traceback.format_stack(frame)) if frame else ""
+
+
+def stacks() -> list[str]:
+    """Of each thread but the one that asks, in a line: its name, and the last calls that it is in, innermost first."""
+    frames = sys._current_frames()
+    lines = []
+    for thread in threading.enumerate():
+        frame = frames.get(thread.ident or 0)
+        if frame is not None and thread is not threading.current_thread():
+            calls = [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)]
+            lines.append(f"{thread.name} in {', from '.join(reversed(calls[-DEPTH:]))}")
+    return lines

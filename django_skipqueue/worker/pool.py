@@ -14,16 +14,22 @@ from collections.abc import Callable, Iterable, Mapping
 
 from asgiref.sync import sync_to_async
 
-from .. import databases
+from .. import databases, logs
 from ..exceptions import UnknownTask
 from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from .executor import Executor
+from .limits import GRACE, stacks
 from .started import StartedJobs
 from .wakeup import Wakeup
 
 END_TIME = 2.0
 """Seconds for which a runner is waited for at its end: its threads are daemons, and what they hang in is no job."""
+
+LEFTOVER_TIME = 60.0
+"""Seconds for which the thread in which asgiref runs queries may be busy with what no attempt waits for any more."""
+
+NEVER = float("inf")
 
 Finished = Attempt | BaseException
 Finish = Callable[[Finished], None]
@@ -35,11 +41,12 @@ class Pool:
     def __init__(
         self, executor: Executor, *, concurrency: int, wakeup: Wakeup, started: StartedJobs | None = None
     ) -> None:
-        started = started or StartedJobs(2 * concurrency)
+        self._started = started or StartedJobs(2 * concurrency)
         self.finished: deque[Finished] = deque()
+        self._given_up: dict[Lease, Attempt] = {}  # as stuck; they may come out nevertheless
         self._executor = executor
-        self._threads = ThreadRunner(executor, concurrency, started, self._finish)
-        self._event_loop = EventLoopRunner(executor, concurrency, started, self._finish)
+        self._threads = ThreadRunner(executor, concurrency, self._started, self._finish)
+        self._event_loop = EventLoopRunner(executor, concurrency, self._started, self._finish)
         self._wakeup = wakeup
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
@@ -54,14 +61,17 @@ class Pool:
             self._event_loop.submit(coroutines)
 
     def take_finished(self) -> list[Attempt]:
-        """The attempts finished since the last call. Raises what broke a runner."""
+        """The attempts finished since the last call. Raises what broke a runner, once it has brought those before."""
         taken: list[Attempt] = []
         while self.finished:
             finished = self.finished.popleft()
             if isinstance(finished, BaseException):
-                raise finished
+                if not taken:
+                    raise finished
+                self.finished.appendleft(finished)
+                break
             taken.append(finished)
-        return taken
+        return [attempt for attempt in taken if not self._is_told(attempt)] if self._given_up else taken
 
     def drop(self, leases: Mapping[Lease, object]) -> list[ClaimedJob]:
         """Take back those of these jobs that have not started; the others keep their order."""
@@ -83,19 +93,37 @@ class Pool:
     @property
     def next_deadline(self) -> float:
         """When to call `enforce_limits` next, in monotonic seconds."""
-        return self._executor.limits.next_deadline
+        return min(self._executor.limits.next_deadline, self._event_loop.stuck_at)
 
     def enforce_limits(self) -> bool:
-        """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
+        """Interrupt the attempts whose time is over; whether the worker is to be replaced because something is stuck.
+
+        A stuck attempt counts as finished then, once: failed.
+        """
         stuck = self._executor.limits.enforce()
-        self.finished.extend(self._executor.stuck(*found) for found in stuck)
-        return bool(stuck)
+        for interruption, stack in stuck:
+            attempt = self._executor.stuck(interruption, stack)
+            self.finished.append(attempt)
+            self._given_up[attempt.job.id, attempt.job.lease] = attempt
+        is_blocked = self._event_loop.stuck_at <= time.monotonic()
+        if is_blocked:
+            self._event_loop.give_up()
+            logs.blocked(self._executor.worker, stacks())
+        return bool(stuck) or is_blocked
+
+    def acquit(self) -> None:
+        """Have no attempt charged for what runs, however the process ends from here on, unless it is stuck."""
+        self._started.acquit(but=[job_id for job_id, _ in self._given_up])
 
     def stop(self) -> None:
         """End the runners once they have nothing to run; returns when they are gone, or a moment later."""
         deadline = time.monotonic() + END_TIME
         self._threads.stop(deadline)
         self._event_loop.stop(deadline)
+
+    def _is_told(self, attempt: Attempt) -> bool:
+        """Whether this is one that was given up as stuck, and ended after all."""
+        return self._given_up.get((attempt.job.id, attempt.job.lease), attempt) is not attempt
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""
@@ -171,6 +199,9 @@ class EventLoopRunner:
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tidying: asyncio.Task[None] | None = None
+        self._before_tidying: set[asyncio.Task[None]] = set()
+        self._called_at = self._tidying_since = NEVER  # since when the loop, and that thread, are waited for
+        self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
@@ -179,7 +210,24 @@ class EventLoopRunner:
             self._loop = asyncio.new_event_loop()
             self._thread.start()
         self._waiting.extend(jobs)
+        self._called_at = min(self._called_at, time.monotonic())
         self._loop.call_soon_threadsafe(self._fill)
+
+    @property
+    def stuck_at(self) -> float:
+        """When to hold that code which belongs to no attempt any more blocks the event loop, or the thread for queries.
+
+        In monotonic seconds. While an attempt runs, it may be that which blocks the loop: its own limit is for that.
+        """
+        if self._is_given_up:
+            return NEVER
+        is_free = self._called_at < NEVER and not any(list(self._running.values()))
+        blocked_at = self._called_at + GRACE if is_free else NEVER
+        return min(blocked_at, self._tidying_since + LEFTOVER_TIME)
+
+    def give_up(self) -> None:
+        """Never ask for `stuck_at` again: the worker is being replaced."""
+        self._is_given_up = True
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back what has not started."""
@@ -212,6 +260,7 @@ class EventLoopRunner:
 
     def _fill(self) -> None:
         """Start what there is room for."""
+        self._called_at = NEVER
         assert self._loop is not None  # noqa: S101
         while len(self._running) < self._concurrency:
             try:
@@ -246,10 +295,25 @@ class EventLoopRunner:
         """Once for all who ask while it is on its way: that thread does one thing after the other."""
         if self._tidying is None or self._tidying.done():
             self._tidying = asyncio.create_task(_tidy())
-            self._tidying.add_done_callback(self._tell_broken)
+            self._tidying.add_done_callback(self._tidied)
+            self._before_tidying = {task for task, job in self._running.items() if job is not None}
+            self._wait_for_tidying()
+
+    def _wait_for_tidying(self) -> None:
+        """What is in that thread before the tidying is of the attempts that ran then. Are they over, it is nobody's."""
+        if not self._before_tidying:
+            self._tidying_since = time.monotonic()
+
+    def _tidied(self, task: "asyncio.Task[None]") -> None:
+        self._before_tidying.clear()
+        self._tidying_since = NEVER
+        self._tell_broken(task)
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         job = self._running.pop(task)
+        if task in self._before_tidying:
+            self._before_tidying.remove(task)
+            self._wait_for_tidying()
         if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
             self._waiting.appendleft(job)
         self._tell_broken(task)

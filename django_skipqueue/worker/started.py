@@ -6,6 +6,7 @@ are charged for the death; what the worker had claimed and not begun goes back f
 
 import mmap
 import struct
+from collections.abc import Collection
 
 _SLOT = struct.Struct("q")
 
@@ -24,6 +25,12 @@ class StartedJobs:
     def end(self, slot: int) -> None:
         """Note that this slot runs nothing."""
         _SLOT.pack_into(self._memory, slot * _SLOT.size, 0)
+
+    def acquit(self, *, but: Collection[int]) -> None:
+        """Note that what runs is not to blame for the end of the process, but for these jobs."""
+        for slot, (job_id,) in enumerate(_SLOT.iter_unpack(self._memory[: self._slots * _SLOT.size])):
+            if job_id not in but:
+                self.end(slot)
 
     def job_ids(self) -> list[int]:
         """The jobs that are running."""

@@ -1,12 +1,14 @@
 """When a worker looks for jobs that it holds and never heard of.
 
 A claim may be committed while its answer is lost with the connection, even after that: a statement on its way, in a
-network that stalls, arrives whenever the network pleases. So the worker looks for such jobs once the database answers
-again, twice soon after that, and a last time a lease later.
+network that stalls, arrives whenever the network pleases. And a job to be given back may be locked by somebody. So the
+worker looks for such jobs once the database answers again, twice soon after that, and once in each lease from then on:
+as long as it lives, nobody else does.
 """
 
 LOOKS = (0.0, 1 / 60, 1 / 10, 1.0)
-"""When, in leases since the database answers again: at once, and with a lease of a minute after 1, 6 and 60 s."""
+"""When, in leases since the database answers again: at once, and with a lease of a minute after 1, 6 and 60 s. Then
+once in a lease."""
 
 
 class StrayChecks:
@@ -26,6 +28,6 @@ class StrayChecks:
 
     def done(self, now: float) -> None:
         """Note that the look that was due is done."""
-        if self._looks.pop(0) == LOOKS[0]:
+        if self._looks and self._looks.pop(0) == LOOKS[0]:
             self._since = now
-        self.next_at = self._since + self._looks[0] * self._lease if self._looks else float("inf")
+        self.next_at = self._since + self._looks[0] * self._lease if self._looks else now + self._lease

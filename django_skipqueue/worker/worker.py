@@ -27,6 +27,9 @@ from .wakeup import Wakeup
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
 
+LAST_WORDS = 5.0
+"""Seconds for which the project's receivers may hold up the end; a fifth of it where jobs are to be given back."""
+
 
 class Worker:
     """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
@@ -194,11 +197,15 @@ class Worker:
             holdings.let_go_of_revoked(now)
             if holdings.jobs:
                 self._sleep(min(left, holdings.next_turn(0, now) - now))
+        self._pool.acquit()
+        holdings.settle_last()
+        self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
+        # Told before what runs is given back: another worker may begin that at once, and this process must be gone.
+        self._announcer.stop(timeout=LAST_WORDS if not holdings.jobs else LAST_WORDS / 5)
         still_running = holdings.give_back_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])
-        self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
-        self._announcer.stop(timeout=5)
+        self._announcer.stop(timeout=LAST_WORDS / 10)  # of what has finished meanwhile
         if not still_running and self._exit_code != STUCK:
             self._pool.stop()
         self._control.close()

@@ -115,6 +115,12 @@ async def apass_gate_in_a_thread(name: str) -> None:
 
 
 @job
+async def ablock_loop(name: str) -> None:
+    """As no `async def` should."""
+    pass_gate(name)
+
+
+@job
 async def astop_loop() -> None:
     asyncio.get_running_loop().stop()
     await asyncio.sleep(0)
@@ -317,6 +323,15 @@ def _raise(*_: Any) -> float:
     raise ZeroDivisionError("in the backoff")
 
 
+def _exit(*_: Any) -> float:
+    raise SystemExit(3)
+
+
+def _hang(*_: Any) -> float:
+    pass_gate("backoff")
+    return 0
+
+
 def _fail() -> None:
     raise ValueError("as asked")
 
@@ -329,9 +344,15 @@ BACKOFFS: dict[str, Any] = {
     "none": lambda attempt: None,
     "text": lambda attempt: "soon",
     "raises": _raise,
+    "exits": _exit,
 }
 for _name, _backoff in BACKOFFS.items():
     job(name=f"backoff.{_name}", backoff=_backoff, max_attempts=2)(_fail)
+
+
+@job(max_attempts=2, backoff=_hang)
+def pass_gate_with_a_backoff_that_hangs(name: str) -> None:
+    pass_gate(name)
 
 
 @job(max_attempts=2, backoff=constant(0, jitter=0), takes_context=True)
@@ -393,6 +414,20 @@ def atomic_hook_raises() -> None:
         raise ValueError("in the hook")
 
     transaction.on_commit(hook)
+
+
+@job(atomic=True, timeout=0.1, max_attempts=1)
+def atomic_hook_takes_too_long() -> None:
+    def hook() -> None:
+        while True:
+            time.sleep(0.01)
+
+    transaction.on_commit(hook)
+
+
+@job(atomic=True, timeout=0.1, max_attempts=1)
+def atomic_hook_passes_gate(name: str) -> None:
+    transaction.on_commit(lambda: pass_gate(name))
 
 
 @job(atomic=True, timeout=0.1, max_attempts=1)

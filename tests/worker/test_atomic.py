@@ -16,7 +16,9 @@ from django_skipqueue.records import Attempt
 from django_skipqueue.signals import job_completed, lease_lost
 from django_skipqueue.tasks import Task
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.worker import limits
 from django_skipqueue.worker.executor import Executor
+from django_skipqueue.worker.protocol import ENDED_WELL, STUCK
 
 from ..app.models import Ledger
 from ..app.waiting import wait_until
@@ -26,14 +28,16 @@ from ..app.worker_jobs import (
     atomic_completes_itself,
     atomic_dies_once,
     atomic_gate,
+    atomic_hook_passes_gate,
     atomic_hook_raises,
+    atomic_hook_takes_too_long,
     atomic_leaves_block,
     atomic_returns,
     atomic_timeout,
     atomic_write,
     completes_itself,
 )
-from .processes import ManagePy, wait_for_statuses
+from .processes import ManagePy, statuses, wait_for_statuses
 
 Start = Callable[..., Any]
 
@@ -166,6 +170,54 @@ def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
         done, attempt = run(atomic_hook_raises)
     assert (done.status, attempt.is_written) == ("completed", True)
     assert "is completed, but its task went on and raised: ValueError: in the hook" in caplog.text
+
+
+def test_a_hook_that_takes_too_long_is_interrupted_and_leaves_the_job_completed(
+    worker_thread: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    atomic_hook_takes_too_long.defer()
+    with caplog.at_level(logging.ERROR):
+        assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert statuses() == {"completed": 1}
+    assert "is completed, but its task went on and raised: JobTimeout: timed out after 0.1 s" in caplog.text
+
+
+def test_a_hook_that_hangs_has_the_worker_replaced_and_leaves_the_job_completed(
+    worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "GRACE", 0.05)
+    atomic_hook_passes_gate.defer("never")
+    with caplog.at_level(logging.WARNING):
+        worker = worker_thread(concurrency=1)
+        assert worker.wait() == STUCK
+    assert statuses() == {"completed": 1}
+    assert worker.worker.jobs_done == 1
+    assert "is completed, but its task went on and raised: JobTimeout" in caplog.text
+    assert "lost the lease" not in caplog.text
+
+
+def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
+    monkeypatch.setattr(limits, "GRACE", 0.05)
+    with connection.cursor() as cursor:
+        cursor.execute(SLOW_COMMIT)
+    try:
+        atomic_write.using(timeout=0.1, max_attempts=1).defer("slow")
+        assert worker_thread().wait() == STUCK
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TRIGGER slow ON testapp_ledger; DROP FUNCTION be_slow")
+    assert statuses() == {"completed": 1}
+    assert Ledger.objects.count() == 1
+
+
+SLOW_COMMIT = """
+CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON testapp_ledger DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION be_slow()
+"""
 
 
 def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:

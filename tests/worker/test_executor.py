@@ -170,7 +170,7 @@ def test_what_no_text_column_takes_is_replaced_in_an_error(run: Run) -> None:
         assert "after" in text
 
 
-@pytest.mark.parametrize("name", ["none", "text", "raises"])
+@pytest.mark.parametrize("name", ["none", "text", "raises", "exits"])
 def test_a_backoff_that_is_no_use_fails_the_job_and_both_errors_are_told(run: Run, name: str) -> None:
     outcome = run(claimed(f"backoff.{name}")).outcome
     assert outcome.status == "failed"

@@ -13,10 +13,14 @@ from django.db import connections
 
 from django_skipqueue import databases
 from django_skipqueue.records import Attempt, ClaimedJob
+from django_skipqueue.signals import job_started
+from django_skipqueue.worker import executor, limits
+from django_skipqueue.worker import pool as pool_module
 from django_skipqueue.worker.executor import Executor
 from django_skipqueue.worker.pool import Pool
 from django_skipqueue.worker.wakeup import Wakeup
 
+from ..app import worker_jobs
 from ..app.models import Ledger
 from ..app.waiting import DEADLINE, wait_until, within
 from ..app.worker_jobs import MISTREATMENTS
@@ -158,6 +162,16 @@ def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
         pool.take_finished()
 
 
+def test_what_breaks_a_thread_keeps_no_attempt_that_came_before(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{APP}.noop")])
+    wait_until(lambda: pool.finished)
+    pool.finished.append(AssertionError("a broken part"))
+    assert len(pool.take_finished()) == 1
+    with pytest.raises(AssertionError, match="a broken part"):
+        pool.take_finished()
+
+
 # What a task does to the event loop
 
 
@@ -185,6 +199,178 @@ def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending
     started = time.monotonic()
     pool.stop()
     assert time.monotonic() - started < DEADLINE
+
+
+# What is stuck
+
+
+@pytest.fixture
+def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (limits, pool_module):
+        monkeypatch.setattr(module, "GRACE", 0.05)
+    monkeypatch.setattr(pool_module, "LEFTOVER_TIME", 0.05)
+
+
+def limited(task: str, *args: Any) -> ClaimedJob:
+    """With a time limit that is over soon."""
+    return claimed(task, *args)._replace(metadata='{"timeout": 0.05}')
+
+
+def find_stuck(pool: Pool) -> None:
+    """Do what the control loop does, until the worker is to be replaced."""
+    wait_until(pool.enforce_limits, "something is stuck")
+
+
+def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
+    """The same as `finish`, while the limits are enforced; nothing is stuck meanwhile."""
+    finished: list[Attempt] = []
+
+    def done() -> bool:
+        assert not pool.enforce_limits()
+        finished.extend(pool.take_finished())
+        return len(finished) >= number
+
+    wait_until(done, f"{number} are finished")
+    return finished
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.noop")])
+    find_stuck(pool)
+    [stuck] = pool.take_finished()
+    assert stuck.outcome.status == "failed"
+    gates["g"].open()
+    [after] = finish(pool, 1)
+    assert after.job.task == f"{APP}.noop"
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
+) -> None:
+    monkeypatch.setattr(executor, "JUDGE_TIME", 0.05)
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
+    with within(DEADLINE):
+        find_stuck(pool)
+    [stuck] = pool.take_finished()
+    assert (stuck.outcome.status, stuck.outcome.last_error) == ("failed", "JobTimeout: timed out after 0.05 s")
+    assert stuck.outcome.error is not None
+    assert "Its retry policy gave no answer within 0.05 s." in stuck.outcome.error["message"]
+
+
+def hang(**_: Any) -> None:
+    while True:
+        time.sleep(0.001)
+
+
+def wait_at_gate(**_: Any) -> None:
+    worker_jobs.pass_gate("receiver")
+
+
+@pytest.fixture
+def receive(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], None]]:
+    """Connects a receiver of `job_started`."""
+    connected: list[Any] = []
+
+    def connect(receiver: Any) -> None:
+        job_started.connect(receiver)
+        connected.append(receiver)
+
+    yield connect
+    for receiver in connected:
+        job_started.disconnect(receiver)
+
+
+def test_a_receiver_of_the_start_that_takes_too_long_is_interrupted(
+    make_pool: MakePool, receive: Callable[[Any], None]
+) -> None:
+    receive(hang)
+    pool = make_pool(1)
+    pool.submit([limited(f"{APP}.noop")])
+    [attempt] = finish_in_time(pool, 1)
+    assert attempt.outcome.last_error == "JobTimeout: timed out after 0.05 s"
+
+
+@EITHER
+@pytest.mark.usefixtures("_no_grace", "gates")
+def test_a_receiver_of_the_start_that_hangs_is_stuck(
+    make_pool: MakePool, receive: Callable[[Any], None], kind: str
+) -> None:
+    receive(wait_at_gate)
+    pool = make_pool(1)
+    pool.submit([limited(f"{APP}.{kind}noop")])
+    find_stuck(pool)
+    [attempt] = pool.take_finished()
+    assert attempt.outcome.error is not None
+    assert "wait_at_gate" in attempt.outcome.error["traceback"]
+
+
+@pytest.mark.usefixtures("_no_grace", "gates")
+def test_an_event_loop_that_nobodys_code_blocks_is_stuck(
+    make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
+    finish(pool, 1)
+    wait_until(lambda: gates["never"].inside == 1)
+    assert not pool.enforce_limits(), "nobody waits for it"
+    assert pool.next_deadline == float("inf")
+    pool.submit([claimed(f"{APP}.anoop")])
+    assert pool.next_deadline < time.monotonic() + 0.1
+    find_stuck(pool)
+    assert "blocks its event loop" in caplog.text
+    assert "pass_gate (" in caplog.text
+    assert not pool.enforce_limits(), "it is told once"
+    assert pool.next_deadline == float("inf")
+    assert len(pool.withdraw()) == 1
+
+
+@pytest.mark.usefixtures("_no_grace", "gates")
+def test_an_event_loop_that_a_running_attempt_blocks_is_left_to_its_limit(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.ablock_loop", "g")])
+    wait_until(lambda: gates["g"].inside == 1)
+    pool.submit([claimed(f"{APP}.anoop")])
+    over = time.monotonic() + 0.2
+    while time.monotonic() < over:
+        assert not pool.enforce_limits()
+    gates["g"].open()
+    finish_in_time(pool, 2)
+
+
+@pytest.mark.usefixtures("_no_grace", "gates")
+def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_stuck(
+    make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
+    wait_until(lambda: gates["other"].inside == 1)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    finish_in_time(pool, 1)
+    over = time.monotonic() + 0.2
+    while time.monotonic() < over:  # it may be in that thread what the other one waits for
+        assert not pool.enforce_limits()
+    gates["other"].open()
+    find_stuck(pool)
+    assert "the thread of its queries" in caplog.text
+    assert "pass_gate (" in caplog.text
+
+
+@pytest.mark.usefixtures("gates")
+def test_the_thread_for_queries_may_be_busy_for_a_while(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    finish_in_time(pool, 1)
+    wait_until(lambda: pool.next_deadline < float("inf"))
+    gates["g"].open()
+    wait_until(lambda: pool.next_deadline == float("inf"))
+    monkeypatch.setattr(pool_module, "LEFTOVER_TIME", 0.0)
+    assert not pool.enforce_limits()
 
 
 # Connections

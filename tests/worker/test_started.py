@@ -44,6 +44,14 @@ def test_a_slot_holds_the_job_that_runs_in_it() -> None:
     assert started.job_ids() == [2**40]
 
 
+def test_what_is_acquitted_is_not_found_and_what_is_stuck_is() -> None:
+    started = StartedJobs(3)
+    for slot in range(3):
+        started.begin(slot, 10 + slot)
+    started.acquit(but=[11, 99])
+    assert started.job_ids() == [11]
+
+
 def test_a_child_process_writes_what_its_parent_reads() -> None:
     started = StartedJobs(1)
     with warnings.catch_warnings():

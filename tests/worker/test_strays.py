@@ -12,11 +12,11 @@ def test_the_looks_after_the_first_count_from_when_the_database_answered() -> No
     checks.expect(100.0)
     looks = [checks.next_at]
     now = 130.0  # the database was gone for half a minute
-    while now != float("inf"):
+    for _ in range(5):
         checks.done(now)
         now = checks.next_at
         looks.append(now)
-    assert looks == [100.0, 131.0, 136.0, 190.0, float("inf")]
+    assert looks == [100.0, 131.0, 136.0, 190.0, 250.0, 310.0]  # somebody may have had a job locked, at every look
 
 
 def test_a_connection_that_breaks_again_starts_anew() -> None:

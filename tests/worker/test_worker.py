@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from django.dispatch import Signal
 from django.test import override_settings
 
-from django_skipqueue import signals
+from django_skipqueue import databases, signals
 from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
@@ -23,6 +23,7 @@ from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.worker import holdings
 from django_skipqueue.worker.holdings import Holdings
 from django_skipqueue.worker.protocol import ENDED_WELL
+from django_skipqueue.worker.started import StartedJobs
 from django_skipqueue.worker.strays import LOOKS
 from django_skipqueue.worker.worker import Worker
 
@@ -565,6 +566,186 @@ def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Star
     worker.abandon()
     assert worker.wait() == ENDED_WELL
     assert statuses() == {"queued": 1}
+
+
+def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_thread: Start, gates: Any) -> None:
+    """From then on another worker may run them, so that this process must be gone soon."""
+    seen: list[str] = []
+
+    def receive(**_: Any) -> None:
+        seen.append(Job.objects.get().status)
+
+    worker_jobs.pass_gate.defer("g")
+    signals.worker_stopped.connect(receive)
+    try:
+        worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
+        wait_until(lambda: gates["g"].inside == 1)
+        worker.stop()
+        assert worker.wait() == ENDED_WELL
+    finally:
+        signals.worker_stopped.disconnect(receive)
+    assert seen == ["running"]
+    assert statuses() == {"queued": 1}
+
+
+def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
+    worker_thread: Start, gates: Any, told: Callable[[Signal], list[dict[str, Any]]]
+) -> None:
+    completed = told(signals.job_completed)
+
+    def receive(**_: Any) -> None:
+        gates["g"].open()
+        wait_until(lambda: worker.worker._pool.finished)
+
+    worker_jobs.pass_gate.defer("g")
+    signals.worker_stopped.connect(receive)
+    try:
+        worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
+        wait_until(lambda: gates["g"].inside == 1)
+        worker.stop()
+        assert worker.wait() == ENDED_WELL
+    finally:
+        signals.worker_stopped.disconnect(receive)
+    assert statuses() == {"completed": 1}
+    assert len(completed) == 1
+
+
+def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thread: Start, gates: Any) -> None:
+    """Even if the process is killed before it has given that back."""
+    started = StartedJobs(2)
+    worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, started=started)
+    wait_until(lambda: gates["g"].inside == 1)
+    assert started.job_ids() == [Job.objects.get().pk]
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    assert started.job_ids() == []
+
+
+# Rows that somebody keeps locked
+
+
+@pytest.fixture
+def locker(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """Somebody else, who may lock rows; workers wait for them for a moment only."""
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c lock_timeout=200ms")
+    session = Session()
+    yield session
+    session.close()
+
+
+def lock(locker: Session, *jobs: Job) -> None:
+    """Keep the rows of these jobs locked until the locker commits."""
+    locker.begin()
+    ids = [job.pk for job in jobs]
+    locker(lambda: list(Job.objects.select_for_update().filter(pk__in=ids)))
+
+
+def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
+    worker_thread: Start, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs_held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
+    worker_thread(poll_interval=HOUR, concurrency=3)
+    wait_until(lambda: gates["g"].inside == 3)
+    lock(locker, jobs_held[1])
+    with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
+        gates["g"].open()
+        wait_for_statuses(completed=2, running=1)
+        for _ in range(3):
+            worker_jobs.see.defer_many([(1,)] * 3)  # as many as there are slots: it takes none of them
+            wait_until(lambda: not Job.objects.queued().exists())
+        wait_for_statuses(completed=11, running=1)
+    assert f"the first of job #{jobs_held[1].pk}" in caplog.text
+    assert caplog.text.count("cannot use the database") == 1
+    locker.commit()
+    wait_for_statuses(completed=12)
+    assert set(Job.objects.values_list("attempts", "lease")) == {(1, 2)}
+
+
+def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
+    worker_thread: Start, gates: Any, locker: Session
+) -> None:
+    held = worker_jobs.pass_gate.defer("g")
+    worker_thread(poll_interval=HOUR, concurrency=1)
+    wait_until(lambda: gates["g"].inside == 1)
+    lock(locker, held)
+    gates["g"].open()
+    jobs.noop.defer()
+    wait_for_statuses(completed=1, running=1)
+    locker.commit()
+    wait_for_statuses(completed=2)
+
+
+def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
+    worker_thread: Start, gates: Any, locker: Session
+) -> None:
+    held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
+    worker = worker_thread(poll_interval=HOUR, concurrency=3, shutdown_timeout=0.05)
+    wait_until(lambda: gates["g"].inside == 3)
+    lock(locker, held[1])
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    locker.commit()
+    assert statuses() == {"queued": 2, "running": 1}
+    assert [job.attempts for job in Job.objects.queued()] == [0, 0]
+
+
+def test_at_the_end_it_waits_for_a_transaction_that_ends(
+    worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "TIMEOUTS", f"-c lock_timeout={DEADLINE}s")
+    held = worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
+    wait_until(lambda: gates["g"].inside == 1)
+    lock(locker, held)
+    worker.stop()
+    wait_until(lambda: waits_for_lock(worker), "the worker waits for the row")
+    locker.commit()
+    assert worker.wait() == ENDED_WELL
+    assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
+
+
+def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_locked(
+    worker_thread: Start, gates: Any, locker: Session
+) -> None:
+    held = worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
+    wait_until(lambda: gates["g"].inside == 1)
+    lock(locker, held)
+    gates["g"].open()
+    wait_until(lambda: worker.worker._holdings._outbox._aside)
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    locker.commit()
+    assert statuses() == {"running": 1}  # its supervisor sees to it
+
+
+def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
+    worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(worker: Worker) -> None:
+        monkeypatch.setattr(worker._holdings.claiming.look_ahead, "size", lambda now: 2)
+
+    worker_jobs.pass_gate.defer("g")
+    monkeypatch.setattr(holdings, "IDLE_HOLD", HOUR)
+    worker_thread(poll_interval=HOUR, concurrency=1, lease=5.0, prepare=prepare, queue_names=["default"])
+    wait_until(lambda: gates["g"].inside == 1)
+    waiting = [jobs.noop.defer(), jobs.noop.defer()]
+    wait_for_statuses(running=3)
+    lock(locker, waiting[0])
+    monkeypatch.setattr(holdings, "IDLE_HOLD", 0.05)
+    # The other one may be claimed again at once, by this worker too.
+    wait_until(lambda: Job.objects.get(pk=waiting[1].pk).lease > 1)
+    locker.commit()
+    wait_until(lambda: Job.objects.get(pk=waiting[0].pk).lease > 1)
+
+
+def waits_for_lock(worker: WorkerThread) -> bool:
+    """Whether a statement of its control connection waits for somebody."""
+    raw = worker.worker._control._wrapper.connection
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [raw.info.backend_pid if raw else 0])
+        return bool(cursor.fetchone()[0])
 
 
 # Two exchanges that follow each other closely

@@ -8,7 +8,8 @@ from typing import Any
 from django.db import connection, connections
 
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.protocol import STOP, STOP_NOW
+from django_skipqueue.worker.protocol import STOP, STOP_NOW, STUCK
+from django_skipqueue.worker.started import StartedJobs
 from django_skipqueue.worker.worker import Worker
 
 from ..app.waiting import DEADLINE, wait_until
@@ -17,8 +18,16 @@ from ..app.waiting import DEADLINE, wait_until
 class WorkerThread:
     """Runs a `Worker` as its process would, less process and signals. `prepare` may change it before it runs."""
 
-    def __init__(self, *, prepare: Callable[[Worker], Any] = lambda worker: None, id: str, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        prepare: Callable[[Worker], Any] = lambda worker: None,
+        started: StartedJobs | None = None,
+        id: str,
+        **options: Any,
+    ) -> None:
         self.id = id
+        self._started = started
         self.options = WorkerOptions(**{"name": "w", "database": "default", **options})
         self.code: int | None = None
         self.worker: Worker
@@ -64,9 +73,13 @@ class WorkerThread:
             os.close(self._lifeline)
         self._thread.join(DEADLINE)
         os.close(self._read_end)
+        if self.code == STUCK:  # which does not wait for its threads: with a process they end anyway
+            self.worker._pool.stop()
 
     def _run(self) -> None:
-        self.worker = Worker(self.options, id=self.id, name=self.options.name, lifeline=self._read_end)
+        self.worker = Worker(
+            self.options, id=self.id, name=self.options.name, lifeline=self._read_end, started=self._started
+        )
         self.worker._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
         self._prepare(self.worker)
         self._ready.set()
