@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from django.db import connections
 
 from django_skipqueue.models import Job, Worker
@@ -125,6 +126,11 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started, and that still run."""
+    return [child.pid for child in psutil.Process(pid).children() if is_alive(child.pid)]
 
 
 def workers(count: int = 1) -> list[Worker]:

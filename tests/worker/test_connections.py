@@ -17,7 +17,7 @@ from django_skipqueue.worker.control import ControlConnection
 from ..app.jobs import noop, record
 from ..app.models import Ledger
 from ..app.waiting import wait_until
-from .processes import ManagePy, wait_for_statuses
+from .processes import ManagePy, children, wait_for_statuses
 from .proxy import Proxy
 
 Run = Callable[..., ManagePy]
@@ -35,8 +35,8 @@ def proxy(transactional_db: None) -> Iterator[Proxy]:
 @pytest.fixture
 def behind(proxy: Proxy, runworker: Run) -> Run:
     """Starts workers that reach the database through the proxy."""
-    return lambda *arguments: runworker(
-        *arguments, settings=f"DATABASES['default'] = {{**DATABASES['default'], **{proxy.settings!r}}}"
+    return lambda *arguments, **options: runworker(
+        *arguments, settings=f"DATABASES['default'] = {{**DATABASES['default'], **{proxy.settings!r}}}", **options
     )
 
 
@@ -68,6 +68,32 @@ def test_connections_that_are_cut_and_refused_come_back(behind: Run, proxy: Prox
     noop.defer()
     proxy.refuse(False)
     wait_for_statuses(completed=2, deadline=30)
+
+
+LONG_JOB = """
+    import time
+
+    from django_skipqueue import job
+
+
+    @job(max_attempts=1)
+    def take_long():
+        time.sleep(3600)
+"""
+
+
+def test_what_a_worker_cannot_give_back_at_its_end_its_supervisor_gives_back(behind: Run, proxy: Proxy) -> None:
+    Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
+    worker = behind("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB)
+    wait_for_statuses(running=1)
+    proxy.refuse()
+    proxy.cut()
+    worker.wait_for("cannot use the database", times=2)
+    worker.send(signal.SIGTERM)
+    wait_until(lambda: not children(worker.process.pid), "the worker process has ended")
+    proxy.refuse(False)
+    assert worker.wait() == 0
+    assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
 def test_the_server_is_told_to_give_up_as_well(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
