@@ -122,7 +122,7 @@ class Holdings:
         """When something is to be done that no outcome, no notification and no command asks for."""
         if self._exchanged:
             return now
-        until = min(self._stray_checks.next_at, self._outbox.next_look)
+        until = self._stray_checks.next_at
         if room:
             until = min(until, self.claiming.next_look)
         if self.jobs:

@@ -23,6 +23,7 @@ JOBS = """
     import time
 
     from asgiref.sync import sync_to_async
+    from django.db import transaction
     from django_skipqueue import job
 
 
@@ -48,6 +49,13 @@ JOBS = """
                 time.sleep(0.01)
             except BaseException:
                 pass
+
+
+    @job(timeout=0.2, max_attempts=1, takes_context=True)
+    def hangs_in_its_completion(context):
+        with transaction.atomic():
+            context.complete()
+            time.sleep(3600)
 
 
     @job(timeout=0.2, max_attempts=1)
@@ -234,3 +242,15 @@ def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runwo
     assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}
     Job.objects.enqueue("extra.jobs.neighbour")
     wait_for_statuses(failed=1, completed=4)  # the replacement works
+
+
+def test_a_stuck_attempt_that_keeps_its_own_row_locked_is_charged_by_the_supervisor(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    """Its worker cannot write the failure. Given back free, it would be stuck again, and so on."""
+    Job.objects.enqueue("extra.jobs.hangs_in_its_completion", max_attempts=1)
+    neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
+    runworker("-c", "1", "--shutdown-timeout", "0.5", jobs=JOBS)
+    wait_for_statuses(failed=1, completed=3, deadline=60)
+    assert Job.objects.failed().get().last_error == "WorkerDied: worker died: a job was stuck"
+    assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}

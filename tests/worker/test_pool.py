@@ -247,6 +247,17 @@ def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: Ma
 
 
 @pytest.mark.usefixtures("_no_grace")
+def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_to_blame(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    stuck = limited(f"{WORKER_APP}.pass_gate", "g")
+    pool.submit([stuck, claimed(f"{WORKER_APP}.pass_gate", "g")])
+    wait_until(lambda: gates["g"].inside == 2)
+    find_stuck(pool)
+    pool.acquit()
+    assert pool._started.job_ids() == [stuck.id]
+
+
+@pytest.mark.usefixtures("_no_grace")
 def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
 ) -> None:

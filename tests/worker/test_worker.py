@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,8 +19,9 @@ from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
 from django_skipqueue.outcomes import COMPLETED
-from django_skipqueue.records import Attempt, ClaimedJob
+from django_skipqueue.records import Attempt, ClaimedJob, Lease
 from django_skipqueue.worker import holdings
+from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.holdings import Holdings
 from django_skipqueue.worker.protocol import ENDED_WELL
 from django_skipqueue.worker.started import StartedJobs
@@ -589,25 +590,34 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
 
 
 def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
-    worker_thread: Start, gates: Any, told: Callable[[Signal], list[dict[str, Any]]]
+    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    completed = told(signals.job_completed)
+    monkeypatch.setattr(worker_module, "LAST_WORDS", 10 * DEADLINE)
+    has_ended = threading.Event()
+    told_before_the_end: list[bool] = []
 
-    def receive(**_: Any) -> None:
+    def finish_job(**_: Any) -> None:
         gates["g"].open()
         wait_until(lambda: worker.worker._pool.finished)
 
+    def take_a_while(**_: Any) -> None:
+        told_before_the_end.append(not has_ended.wait(0.2))
+
     worker_jobs.pass_gate.defer("g")
-    signals.worker_stopped.connect(receive)
+    signals.worker_stopped.connect(finish_job)
+    signals.job_completed.connect(take_a_while)
     try:
         worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
         wait_until(lambda: gates["g"].inside == 1)
         worker.stop()
         assert worker.wait() == ENDED_WELL
+        has_ended.set()
+        wait_until(lambda: told_before_the_end)
     finally:
-        signals.worker_stopped.disconnect(receive)
+        signals.worker_stopped.disconnect(finish_job)
+        signals.job_completed.disconnect(take_a_while)
     assert statuses() == {"completed": 1}
-    assert len(completed) == 1
+    assert told_before_the_end == [True]
 
 
 def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thread: Start, gates: Any) -> None:
@@ -663,10 +673,13 @@ def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
 
 
 def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
-    worker_thread: Start, gates: Any, locker: Session
+    worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def look_not_ahead(worker: Worker) -> None:
+        monkeypatch.setattr(worker._holdings.claiming.look_ahead, "size", lambda now: 0)
+
     held = worker_jobs.pass_gate.defer("g")
-    worker_thread(poll_interval=HOUR, concurrency=1)
+    worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
@@ -708,8 +721,16 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
 def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_locked(
     worker_thread: Start, gates: Any, locker: Session
 ) -> None:
+    class Watched(JobQuerySet):
+        def release(self, leases: Iterable[Lease]) -> set[int]:
+            released.extend(leases := list(leases))
+            return super().release(leases)
+
+    released: list[Lease] = []
     held = worker_jobs.pass_gate.defer("g")
-    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
+    worker = worker_thread(
+        poll_interval=HOUR, shutdown_timeout=0.05, prepare=lambda worker: _use(worker, Watched), concurrency=1
+    )
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
@@ -717,6 +738,7 @@ def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_lock
     worker.stop()
     assert worker.wait() == ENDED_WELL
     locker.commit()
+    assert released == []
     assert statuses() == {"running": 1}  # its supervisor sees to it
 
 
