@@ -83,7 +83,7 @@ worker_started = Event()
 """A worker process is about to claim its first job. Carries `worker_id`, `queue_names`, `concurrency`."""
 
 worker_stopped = Event()
-"""A worker process has given back what it held and is about to exit. Carries `worker_id`, `jobs_done`."""
+"""A worker process ends; what still runs is given back after that. Carries `worker_id`, `jobs_done`."""
 
 
 def announce(signal: Signal, sender: str, **event: Any) -> None:
