@@ -35,7 +35,7 @@ FLOORS = (
         "worker.strays",
     },
     {"worker.pool"},
-    {"worker.wakeup"},
+    {"worker.event_loop", "worker.threads", "worker.wakeup"},
     {"worker.executor"},
     {"worker.limits", "worker.memory", "worker.protocol", "worker.started"},
     {"worker"},

@@ -33,6 +33,11 @@ from .limits import GRACE, Interruption, Limits
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
 
+Finished = Attempt | BaseException
+"""What comes out of those who run jobs: an attempt, or what broke them."""
+
+Finish = Callable[[Finished], None]
+
 JUDGE_TIME = 1.0
 """Seconds that the retry policy of a stuck job may take: the control loop waits for it."""
 

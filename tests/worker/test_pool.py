@@ -14,8 +14,7 @@ from django.db import connections
 from django_skipqueue import databases
 from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import job_started
-from django_skipqueue.worker import executor, limits
-from django_skipqueue.worker import pool as pool_module
+from django_skipqueue.worker import event_loop, executor, limits
 from django_skipqueue.worker.executor import Executor
 from django_skipqueue.worker.pool import Pool
 from django_skipqueue.worker.wakeup import Wakeup
@@ -206,9 +205,9 @@ def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending
 
 @pytest.fixture
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (limits, pool_module):
+    for module in (limits, event_loop):
         monkeypatch.setattr(module, "GRACE", 0.05)
-    monkeypatch.setattr(pool_module, "LEFTOVER_TIME", 0.05)
+    monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
 
 
 def limited(task: str, *args: Any) -> ClaimedJob:
@@ -380,7 +379,7 @@ def test_the_thread_for_queries_may_be_busy_for_a_while(
     wait_until(lambda: pool.next_deadline < float("inf"))
     gates["g"].open()
     wait_until(lambda: pool.next_deadline == float("inf"))
-    monkeypatch.setattr(pool_module, "LEFTOVER_TIME", 0.0)
+    monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.0)
     assert not pool.enforce_limits()
 
 

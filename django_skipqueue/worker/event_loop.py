@@ -1,0 +1,162 @@
+"""Runs `async def` tasks in an event loop.
+
+Code that tasks leave behind, in the loop or in the one thread in which asgiref runs queries for all of them, can block
+those that come after. That is found out, so that the worker can be replaced.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+
+from asgiref.sync import SyncToAsync
+
+from .. import databases
+from ..records import ClaimedJob
+from .executor import Executor, Finish
+from .limits import GRACE
+from .started import StartedJobs
+
+LEFTOVER_TIME = 60.0
+"""Seconds for which the thread in which asgiref runs queries may be busy with what no attempt waits for any more."""
+
+NEVER = float("inf")
+
+
+class EventLoopRunner:
+    """Up to `concurrency` at once, in one event loop in a thread of its own."""
+
+    def __init__(self, executor: Executor, concurrency: int, started: StartedJobs, finish: Finish) -> None:
+        self._executor = executor
+        self._concurrency = concurrency
+        self._started = started
+        self._free_slots = list(range(concurrency, 2 * concurrency))  # those before are the threads'
+        self._finish = finish
+        self._waiting: deque[ClaimedJob] = deque()
+        self._running: dict[asyncio.Task[None], ClaimedJob | None] = {}  # the job until its attempt has come out
+        self._is_ending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tidying: Future[None] | None = None
+        self._before_tidying: set[asyncio.Task[None]] = set()
+        self._called_at = self._tidying_since = NEVER  # since when the loop, and that thread, are waited for
+        self._is_given_up = False
+        self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        """Queue jobs for the event loop."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread.start()
+        self._waiting.extend(jobs)
+        self._called_at = min(self._called_at, time.monotonic())
+        self._loop.call_soon_threadsafe(self._fill)
+
+    @property
+    def stuck_at(self) -> float:
+        """When to hold that code which belongs to no attempt any more blocks the event loop, or the thread for queries.
+
+        In monotonic seconds. While an attempt runs, it may be that which blocks the loop: its own limit is for that.
+        """
+        if self._is_given_up:
+            return NEVER
+        is_free = self._called_at < NEVER and not any(list(self._running.values()))
+        blocked_at = self._called_at + GRACE if is_free else NEVER
+        return min(blocked_at, self._tidying_since + LEFTOVER_TIME if self._is_tidying() else NEVER)
+
+    def give_up(self) -> None:
+        """Never ask for `stuck_at` again: the worker is being replaced."""
+        self._is_given_up = True
+
+    def withdraw(self) -> list[ClaimedJob]:
+        """Take back what has not started."""
+        withdrawn: list[ClaimedJob] = []
+        try:
+            while True:
+                withdrawn.append(self._waiting.popleft())
+        except IndexError:
+            return withdrawn
+
+    def stop(self, deadline: float) -> None:
+        """End the event loop, and wait for it until then: what tasks of the project's left in it may block it."""
+        if self._loop is not None:
+            self._is_ending = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    # In the event loop's thread
+
+    def _run(self) -> None:
+        assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
+        try:
+            while not self._is_ending:  # a task of the project's may stop the loop as well
+                self._loop.run_forever()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        except BaseException as error:
+            self._finish(error)
+        finally:
+            self._loop.close()
+
+    def _fill(self) -> None:
+        """Start what there is room for."""
+        self._called_at = NEVER
+        assert self._loop is not None  # noqa: S101
+        while len(self._running) < self._concurrency:
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # all started, or withdrawn meanwhile
+                return
+            task = self._loop.create_task(self._execute(job))
+            self._running[task] = job
+            task.add_done_callback(self._done)
+
+    async def _execute(self, job: ClaimedJob) -> None:
+        slot = self._free_slots.pop()
+        self._started.begin(slot, job.id)
+        attempt = await self._executor.execute_async(job)
+        self._started.end(slot)
+        self._free_slots.append(slot)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
+        self._running[task] = None
+        self._finish(attempt)
+        # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
+        # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
+        # busy, or hang, in what another task has it do, or in what is left of an attempt that timed out.
+        if attempt.outcome.error is not None or self._is_idle():
+            self._tidy_soon()
+
+    def _is_idle(self) -> bool:
+        """Whether the attempt that asks is the only one here."""
+        return not self._waiting and len(self._running) == 1
+
+    def _tidy_soon(self) -> None:
+        """Once for all who ask while it is on its way: that thread does one thing after the other."""
+        if self._is_tidying():
+            return
+        self._before_tidying = {task for task, job in self._running.items() if job is not None}
+        self._wait_for_tidying()
+        # Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others.
+        self._tidying = SyncToAsync.single_thread_executor.submit(databases.tidy)
+        self._tidying.add_done_callback(self._tell_broken)
+
+    def _is_tidying(self) -> bool:
+        return self._tidying is not None and not self._tidying.done()
+
+    def _wait_for_tidying(self) -> None:
+        """What is in that thread before the tidying is of the attempts that ran then. Are they over, it is nobody's."""
+        self._tidying_since = NEVER if self._before_tidying else time.monotonic()
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        job = self._running.pop(task)
+        if task in self._before_tidying:
+            self._before_tidying.remove(task)
+            self._wait_for_tidying()
+        if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
+            self._waiting.appendleft(job)
+        self._tell_broken(task)
+        self._fill()
+
+    def _tell_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
+        if not done.cancelled() and (error := done.exception()):
+            self._finish(error)
