@@ -22,8 +22,11 @@ class Runner(Protocol):
     def is_cancelled(self, lease: Lease) -> bool:
         """Whether the attempt was told to end because its job is no longer the worker's."""
 
+    def completing(self, lease: Lease) -> None:
+        """Called in the transaction in which a task has completed its job: from here on it is not to be interrupted."""
+
     def completed(self, lease: Lease, outcome: Outcome) -> None:
-        """Called once the transaction is committed in which a task completed its job."""
+        """Called once that transaction is committed."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ def complete(database: str, lease: Lease, outcome: Outcome, runner: Runner) -> N
 
     if not Job.objects.using(database).complete(lease, outcome):
         raise LeaseLost(f"Job {lease[0]} is no longer held by lease {lease[1]}; what its task wrote is rolled back.")
+    runner.completing(lease)
     transaction.on_commit(partial(runner.completed, lease, outcome), using=database)
     hooks = connections[database].run_on_commit
     hooks.insert(0, hooks.pop())

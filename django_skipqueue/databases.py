@@ -112,8 +112,8 @@ def _is_good(connection: BaseDatabaseWrapper) -> bool:
     settings = connection.settings_dict
     if settings.get("OPTIONS", {}).get("pool"):
         return False  # closing it gives it back to the pool, which costs nothing
-    if connection.autocommit != settings["AUTOCOMMIT"]:
-        return False
+    if connection.autocommit != settings["AUTOCOMMIT"] or connection.run_on_commit:
+        return False  # hooks that were interrupted are not for the next job
     pgconn = getattr(connection.connection, "pgconn", None)
     if pgconn is not None and pgconn.transaction_status != TransactionStatus.IDLE:
         return False  # an interrupted statement may still be under way, or a task has typed BEGIN

@@ -217,7 +217,7 @@ def blocked(worker: str, lines: list[str]) -> None:
 def rows_locked(worker: str, job_id: int, count: int) -> None:
     """Outcomes cannot be written yet. The id is that of the first."""
     logger.warning(
-        "worker %s keeps the outcomes of %s until their rows are no longer locked by somebody, the first of job #%s",
+        "worker %s cannot write the outcomes of %s yet, as somebody has the rows locked; the first is job #%s",
         printable(worker),
         counted(count, "job"),
         job_id,

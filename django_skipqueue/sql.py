@@ -268,7 +268,8 @@ RETURNING job.id, job.queue_name
 
 # supervisor, after a worker died; worker, after its connection broke → id and queue of the jobs that the worker holds
 # and has not begun, given back at no attempt. After a broken connection there may be such that it never heard of: their
-# claim was committed, its answer was lost, and nobody recovers the jobs of a live worker. Index: recover.
+# claim was committed, its answer was lost, and nobody recovers the jobs of a live worker. There may be such too that it
+# could not give back, because somebody had them locked. Index: recover.
 RELEASE_STRAYS = """
 WITH stray AS MATERIALIZED (
     SELECT id
@@ -287,6 +288,14 @@ SET status = 'queued',
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM stray))
 RETURNING job.id, job.queue_name
+"""
+
+# supervisor, after a worker died → a row if it still holds jobs, which somebody has locked. Index: recover.
+HOLDS = """
+SELECT 1
+FROM skipqueue_job
+WHERE status = 'running' AND locked_by = %(worker_id)s
+LIMIT 1
 """
 
 # job.heartbeat, for hand-written loops without a worker row → the id, if the lease still holds. Index: the primary key.

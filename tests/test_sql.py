@@ -88,6 +88,7 @@ CASES = [
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
     Case("LOCKED", LEASES, {"pkey"}),
+    Case("HOLDS", {"worker_id": WORKER}, {"recover"}),
     Case("RELEASE", LEASES, {"pkey"}),
     Case("RELEASE_STRAYS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
     Case("HEARTBEAT", {"id": 99_001, "lease": 1}, {"pkey"}),

@@ -127,6 +127,10 @@ class Settling(Statements):
         wake(self.db, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
+    def holds(self, worker_id: str) -> bool:
+        """Whether any job is running for this worker."""
+        return bool(self._rows(sql.HOLDS, {"worker_id": worker_id}))
+
     def listen(self) -> None:
         """Have this connection notified when a queue gets jobs; the payload is the queue's name."""
         with self._connection().cursor() as cursor:

@@ -49,6 +49,13 @@ class Announcer:
         if wanted:
             self._put(sum(map(len, wanted.values())), partial(_tell, wanted))
 
+    def flush(self, timeout: float) -> None:
+        """Tell what is waiting, for `timeout` seconds at most."""
+        if self._thread is not None:
+            told = threading.Event()
+            self._put(0, told.set)
+            told.wait(timeout)
+
     def stop(self, timeout: float) -> None:
         """Tell what is waiting, for `timeout` seconds at most, and end the thread."""
         if self._thread is not None:

@@ -38,8 +38,9 @@ class EventLoopRunner:
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tidying: Future[None] | None = None
-        self._before_tidying: set[asyncio.Task[None]] = set()
-        self._called_at = self._tidying_since = NEVER  # since when the loop, and that thread, are waited for
+        self._ahead_of_tidying: set[asyncio.Task[None]] = set()
+        self._called_at = NEVER  # since when `_fill` is waited for, in monotonic seconds
+        self._left_alone_at = NEVER  # since when no attempt is left that may be ahead of the tidying
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
@@ -53,19 +54,22 @@ class EventLoopRunner:
         self._loop.call_soon_threadsafe(self._fill)
 
     @property
-    def stuck_at(self) -> float:
+    def blocked_at(self) -> float:
         """When to hold that code which belongs to no attempt any more blocks the event loop, or the thread for queries.
 
         In monotonic seconds. While an attempt runs, it may be that which blocks the loop: its own limit is for that.
         """
         if self._is_given_up:
             return NEVER
-        is_free = self._called_at < NEVER and not any(list(self._running.values()))
-        blocked_at = self._called_at + GRACE if is_free else NEVER
-        return min(blocked_at, self._tidying_since + LEFTOVER_TIME if self._is_tidying() else NEVER)
+        loop_at = query_thread_at = NEVER
+        if self._called_at < NEVER and not any(list(self._running.values())):
+            loop_at = self._called_at + GRACE
+        if self._is_tidying():
+            query_thread_at = self._left_alone_at + LEFTOVER_TIME
+        return min(loop_at, query_thread_at)
 
     def give_up(self) -> None:
-        """Never ask for `stuck_at` again: the worker is being replaced."""
+        """Find nothing blocked from here on: the worker is being replaced."""
         self._is_given_up = True
 
     def withdraw(self) -> list[ClaimedJob]:
@@ -134,8 +138,8 @@ class EventLoopRunner:
         """Once for all who ask while it is on its way: that thread does one thing after the other."""
         if self._is_tidying():
             return
-        self._before_tidying = {task for task, job in self._running.items() if job is not None}
-        self._wait_for_tidying()
+        self._ahead_of_tidying = {task for task, job in self._running.items() if job is not None}
+        self._note_left_alone()
         # Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others.
         self._tidying = SyncToAsync.single_thread_executor.submit(databases.tidy)
         self._tidying.add_done_callback(self._tell_broken)
@@ -143,15 +147,15 @@ class EventLoopRunner:
     def _is_tidying(self) -> bool:
         return self._tidying is not None and not self._tidying.done()
 
-    def _wait_for_tidying(self) -> None:
-        """What is in that thread before the tidying is of the attempts that ran then. Are they over, it is nobody's."""
-        self._tidying_since = NEVER if self._before_tidying else time.monotonic()
+    def _note_left_alone(self) -> None:
+        """Once the attempts are over that ran when the tidying was asked for, what is ahead of it is nobody's."""
+        self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         job = self._running.pop(task)
-        if task in self._before_tidying:
-            self._before_tidying.remove(task)
-            self._wait_for_tidying()
+        if task in self._ahead_of_tidying:
+            self._ahead_of_tidying.remove(task)
+            self._note_left_alone()
         if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
             self._waiting.appendleft(job)
         self._tell_broken(task)

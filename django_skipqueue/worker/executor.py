@@ -82,9 +82,14 @@ class Executor:
             return self._written(job, written, outcome, duration_ms)
         return Attempt(job, outcome, duration_ms, self.worker)
 
+    def completing(self, lease: Lease) -> None:
+        """Have the commit not interrupted: Django would not know that it has succeeded, and call no hooks."""
+        self.limits.shield(lease)
+
     def completed(self, lease: Lease, outcome: Outcome) -> None:
         """Note that the task has committed its outcome itself. Called in the thread of its transaction."""
         self._completed[lease] = outcome
+        self.limits.unshield(lease)
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Whether this attempt was told to end because its job is no longer the worker's. For any thread."""
@@ -96,13 +101,16 @@ class Executor:
         entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=ms)
         entry["message"] = f"{error}, and did not end within {GRACE:g} s more; its worker is replaced"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        outcome = self._judge_aside(job, tasks.get(job.task), error, entry)
         if written := self._completed.pop((job.id, job.lease), None):  # it is stuck in what came after its commit
+            outcome = Outcome("failed", last_error=summary(error), error=entry)
             return self._written(job, written, outcome, ms)
-        return Attempt(job, outcome, ms, self.worker)
+        return Attempt(job, self._judge_aside(job, tasks.get(job.task), error, entry), ms, self.worker)
 
     def _run(self, task: Task[Any, Any], job: ClaimedJob) -> Outcome:
-        """All that is limited: the receivers of `job_started`, the task, and for an atomic one its commit and hooks."""
+        """All that is limited: the receivers of `job_started`, the task, and for an atomic one the hooks of its commit.
+
+        The commit itself is not interrupted, but found to be stuck.
+        """
         args, kwargs = self._begin(task, job)
         call = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
         return self._in_transaction(job, call) if task.atomic else _returned(call())
@@ -159,7 +167,7 @@ class Executor:
     def _judge_aside(
         self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
     ) -> Outcome:
-        """The same in a thread of its own: a backoff is code of the project's, and may hang."""
+        """What `_judge` says, asked in a thread of its own: a backoff is code of the project's, and may hang."""
         outcomes: list[Outcome] = []
         judge = threading.Thread(target=lambda: outcomes.append(self._judge(job, task, error, entry)), daemon=True)
         judge.start()

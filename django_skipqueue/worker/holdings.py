@@ -254,46 +254,58 @@ class Holdings:
         """Give back what no thread has begun."""
         self.take_up()
         if withdrawn := self._pool.withdraw():
-            self._release(withdrawn)
+            if locked := self._locked(withdrawn):
+                self._stray_checks.expect(time.monotonic())
+            self._forget([job for job in withdrawn if job.id in locked])
+            self._release([job for job in withdrawn if job.id not in locked])
 
     def settle_last(self) -> None:
         """Write what has finished, when there is no other time."""
+        self._outbox.look_now()
         for _ in range(2):  # a connection that broke is opened again
             if self.has_outcomes(time.monotonic()):
                 self.exchange(0)
         self._tell_lost()
 
     def give_back_running(self) -> bool:
-        """When the time is over: settle what is finished, release what runs; whether anything does.
+        """When the time is over: settle what is finished, release the rest; whether anything still runs.
 
-        What is finished and cannot be settled is left to the supervisor.
+        The locked ones come first, and are waited for: their own transactions may be about to end. The others may begin
+        elsewhere as soon as they are released, and this process must be gone then.
         """
         self.settle_last()
-        finished = self._outbox.leases()
-        running = [job for lease, job in self.jobs.items() if lease not in finished]
-        if running:
-            locked = self._release(running)
-            if locked:  # perhaps by their own transactions, which may be about to end
-                self._release(locked, wait=True)
-            if not self._control.is_broken:
-                logs.given_back(self._name, len(running))
+        running = list(self.jobs.values())
+        locked = self._locked(running)
+        given_back = 0
+        finished = self._outbox.leases()  # not waited for: nobody knows until when
+        for jobs in (
+            [job for job in running if job.id in locked and (job.id, job.lease) not in finished],
+            [job for job in running if job.id not in locked],
+        ):
+            self._release(jobs)
+            given_back += 0 if self._control.is_broken else len(jobs)
+        if given_back:
+            logs.given_back(self._name, given_back)
         return bool(running)
 
-    def _release(self, jobs: list[ClaimedJob], *, wait: bool = False) -> list[ClaimedJob]:
-        """Give jobs back. Those that cannot be given back now are strays then; returned are those that are locked.
-
-        `wait`: for those who have them locked, up to the lock timeout.
-        """
+    def _locked(self, jobs: list[ClaimedJob]) -> set[int]:
+        """Of which of them somebody has the rows locked: released with the others, they would fail those as well."""
         locked: set[int] = set()
-        with self.asking():
-            if not wait:
+        if jobs:
+            with self.asking():
                 locked = self._jobs.locked((job.id, job.lease) for job in jobs)
-            self._jobs.release((job.id, job.lease) for job in jobs if job.id not in locked)
-        if locked:
-            self._stray_checks.expect(time.monotonic())
+        return locked
+
+    def _release(self, jobs: list[ClaimedJob]) -> None:
+        """Give jobs back. Those that cannot be given back now are strays then."""
+        if jobs:
+            with self.asking():
+                self._jobs.release((job.id, job.lease) for job in jobs)
+        self._forget(jobs)
+
+    def _forget(self, jobs: list[ClaimedJob]) -> None:
         for job in jobs:
             self.jobs.pop((job.id, job.lease), None)
-        return [job for job in jobs if job.id in locked]
 
     # The connection
 

@@ -2,8 +2,8 @@
 taken from the worker.
 
 Invariant: an interruption reaches the attempt that it is meant for, or nobody: never the next one in the same thread.
-An attempt takes itself out of `_running` when it ends; whoever takes it out first, it or the control loop, decides
-whether it is interrupted.
+An attempt takes itself out of `_running` when it ends, or for the time of a commit; whoever takes it out first, it or
+the control loop, decides whether it is interrupted.
 """
 
 import asyncio
@@ -74,6 +74,7 @@ class Limits:
     def __init__(self, on_new: Callable[[], object] = lambda: None) -> None:
         self._on_new = on_new
         self._running: dict[Lease, Place] = {}
+        self._shielded: dict[Lease, int] = {}  # in a commit that must not be interrupted; by thread
         self._limits: dict[Lease, Limit] = {}
         self._interrupted: dict[Lease, Interruption] = {}
         self._loop_thread = 0
@@ -96,7 +97,9 @@ class Limits:
             error = raised
         try:
             if self._running.pop(lease, None) is None:
-                self._lose(lease)
+                shielded = self._shielded.pop(lease, None)
+                if shielded is None or lease in self._interrupted:
+                    self._lose(lease)
         except JobInterrupted:
             self._lose(lease)
         if seconds is not None:
@@ -133,6 +136,30 @@ class Limits:
             self._limits.pop(lease, None)
             if self._running.pop(lease, None) is None and (interruption := self._interrupted.get(lease)):
                 interruption.has_ended = True
+
+    def shield(self, lease: Lease) -> None:
+        """From here on to `unshield`, or to its end, nothing is raised in this thread's attempt; it may be stuck still.
+
+        Raises what the attempt was interrupted with already, even if the task has got over that. For a coroutine this
+        does nothing: a cancellation does not reach the threads that it has statements run in.
+        """
+        thread = threading.get_ident()
+        if self._running.get(lease) == thread:
+            self._shielded[lease] = thread
+            if self._running.pop(lease, None) is not None:
+                return
+            self._shielded.pop(lease, None)
+        interruption = self._interrupted.get(lease)
+        if interruption and interruption.thread == thread:
+            while not interruption.is_raised:
+                time.sleep(0.0001)
+            _forget_exception()
+            raise interruption.error
+
+    def unshield(self, lease: Lease) -> None:
+        """The commit is over: the attempt may be interrupted again, unless its time was over meanwhile."""
+        if self._shielded.pop(lease, None) is not None:
+            self._running[lease] = threading.get_ident()
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Whether this attempt was told to end because its job was taken from the worker. For any thread."""
@@ -181,18 +208,22 @@ class Limits:
     def _interrupt(self, job: ClaimedJob, error: JobInterrupted, seconds: float = 0.0) -> None:
         """The interruption stands in `_interrupted` before the attempt can see that it has lost."""
         lease = (job.id, job.lease)
-        place = self._running.get(lease)
-        if place is None:
+        place = self._running.get(lease) or self._shielded.get(lease)
+        if place is None or lease in self._interrupted:
             return
         thread = place if isinstance(place, int) else self._loop_thread
         interruption = self._interrupted[lease] = Interruption(job, error, thread, seconds)
-        if self._running.pop(lease, None) is None:  # it ended between the two looks
-            del self._interrupted[lease]
-        elif isinstance(place, int):
-            _raise_in_thread(thread, error)
+        if self._running.pop(lease, None) is not None:
+            if isinstance(place, int):
+                _raise_in_thread(thread, error)
+                interruption.is_raised = True
+            else:
+                place.get_loop().call_soon_threadsafe(_cancel, place, interruption)
+        elif self._shielded.pop(lease, None) is not None:
+            interruption.is_raised = True  # it never is: what is left is to see whether it ends in time
+        else:  # it ended between the two looks, and may wait in `_lose`
             interruption.is_raised = True
-        else:
-            place.get_loop().call_soon_threadsafe(_cancel, place, interruption)
+            del self._interrupted[lease]
 
 
 def _cancel(task: asyncio.Task[Any], interruption: Interruption) -> None:

@@ -52,6 +52,11 @@ class Outbox:
         answered, self._waiting = self._waiting, []
         return answered
 
+    def look_now(self) -> None:
+        """See at once which rows are free again."""
+        if self._aside:
+            self.next_look = 0.0
+
     def failed(self) -> None:
         """Note that there was no answer: the next time, see first whether that is because somebody has rows locked."""
         if self._waiting:

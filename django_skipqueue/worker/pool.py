@@ -20,6 +20,9 @@ from .started import StartedJobs
 from .threads import ThreadRunner
 from .wakeup import Wakeup
 
+CHANCE = 0.5
+"""Seconds for which an event loop that seems to be blocked may show that it is not."""
+
 END_TIME = 2.0
 """Seconds for which a runner is waited for at its end: its threads are daemons, and what they hang in is no job."""
 
@@ -60,7 +63,7 @@ class Pool:
                 self.finished.appendleft(finished)
                 break
             taken.append(finished)
-        return [attempt for attempt in taken if not self._is_told(attempt)] if self._given_up else taken
+        return [attempt for attempt in taken if not self._was_given_up(attempt)] if self._given_up else taken
 
     def drop(self, leases: Mapping[Lease, object]) -> list[ClaimedJob]:
         """Take back those of these jobs that have not started; the others keep their order."""
@@ -81,24 +84,29 @@ class Pool:
 
     @property
     def next_deadline(self) -> float:
-        """When to call `enforce_limits` next, in monotonic seconds."""
-        return min(self._executor.limits.next_deadline, self._event_loop.stuck_at)
+        """When to call `enforce_limits` and `is_blocked` next, in monotonic seconds."""
+        return min(self._executor.limits.next_deadline, self._event_loop.blocked_at)
 
     def enforce_limits(self) -> bool:
-        """Interrupt the attempts whose time is over; whether the worker is to be replaced because something is stuck.
-
-        A stuck attempt counts as finished then, once: failed.
-        """
+        """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
         stuck = self._executor.limits.enforce()
         for interruption, stack in stuck:
             attempt = self._executor.stuck(interruption, stack)
-            self.finished.append(attempt)
-            self._given_up[attempt.job.id, attempt.job.lease] = attempt
-        is_blocked = self._event_loop.stuck_at <= time.monotonic()
-        if is_blocked:
-            self._event_loop.give_up()
-            logs.blocked(self._executor.worker, stacks())
-        return bool(stuck) or is_blocked
+            if not self._has_come_out(attempt.job):  # while its retry policy was asked
+                self._given_up[attempt.job.id, attempt.job.lease] = attempt
+                self.finished.append(attempt)
+        return bool(stuck)
+
+    def is_blocked(self) -> bool:
+        """Whether code that no attempt waits for any more keeps others from running. True once."""
+        deadline = time.monotonic() + CHANCE
+        while self._event_loop.blocked_at <= time.monotonic():
+            if deadline <= time.monotonic():
+                self._event_loop.give_up()
+                logs.blocked(self._executor.worker, stacks())
+                return True
+            time.sleep(CHANCE / 10)  # a call into C may have held up all threads, and this one is the first to go on
+        return False
 
     def acquit(self) -> None:
         """Have no attempt charged for what runs, however the process ends from here on, unless it is stuck."""
@@ -110,8 +118,11 @@ class Pool:
         self._threads.stop(deadline)
         self._event_loop.stop(deadline)
 
-    def _is_told(self, attempt: Attempt) -> bool:
-        """Whether this is one that was given up as stuck, and ended after all."""
+    def _has_come_out(self, job: ClaimedJob) -> bool:
+        return any(isinstance(finished, Attempt) and finished.job is job for finished in self.finished.copy())
+
+    def _was_given_up(self, attempt: Attempt) -> bool:
+        """Whether it has ended after all."""
         return self._given_up.get((attempt.job.id, attempt.job.lease), attempt) is not attempt
 
     def _finish(self, finished: Finished) -> None:

@@ -17,7 +17,15 @@ STUCK = 94
 RECYCLED = 95
 """Exit code of a process that has given back all it held because it is to be replaced: by its jobs or its memory."""
 
-_CAUSES = {ENDED_WELL: "told to stop by another process", STUCK: "a job was stuck", RECYCLED: "it was to be replaced"}
+BLOCKED = 96
+"""Exit code of a process that has given back all it held, because what jobs had left behind blocked others."""
+
+_CAUSES = {
+    ENDED_WELL: "told to stop by another process",
+    STUCK: "a job was stuck",
+    RECYCLED: "it was to be replaced",
+    BLOCKED: "what jobs had left behind blocked others",
+}
 
 
 def cause_of(code: int) -> str:

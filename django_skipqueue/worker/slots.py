@@ -30,7 +30,11 @@ recovered after the lease, as that of a machine that died."""
 NEVER = float("inf")
 
 
-@dataclass(frozen=True)
+LOCKED_INTERVAL = 1.0
+"""Seconds between two looks whether what is left of a dead process's jobs is still locked by somebody."""
+
+
+@dataclass(eq=False)
 class Dead:
     """A process that has ended."""
 
@@ -40,6 +44,8 @@ class Dead:
     """The jobs that it was running."""
     surely_over_at: float
     """When no statement of its can be under way any more, in monotonic seconds."""
+    look_at: float = 0.0
+    """When to take back what it held, or what is left of it, in monotonic seconds."""
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ class StrayChecks:
         """When to look; infinity: there is no reason to."""
 
     def expect(self, now: float) -> None:
-        """Note that the connection broke."""
+        """Note that there may be such: the connection broke, or a job to be given back was locked."""
         self._looks = list(LOOKS)
         self.next_at = now
 

@@ -20,7 +20,7 @@ from .control import ControlConnection
 from .maintenance import Chore, Forget, Promote, Prune, Recover
 from .options import WorkerOptions
 from .protocol import ENDED_WELL, RECYCLED, STOP, STOP_NOW, cause_of, signal_name
-from .slots import NEVER, Dead, Slot
+from .slots import LOCKED_INTERVAL, NEVER, Dead, Slot
 from .wakeup import Wakeup
 from .worker import Worker
 
@@ -165,11 +165,17 @@ class Supervisor:
         """Take back what the dead held, and remove their rows; tried again until the database can be used."""
         for slot in self._slots:
             for dead in list(slot.unburied):
+                if dead.look_at > (now := time.monotonic()):
+                    continue
                 with self._control.attempt():
                     while self._take_back(slot.name, dead):
                         pass
                     WorkerRow.objects.using(self.options.database).deregister([dead.id])
-                    if dead.surely_over_at <= time.monotonic():
+                    if dead.surely_over_at > now:
+                        dead.look_at = dead.surely_over_at
+                    elif Job.objects.using(self.options.database).holds(dead.id):  # somebody has locked what is left
+                        dead.look_at = now + LOCKED_INTERVAL
+                    else:
                         slot.unburied.remove(dead)
                 if self._control.is_broken:
                     return
@@ -200,7 +206,7 @@ class Supervisor:
             return max(0.0, min(self._control.retry_in, self._bury_by - time.monotonic()))
         due = [chore.due_at for chore in self._chores]
         starts = [slot.start_at for slot in self._slots if not slot.pid]
-        burials = [dead.surely_over_at for slot in self._slots for dead in slot.unburied]
+        burials = [dead.look_at for slot in self._slots for dead in slot.unburied]
         return max(0.0, min([self._kill_at, self._bury_by, *due, *starts, *burials]) - time.monotonic())
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:

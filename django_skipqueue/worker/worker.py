@@ -19,7 +19,7 @@ from .holdings import Holdings
 from .limits import Limits
 from .options import WorkerOptions
 from .pool import Pool
-from .protocol import ENDED_WELL, RECYCLED, STOP_NOW, STUCK
+from .protocol import BLOCKED, ENDED_WELL, RECYCLED, STOP_NOW, STUCK
 from .recycling import Recycling
 from .started import StartedJobs
 from .wakeup import Wakeup
@@ -27,8 +27,12 @@ from .wakeup import Wakeup
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
 
-LAST_WORDS = 5.0
-"""Seconds for which the project's receivers may hold up the end; a fifth of it where jobs are to be given back."""
+LAST_EVENTS = 5.0
+"""Seconds for which receivers of the project's may hold up the end of a worker that holds nothing any more."""
+
+LAST_EVENTS_BEFORE_GIVING_BACK = 1.0
+LAST_EVENTS_AFTER_GIVING_BACK = 0.5
+"""The same where jobs are given back: others may begin them, and code of the project's still runs here."""
 
 
 class Worker:
@@ -103,9 +107,15 @@ class Worker:
         return 0 if self._stopping else self._holdings.room(now)
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. One that is stuck keeps its thread: the process is replaced."""
+        """Interrupt attempts whose time is over. One that is stuck keeps its thread: the process is replaced.
+
+        So it is where what attempts left behind keeps others from running.
+        """
         if self._pool.enforce_limits():
             self._exit_code = STUCK
+            self._stop()
+        elif self._pool.is_blocked():
+            self._exit_code = BLOCKED
             self._stop()
 
     def _recycle_if_due(self, now: float) -> None:
@@ -201,11 +211,11 @@ class Worker:
         holdings.settle_last()
         self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
         # Told before what runs is given back: another worker may begin that at once, and this process must be gone.
-        self._announcer.stop(timeout=LAST_WORDS if not holdings.jobs else LAST_WORDS / 5)
+        self._announcer.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if holdings.jobs else LAST_EVENTS)
         still_running = holdings.give_back_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])
-        self._announcer.stop(timeout=LAST_WORDS / 10)  # of what has finished meanwhile
-        if not still_running and self._exit_code != STUCK:
+        self._announcer.stop(timeout=LAST_EVENTS_AFTER_GIVING_BACK)
+        if not still_running and self._exit_code not in (STUCK, BLOCKED):
             self._pool.stop()
         self._control.close()

@@ -103,6 +103,13 @@ def pass_gate(name: str) -> None:
 
 
 @job
+def pass_gate_and_get_over_it(name: str) -> None:
+    """Whatever it is."""
+    with contextlib.suppress(BaseException):
+        pass_gate(name)
+
+
+@job
 async def apass_gate(name: str) -> None:
     with gates[name]:
         await gates[name].await_()
@@ -414,6 +421,31 @@ def atomic_hook_raises() -> None:
         raise ValueError("in the hook")
 
     transaction.on_commit(hook)
+
+
+hooked: list[str] = []
+"""What hooks were called with in this process."""
+
+
+@job(atomic=True)
+def atomic_write_and_hook(entry: str) -> None:
+    Ledger.objects.create(entry=entry)
+    transaction.on_commit(lambda: hooked.append(entry))
+
+
+@job(takes_context=True)
+def write_complete_and_hook(context: JobContext, entry: str) -> None:
+    with transaction.atomic():
+        Ledger.objects.create(entry=entry)
+        transaction.on_commit(lambda: hooked.append(entry))
+        context.complete()
+
+
+@job(atomic=True, timeout=0.1, max_attempts=1)
+def atomic_gets_over_its_timeout(name: str) -> None:
+    Ledger.objects.create(entry="too late")
+    with contextlib.suppress(BaseException):
+        pass_gate(name)
 
 
 @job(atomic=True, timeout=0.1, max_attempts=1)

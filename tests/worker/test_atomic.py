@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from django_skipqueue.worker import limits
 from django_skipqueue.worker.executor import Executor
 from django_skipqueue.worker.protocol import ENDED_WELL, STUCK
 
+from ..app import jobs
 from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..app.worker_jobs import (
@@ -28,6 +29,7 @@ from ..app.worker_jobs import (
     atomic_completes_itself,
     atomic_dies_once,
     atomic_gate,
+    atomic_gets_over_its_timeout,
     atomic_hook_passes_gate,
     atomic_hook_raises,
     atomic_hook_takes_too_long,
@@ -35,7 +37,10 @@ from ..app.worker_jobs import (
     atomic_returns,
     atomic_timeout,
     atomic_write,
+    atomic_write_and_hook,
     completes_itself,
+    hooked,
+    write_complete_and_hook,
 )
 from .processes import ManagePy, statuses, wait_for_statuses
 
@@ -196,28 +201,71 @@ def test_a_hook_that_hangs_has_the_worker_replaced_and_leaves_the_job_completed(
     assert "lost the lease" not in caplog.text
 
 
-def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
-    monkeypatch.setattr(limits, "GRACE", 0.05)
-    with connection.cursor() as cursor:
-        cursor.execute(SLOW_COMMIT)
-    try:
-        atomic_write.using(timeout=0.1, max_attempts=1).defer("slow")
-        assert worker_thread().wait() == STUCK
-    finally:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP TRIGGER slow ON testapp_ledger; DROP FUNCTION be_slow")
-    assert statuses() == {"completed": 1}
-    assert Ledger.objects.count() == 1
-
-
 SLOW_COMMIT = """
 CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON testapp_ledger DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION be_slow()
 """
+
+
+@pytest.fixture
+def _slow_commit(transactional_db: None) -> Iterator[None]:
+    """Commits take a second."""
+    with connection.cursor() as cursor:
+        cursor.execute(SLOW_COMMIT)
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER slow ON testapp_ledger; DROP FUNCTION be_slow")
+
+
+@pytest.mark.usefixtures("_slow_commit")
+def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
+    monkeypatch.setattr(limits, "GRACE", 0.05)
+    atomic_write.using(timeout=0.1, max_attempts=1).defer("slow")
+    assert worker_thread().wait() == STUCK
+    assert statuses() == {"completed": 1}
+    assert Ledger.objects.count() == 1
+
+
+@pytest.mark.usefixtures("_slow_commit", "gates")
+@pytest.mark.parametrize("task", [atomic_write_and_hook, write_complete_and_hook], ids=["atomic", "complete()"])
+def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called(
+    worker_thread: Start, task: Task[..., Any]
+) -> None:
+    events: list[str] = []
+
+    def note(signal: Any, **_: Any) -> None:
+        events.append("completed" if signal is job_completed else "lost")
+
+    hooked.clear()
+    for signal in (job_completed, lease_lost):
+        signal.connect(note)
+    try:
+        task.using(timeout=0.2, max_attempts=1, priority=1).defer("slow")
+        jobs.noop.defer()
+        assert worker_thread(drain=True, concurrency=1).wait() == ENDED_WELL
+    finally:
+        for signal in (job_completed, lease_lost):
+            signal.disconnect(note)
+    assert statuses() == {"completed": 2}
+    assert (hooked, events) == (["slow"], ["completed", "completed"])
+
+
+def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
+    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "GRACE", 60.0)
+    late = atomic_gets_over_its_timeout.defer("g")
+    worker = worker_thread()
+    wait_until(lambda: worker.worker._pool._executor.limits._interrupted)
+    gates["g"].open()
+    wait_for_statuses(failed=1)
+    late.refresh_from_db()
+    assert late.last_error == "JobTimeout: timed out after 0.1 s"
+    assert not Ledger.objects.exists()
 
 
 def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:

@@ -16,6 +16,7 @@ from django_skipqueue.worker.control import ControlConnection
 
 from ..app.jobs import noop, record
 from ..app.models import Ledger
+from ..app.sessions import connect
 from ..app.waiting import wait_until
 from .processes import ManagePy, children, wait_for_statuses
 from .proxy import Proxy
@@ -92,6 +93,24 @@ def test_what_a_worker_cannot_give_back_at_its_end_its_supervisor_gives_back(beh
     worker.send(signal.SIGTERM)
     wait_until(lambda: not children(worker.process.pid), "the worker process has ended")
     proxy.refuse(False)
+    assert worker.wait() == 0
+    assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
+
+
+IMPATIENT = """
+options = {**DATABASES["default"].get("OPTIONS", {}), "options": "-c lock_timeout=300ms"}
+DATABASES["default"] = {**DATABASES["default"], "OPTIONS": options}
+"""
+
+
+def test_what_a_worker_cannot_give_back_because_it_is_locked_its_supervisor_gives_back(runworker: Run) -> None:
+    held = Job.objects.enqueue("extra.jobs.take_long", max_attempts=1)
+    worker = runworker("--shutdown-timeout", "0.2", "--poll-interval", "0.2", jobs=LONG_JOB, settings=IMPATIENT)
+    wait_for_statuses(running=1)
+    with connect(autocommit=False) as locker:
+        locker.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [held.pk])
+        worker.send(signal.SIGTERM)
+        wait_until(lambda: not children(worker.process.pid), "the worker process has ended")
     assert worker.wait() == 0
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 

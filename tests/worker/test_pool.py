@@ -12,9 +12,11 @@ import pytest
 from django.db import connections
 
 from django_skipqueue import databases
+from django_skipqueue.outcomes import Outcome
 from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import job_started
 from django_skipqueue.worker import event_loop, executor, limits
+from django_skipqueue.worker import pool as pool_module
 from django_skipqueue.worker.executor import Executor
 from django_skipqueue.worker.pool import Pool
 from django_skipqueue.worker.wakeup import Wakeup
@@ -208,6 +210,7 @@ def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (limits, event_loop):
         monkeypatch.setattr(module, "GRACE", 0.05)
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
+    monkeypatch.setattr(pool_module, "CHANCE", 0.0)
 
 
 def limited(task: str, *args: Any) -> ClaimedJob:
@@ -226,6 +229,7 @@ def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
 
     def done() -> bool:
         assert not pool.enforce_limits()
+        assert not pool.is_blocked()
         finished.extend(pool.take_finished())
         return len(finished) >= number
 
@@ -269,6 +273,23 @@ def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
     assert (stuck.outcome.status, stuck.outcome.last_error) == ("failed", "JobTimeout: timed out after 0.05 s")
     assert stuck.outcome.error is not None
     assert "Its retry policy gave no answer within 0.05 s." in stuck.outcome.error["message"]
+
+
+def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it_came(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
+) -> None:
+    def judge(*_: Any) -> Outcome:
+        gates["g"].open()
+        wait_until(lambda: pool.finished)
+        return Outcome("failed")
+
+    monkeypatch.setattr(limits, "GRACE", 0.05)
+    monkeypatch.setattr(executor, "JUDGE_TIME", DEADLINE)
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
+    monkeypatch.setattr(Executor, "_judge", judge)
+    find_stuck(pool)
+    assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
 
 
 def hang(**_: Any) -> None:
@@ -319,21 +340,21 @@ def test_a_receiver_of_the_start_that_hangs_is_stuck(
 
 
 @pytest.mark.usefixtures("_no_grace", "gates")
-def test_an_event_loop_that_nobodys_code_blocks_is_stuck(
+def test_an_event_loop_that_nobodys_code_blocks_is_found(
     make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(1)
     pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
     finish(pool, 1)
     wait_until(lambda: gates["never"].inside == 1)
-    assert not pool.enforce_limits(), "nobody waits for it"
+    assert not pool.is_blocked(), "nobody waits for it"
     assert pool.next_deadline == float("inf")
     pool.submit([claimed(f"{APP}.anoop")])
     assert pool.next_deadline < time.monotonic() + 0.1
-    find_stuck(pool)
+    wait_until(pool.is_blocked, "it is found to be blocked")
     assert "blocks its event loop" in caplog.text
     assert "pass_gate (" in caplog.text
-    assert not pool.enforce_limits(), "it is told once"
+    assert not pool.is_blocked(), "it is told once"
     assert pool.next_deadline == float("inf")
     assert len(pool.withdraw()) == 1
 
@@ -346,13 +367,13 @@ def test_an_event_loop_that_a_running_attempt_blocks_is_left_to_its_limit(make_p
     pool.submit([claimed(f"{APP}.anoop")])
     over = time.monotonic() + 0.2
     while time.monotonic() < over:
-        assert not pool.enforce_limits()
+        assert not pool.is_blocked()
     gates["g"].open()
     finish_in_time(pool, 2)
 
 
 @pytest.mark.usefixtures("_no_grace", "gates")
-def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_stuck(
+def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = make_pool(2)
@@ -362,9 +383,9 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_stuck(
     finish_in_time(pool, 1)
     over = time.monotonic() + 0.2
     while time.monotonic() < over:  # it may be in that thread what the other one waits for
-        assert not pool.enforce_limits()
+        assert not pool.is_blocked()
     gates["other"].open()
-    find_stuck(pool)
+    wait_until(pool.is_blocked, "it is found to be blocked")
     assert "the thread of its queries" in caplog.text
     assert "pass_gate (" in caplog.text
 
@@ -380,7 +401,24 @@ def test_the_thread_for_queries_may_be_busy_for_a_while(
     gates["g"].open()
     wait_until(lambda: pool.next_deadline == float("inf"))
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.0)
-    assert not pool.enforce_limits()
+    assert not pool.is_blocked()
+
+
+@pytest.mark.usefixtures("gates")
+def test_an_event_loop_that_answers_late_is_not_blocked(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call into C may hold up all threads, and the control loop's is the first to go on."""
+    monkeypatch.setattr(event_loop, "GRACE", 0.0)
+    monkeypatch.setattr(pool_module, "CHANCE", DEADLINE)
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "g")])
+    finish(pool, 1)
+    wait_until(lambda: gates["g"].inside == 1)
+    pool.submit([claimed(f"{APP}.anoop")])
+    threading.Timer(0.1, gates["g"].open).start()
+    assert not pool.is_blocked()
+    finish(pool, 1)
 
 
 # Connections

@@ -20,10 +20,10 @@ from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
 from django_skipqueue.outcomes import COMPLETED
 from django_skipqueue.records import Attempt, ClaimedJob, Lease
-from django_skipqueue.worker import holdings
+from django_skipqueue.worker import event_loop, holdings
 from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.holdings import Holdings
-from django_skipqueue.worker.protocol import ENDED_WELL
+from django_skipqueue.worker.protocol import BLOCKED, ENDED_WELL
 from django_skipqueue.worker.started import StartedJobs
 from django_skipqueue.worker.strays import LOOKS
 from django_skipqueue.worker.worker import Worker
@@ -592,7 +592,7 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
 def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_WORDS", 10 * DEADLINE)
+    monkeypatch.setattr(worker_module, "LAST_EVENTS_AFTER_GIVING_BACK", DEADLINE)
     has_ended = threading.Event()
     told_before_the_end: list[bool] = []
 
@@ -632,6 +632,18 @@ def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thre
     assert started.job_ids() == []
 
 
+def test_a_worker_whose_event_loop_is_blocked_is_replaced(
+    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "GRACE", 0.05)
+    worker_jobs.aleave_blocking_background.defer("never")
+    worker = worker_thread(poll_interval=HOUR)
+    wait_until(lambda: gates["never"].inside == 1)
+    jobs.anoop.defer()
+    assert worker.wait() == BLOCKED
+    assert statuses() == {"completed": 1, "queued": 1}
+
+
 # Rows that somebody keeps locked
 
 
@@ -665,7 +677,7 @@ def test_a_locked_row_keeps_no_other_outcome_and_no_claim(
             worker_jobs.see.defer_many([(1,)] * 3)  # as many as there are slots: it takes none of them
             wait_until(lambda: not Job.objects.queued().exists())
         wait_for_statuses(completed=11, running=1)
-    assert f"the first of job #{jobs_held[1].pk}" in caplog.text
+    assert f"the first is job #{jobs_held[1].pk}" in caplog.text
     assert caplog.text.count("cannot use the database") == 1
     locker.commit()
     wait_for_statuses(completed=12)
@@ -689,11 +701,27 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     wait_for_statuses(completed=2)
 
 
+class WatchedReleases(JobQuerySet):
+    """Notes the ids of jobs that are given back, a list for each statement."""
+
+    seen: list[list[int]]
+
+    def release(self, leases: Iterable[Lease]) -> set[int]:
+        leases = list(leases)
+        self.seen.append([id for id, _ in leases])
+        return super().release(leases)
+
+
+def watch_releases(worker: Worker) -> None:
+    WatchedReleases.seen = []
+    _use(worker, WatchedReleases)
+
+
 def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
-    worker_thread: Start, gates: Any, locker: Session
+    worker_thread: Start, gates: Any, locker: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = [worker_jobs.pass_gate.defer("g") for _ in range(3)]
-    worker = worker_thread(poll_interval=HOUR, concurrency=3, shutdown_timeout=0.05)
+    worker = worker_thread(poll_interval=HOUR, concurrency=3, shutdown_timeout=0.05, prepare=watch_releases)
     wait_until(lambda: gates["g"].inside == 3)
     lock(locker, held[1])
     worker.stop()
@@ -701,6 +729,9 @@ def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
     locker.commit()
     assert statuses() == {"queued": 2, "running": 1}
     assert [job.attempts for job in Job.objects.queued()] == [0, 0]
+    # Once given back, they may run elsewhere: this process must not wait for anybody after that.
+    assert WatchedReleases.seen == [[held[1].pk], [held[0].pk, held[2].pk]]
+    assert "gave back 2 jobs that still ran" in caplog.text
 
 
 def test_at_the_end_it_waits_for_a_transaction_that_ends(
@@ -721,16 +752,8 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
 def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_locked(
     worker_thread: Start, gates: Any, locker: Session
 ) -> None:
-    class Watched(JobQuerySet):
-        def release(self, leases: Iterable[Lease]) -> set[int]:
-            released.extend(leases := list(leases))
-            return super().release(leases)
-
-    released: list[Lease] = []
     held = worker_jobs.pass_gate.defer("g")
-    worker = worker_thread(
-        poll_interval=HOUR, shutdown_timeout=0.05, prepare=lambda worker: _use(worker, Watched), concurrency=1
-    )
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, prepare=watch_releases, concurrency=1)
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
@@ -738,8 +761,26 @@ def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_lock
     worker.stop()
     assert worker.wait() == ENDED_WELL
     locker.commit()
-    assert released == []
+    assert WatchedReleases.seen == []
     assert statuses() == {"running": 1}  # its supervisor sees to it
+
+
+def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
+    worker_thread: Start, gates: Any, locker: Session
+) -> None:
+    held = worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.0, concurrency=1)
+    wait_until(lambda: gates["g"].inside == 1)
+    lock(locker, held)
+    gates["g"].open()
+    outbox = worker.worker._holdings._outbox
+    wait_until(lambda: outbox._aside)
+    looked = outbox.next_look
+    wait_until(lambda: outbox.next_look != looked)  # the next one is in a second
+    locker.commit()
+    worker.stop()
+    assert worker.wait() == ENDED_WELL
+    assert statuses() == {"completed": 1}
 
 
 def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connection, connections
 
 from django_skipqueue.worker.options import WorkerOptions
-from django_skipqueue.worker.protocol import STOP, STOP_NOW, STUCK
+from django_skipqueue.worker.protocol import BLOCKED, STOP, STOP_NOW, STUCK
 from django_skipqueue.worker.started import StartedJobs
 from django_skipqueue.worker.worker import Worker
 
@@ -73,7 +73,7 @@ class WorkerThread:
             os.close(self._lifeline)
         self._thread.join(DEADLINE)
         os.close(self._read_end)
-        if self.code == STUCK:  # which does not wait for its threads: with a process they end anyway
+        if self.code in (STUCK, BLOCKED):  # which does not wait for its threads: with a process they end anyway
             self.worker._pool.stop()
 
     def _run(self) -> None:
