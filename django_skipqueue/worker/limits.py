@@ -67,8 +67,8 @@ class Interruption:
 class Limits:
     """The attempts that one worker runs.
 
-    `run` and `coroutine` are called in the threads of the attempts, everything else by the control loop. `on_new` tells
-    the loop to look at `next_deadline` again.
+    `run`, `coroutine`, `shield` and `unshield` are called in the threads of the attempts, everything else by the
+    control loop. `on_new` tells it to look at `next_deadline` again.
     """
 
     def __init__(self, on_new: Callable[[], object] = lambda: None) -> None:
@@ -96,10 +96,8 @@ class Limits:
         except BaseException as raised:
             error = raised
         try:
-            if self._running.pop(lease, None) is None:
-                shielded = self._shielded.pop(lease, None)
-                if shielded is None or lease in self._interrupted:
-                    self._lose(lease)
+            if self._running.pop(lease, None) is None and not self._ends_shielded(lease):
+                self._lose(lease)
         except JobInterrupted:
             self._lose(lease)
         if seconds is not None:
@@ -195,6 +193,10 @@ class Limits:
     def _limit(self, lease: Lease, job: ClaimedJob, seconds: float) -> None:
         self._limits[lease] = Limit(job, seconds, time.monotonic() + seconds)
         self._on_new()
+
+    def _ends_shielded(self, lease: Lease) -> bool:
+        """Whether the attempt was in a shield to its end, and not interrupted: in there, or on the way into it."""
+        return self._shielded.pop(lease, None) is not None and lease not in self._interrupted
 
     def _lose(self, lease: Lease) -> None:
         """The control loop was first: wait for its exception, if that has not come yet, and drop it."""
