@@ -244,6 +244,12 @@ def _type_begin() -> None:
         cursor.execute("BEGIN")
 
 
+def _leave_hook() -> None:
+    """As an interruption does that comes between a commit and its hooks."""
+    connection.ensure_connection()
+    connection.run_on_commit.append((set(), _fail, False))
+
+
 def _close() -> None:
     connection.close()
 
@@ -272,6 +278,7 @@ MISTREATMENTS: dict[str, Callable[[], None]] = {
         _leave_savepoints,
         _leave_broken_transaction,
         _leave_manual_transaction,
+        _leave_hook,
         _type_begin,
         _close,
         _close_inside_atomic,
