@@ -247,7 +247,7 @@ def _type_begin() -> None:
 def _leave_hook() -> None:
     """As an interruption does that comes between a commit and its hooks."""
     connection.ensure_connection()
-    connection.run_on_commit.append((set(), _fail, False))
+    connection.run_on_commit.append((set(), lambda: hooked.append("left behind"), False))
 
 
 def _close() -> None:
@@ -432,6 +432,13 @@ def atomic_hook_raises() -> None:
 
 hooked: list[str] = []
 """What hooks were called with in this process."""
+
+
+@job
+def write_and_hook(entry: str) -> None:
+    with transaction.atomic():
+        Ledger.objects.create(entry=entry)
+        transaction.on_commit(lambda: hooked.append(entry))
 
 
 @job(atomic=True)

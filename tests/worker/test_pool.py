@@ -476,6 +476,19 @@ def test_whatever_a_task_does_to_its_connection_the_next_one_in_the_thread_can_w
 
 
 @pytest.mark.django_db(transaction=True)
+def test_hooks_that_a_task_left_are_not_called_by_the_next(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
+    worker_jobs.hooked.clear()
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.mistreat_connection", "leave_hook")])
+    pool.submit([claimed(f"{WORKER_APP}.write_and_hook", "after")])
+    assert [attempt.outcome.last_error for attempt in finish(pool, 2)] == [None, None]
+    assert worker_jobs.hooked == ["after"]
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
