@@ -131,6 +131,32 @@ def test_stopping_tells_what_is_waiting_but_not_for_ever(announcer: Announcer) -
     release.set()
 
 
+def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is_told_in_order(
+    announcer: Announcer,
+) -> None:
+    may_end = threading.Event()
+    told: list[tuple[str, int]] = []
+    signal = Signal()
+
+    def receive(name: str, **_: Any) -> None:
+        if name == "slow":
+            may_end.wait(DEADLINE)
+        told.append((name, threading.get_ident()))
+
+    signal.connect(receive)
+    announcer.event(signal, "sender", name="first")
+    announcer.flush(timeout=DEADLINE)
+    assert [name for name, _ in told] == ["first"]
+    announcer.event(signal, "sender", name="slow")
+    announcer.flush(timeout=0.01)
+    announcer.event(signal, "sender", name="last")
+    assert len(told) == 1
+    may_end.set()
+    announcer.stop(timeout=DEADLINE)
+    assert [name for name, _ in told] == ["first", "slow", "last"]
+    assert len({thread for _, thread in told}) == 1
+
+
 def test_it_tells_again_after_it_was_stopped(announcer: Announcer) -> None:
     told: list[int] = []
     signal = Signal()
