@@ -11,7 +11,19 @@ import pytest
 from django_skipqueue.tasks import Registry
 
 from .app import sessions
-from .worker.fixtures import gates, manage, runworker, worker_thread  # noqa: F401 (fixtures)
+from .worker.fixtures import (  # noqa: F401 (fixtures)
+    close_asyncs_connections,
+    gates,
+    manage,
+    runworker,
+    worker_thread,
+)
+
+
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """After the last test, before its database is dropped."""
+    if nextitem is None:
+        close_asyncs_connections()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Workers for the tests: as processes, and as threads of the test's own process."""
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync
 from django.db import connections
+
+from ..app.waiting import DEADLINE
 
 if TYPE_CHECKING:
     from .processes import ManagePy
@@ -70,4 +71,4 @@ def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., 
 
 def close_asyncs_connections() -> None:
     """The thread in which asgiref runs the queries of `async def` tasks outlives the pool."""
-    asyncio.run(sync_to_async(connections.close_all)())
+    SyncToAsync.single_thread_executor.submit(connections.close_all).result(DEADLINE)
