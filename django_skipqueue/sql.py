@@ -231,9 +231,9 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
 """
 
-# worker, where a settle or a release got no answer → those of these jobs that somebody else has locked: sent with the
-# others, they would keep them waiting, and fail them at the lock timeout. A row that is gone is not locked. Index: the
-# primary key.
+# worker, after a settle that got no answer, and before a release → those of these jobs that somebody else has locked:
+# sent with the others, they would keep them waiting, and fail them at the lock timeout. A row that is gone is not
+# locked. Index: the primary key.
 LOCKED = """
 WITH held AS MATERIALIZED (
     SELECT job.id
