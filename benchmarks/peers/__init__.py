@@ -4,4 +4,14 @@ One module for each, all alike. Its head (an inline script block, PEP 723) says 
 its own; `peer.Peer` says which functions it has. To add one, write such a module and name it here.
 """
 
-PEERS = ("skipqueue", "procrastinate", "django_tasks_db", "pgqueuer", "celery", "graphile_worker")
+PEERS = (
+    "skipqueue",
+    "procrastinate",
+    "django_tasks_db",
+    "dj_queue",
+    "django_ox",
+    "steady_queue",
+    "pgqueuer",
+    "celery",
+    "graphile_worker",
+)

@@ -2,6 +2,7 @@
 # dependencies = ["django-tasks-db[compat]==0.13.*", "psycopg[binary]==3.*"]
 # [tool.peer]
 # apps = ["django_tasks", "django_tasks_db"]
+# backend = "django_tasks_db.DatabaseBackend"
 # ///
 """django-tasks-db, the database backend for Django's task framework (on Django 5.2, by the backport)."""
 

@@ -35,12 +35,16 @@ class Environment:
     programs: list[str] = field(default_factory=list)
     apps: list[str] | None = None
     """The Django apps of a peer that runs in a Django project."""
+    backend: str = ""
+    """The backend of Django's tasks, of a peer that is one."""
+    python_needed: str = ">=3.11"
 
     @classmethod
     def of(cls, peer: str) -> Self:
         """As the head of the module says."""
         head = read_head((Path(__file__).parent / f"{peer}.py").read_text())
-        return cls(peer=peer, dependencies=head["dependencies"], **head.get("tool", {}).get("peer", {}))
+        python = {"python_needed": head["requires-python"]} if "requires-python" in head else {}
+        return cls(peer=peer, dependencies=head["dependencies"], **python, **head.get("tool", {}).get("peer", {}))
 
     @property
     def folder(self) -> Path:
@@ -58,6 +62,8 @@ class Environment:
         missing = [program for program in self.programs if shutil.which(program) is None]
         if missing:
             raise NotInstalled(f"there is no {', '.join(missing)}")
+        if sys.version_info < tuple(int(part) for part in self.python_needed.removeprefix(">=").split(".")):
+            raise NotInstalled(f"it needs Python {self.python_needed}: make bench-peers PYTHON=… VENV=…")
         done = self.folder / "installed"
         if not done.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -81,6 +87,7 @@ class Environment:
         project = {
             "DJANGO_SETTINGS_MODULE": "benchmarks.peers.project",
             "BENCHMARKS_APPS": " ".join(self.apps or ()),
+            "BENCHMARKS_BACKEND": self.backend,
         }
         return {
             **clean,

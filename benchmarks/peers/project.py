@@ -1,5 +1,10 @@
-"""The settings of the Django project in which some peers run; which apps it has comes from the peer's head."""
+"""The settings of the Django project in which some peers run.
 
+Its apps and its backend of Django's tasks come from the peer's head. A peer whose best settings are not options of its
+command gives them in the environment of its worker.
+"""
+
+import json
 import os
 
 DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ["PGDATABASE"]}}
@@ -9,4 +14,11 @@ SECRET_KEY = "only-for-benchmarks"
 USE_TZ = True
 
 PROCRASTINATE_IMPORT_PATHS = ["benchmarks.peers.procrastinate"]
-TASKS = {"default": {"BACKEND": "django_tasks_db.DatabaseBackend"}}
+if os.environ["BENCHMARKS_BACKEND"]:
+    TASKS = {
+        "default": {
+            "BACKEND": os.environ["BENCHMARKS_BACKEND"],
+            "QUEUES": ["default"],
+            "OPTIONS": json.loads(os.environ.get("BENCHMARKS_OPTIONS", "{}")),
+        }
+    }
