@@ -12,7 +12,7 @@ WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format types docs bench bench-peers bench-check chaos soak build clean
+.PHONY: help setup demo serve test lint format types docs pictures bench bench-peers bench-check chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ types: setup ## Check the types
 
 docs: setup ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
+
+pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
+	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py $(ARGS)
 
 bench: setup ## Measure (ARGS="--help" says what can be chosen)
 	$(WITH_POSTGRES) --database benchmarks $(BIN)/python -m benchmarks $(ARGS)

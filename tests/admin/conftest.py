@@ -9,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fixtures)
+from .pictures import picture  # noqa: F401 (a fixture)
 
 LIST = "/admin/django_skipqueue/job/"
 WORKERS = "/admin/django_skipqueue/worker/"

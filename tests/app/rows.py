@@ -34,7 +34,8 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
 
 def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", **fields: Any) -> Worker:
     """A worker heard of at `heartbeat` from now."""
-    fields = {"name": "w", "hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": Now() + heartbeat} | fields
+    fields = {"name": "w", "hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": heartbeat} | fields
+    fields |= {name: Now() + value for name, value in fields.items() if isinstance(value, timedelta)}
     return Worker.objects.using(using).create(**fields)
 
 

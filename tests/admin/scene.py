@@ -1,0 +1,70 @@
+"""A shop on a busy evening, for pictures of the admin and for tests that look at whole pages."""
+
+from datetime import timedelta
+from typing import Any
+
+from django_skipqueue.models import Job, Worker
+
+from ..app.rows import make_job, make_worker
+
+SITE = "/srv/shop/.venv/lib/python3.13/site-packages"
+REFUSED = f"""Traceback (most recent call last):
+  File "{SITE}/psp/transport.py", line 88, in post
+    response = self.pool.urlopen("POST", address, body=body)
+  File "{SITE}/urllib3/connectionpool.py", line 715, in urlopen
+    httplib_response = self._make_request(conn, method, url)
+  File "{SITE}/urllib3/connection.py", line 198, in _new_conn
+    raise NewConnectionError(self, f"Failed to connect: {{error}}")
+urllib3.exceptions.NewConnectionError: Failed to connect: [Errno 111] Connection refused
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/srv/shop/payments/jobs.py", line 42, in capture_payment
+    receipt = gateway.capture(payment.reference, payment.total)
+  File "/srv/shop/payments/gateway.py", line 17, in capture
+    return self.client.post("/captures", reference=reference, amount=str(total))
+  File "{SITE}/psp/client.py", line 131, in post
+    return self.transport.post(path, params)
+  File "{SITE}/psp/transport.py", line 91, in post
+    raise GatewayUnavailable(f"{{self.host}} cannot be reached") from error
+psp.errors.GatewayUnavailable: psp.example.com cannot be reached
+"""
+
+
+def at(seconds: float) -> timedelta:
+    """So many seconds ago."""
+    return timedelta(seconds=-seconds)
+
+
+def make_workers() -> list[Worker]:
+    """Two machines, of which one is not heard of any more."""
+    fields: list[dict[str, Any]] = [
+        {"name": "web-1/1", "hostname": "web-1", "pid": 4711, "heartbeat": at(4)},
+        {"name": "web-1/2", "hostname": "web-1", "pid": 4712, "heartbeat": at(4)},
+        {"name": "web-2/1", "hostname": "web-2", "pid": 871, "heartbeat": at(31), "queues": ["emails", "default"]},
+        {"name": "web-3/1", "hostname": "web-3", "pid": 52, "heartbeat": at(700), "queues": ["reports"]},
+    ]
+    return [make_worker(started_at=at(86_400 * 2), **each) for each in fields]
+
+
+def make_failed_job(worker: Worker) -> Job:
+    """A payment that could not be captured, three times."""
+    errors = [
+        {
+            "attempt": number,
+            "worker": worker.name,
+            "worker_id": str(worker.pk),
+            "duration_ms": duration,
+            "exception": "psp.errors.GatewayUnavailable",
+            "message": "psp.example.com cannot be reached",
+            "traceback": REFUSED,
+        }
+        for number, duration in ((1, 30_021.4), (2, 12_804.0), (3, 214.9))
+    ]
+    return make_job(
+        "failed", task="payments.jobs.capture_payment", kwargs={"payment_id": 1187, "amount": "14.85"}, errors=errors,
+        queue_name="payments", attempts=3, max_attempts=3, locked_by=str(worker.pk), enqueued_at=at(64),
+        run_after=at(5), started_at=at(4), finished_at=at(3.8), priority=10,
+        last_error="GatewayUnavailable: psp.example.com cannot be reached",
+    )  # fmt: skip
