@@ -7,7 +7,7 @@ from django.db.migrations.loader import MigrationLoader
 from .databases import unpooled
 from .exceptions import QueueUnavailable
 
-OLDEST_POSTGRESQL = 14
+OLDEST_POSTGRESQL = 15
 
 
 def check_database(alias: str) -> None:

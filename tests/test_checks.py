@@ -92,14 +92,14 @@ def test_no_check_breaks_on_settings_that_another_one_reports(given: Any) -> Non
             assert check() == []
 
 
-@pytest.mark.parametrize(("version", "expected"), [(130_020, ["skipqueue.E003"]), (140_000, []), (180_004, [])])
+@pytest.mark.parametrize(("version", "expected"), [(140_020, ["skipqueue.E003"]), (150_000, []), (180_004, [])])
 def test_e003_names_a_server_that_is_too_old(
     monkeypatch: pytest.MonkeyPatch, version: int, expected: list[str]
 ) -> None:
     monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: version))
     messages = found(checks.check_server_version, databases=["default"])
     assert ids(messages) == expected
-    assert all("PostgreSQL 14 or newer; the database 'default' is 13" in message.msg for message in messages)
+    assert all("PostgreSQL 15 or newer; the database 'default' is 14" in message.msg for message in messages)
 
 
 def test_e003_asks_no_database_that_it_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

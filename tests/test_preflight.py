@@ -57,9 +57,9 @@ def test_a_database_that_does_not_exist_is_told(change: Callable[..., None]) -> 
 
 
 def test_a_server_that_is_too_old_is_told_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DatabaseWrapper, "pg_version", 130_015)
-    assert "needs PostgreSQL 14 or newer" in (message := refusal("default"))
-    assert "PostgreSQL 13" in message
+    monkeypatch.setattr(DatabaseWrapper, "pg_version", 140_015)
+    assert "needs PostgreSQL 15 or newer" in (message := refusal("default"))
+    assert "PostgreSQL 14" in message
 
 
 def test_missing_migrations_are_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
