@@ -25,12 +25,19 @@ author = "django_skipqueue contributors"
 copyright = f"2026, {author}"
 version = release = django_skipqueue.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"django_skipqueue {release}"
 html_static_path = ["_static"]
 html_css_files = ["extra.css"]
+html_favicon = "_static/favicon.svg"
+html_theme_options = {
+    "source_repository": "https://github.com/django-skipqueue/django-skipqueue/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
+copybutton_prompt_text = "$ "
 html_copy_source = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -39,7 +46,7 @@ myst_heading_anchors = 3
 default_role = "code"  # docstrings write `name`, as Markdown does
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_class_signature = "separated"
+autodoc_class_signature = "mixed"
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
