@@ -52,6 +52,8 @@ class Action(ABC):
     """What the log says of one job."""
     flag: ClassVar[int] = CHANGE
     """How the log files it."""
+    is_dangerous: ClassVar[bool] = False
+    """Whether its button is red."""
 
     @abstractmethod
     def change(self, ids: Iterable[int]) -> set[int]:
@@ -172,6 +174,7 @@ class Cancel(Action):
     )
     statuses = frozenset({Status.SCHEDULED, Status.QUEUED, Status.RUNNING})
     logged = _("Cancelled.")
+    is_dangerous = True
 
     user: str
     """Who cancels; the jobs keep it as the reason."""
@@ -201,11 +204,12 @@ class Delete(Action):
     )
     statuses = frozenset(set(Status.values) - {Status.RUNNING})
     logged = _("Deleted.")
+    is_dangerous = True
     flag = DELETION
 
     def change(self, ids: Iterable[int]) -> set[int]:
         """Lock, then delete: a job that a worker claims in between is either locked, or running and left alone."""
-        with transaction.atomic(using=Job.objects.db):
+        with transaction.atomic(using=Job.objects.all().db):
             jobs = Job.objects.filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
             deleted = set(jobs.select_for_update(skip_locked=True).values_list("pk", flat=True))
             Job.objects.filter(pk__in=deleted).delete()

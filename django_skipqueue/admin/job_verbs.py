@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from ..models import ALIVE, FINISHED, Job, Status
 from ..payload import shorten
 from .parameters import redacted
+from .questions import Instruction, Question
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,25 @@ class Verb(ABC):
     name: ClassVar[str]
     label: ClassVar[str | Promise]
     hint: ClassVar[str | Promise]
+    """What it does, in a sentence or two."""
     statuses: ClassVar[frozenset[str]]
+    asks: ClassVar[bool] = True
+    """Whether it is done only once a question is answered."""
+    question: ClassVar[type[Question]] = Question
+    is_dangerous: ClassVar[bool] = False
+    """Whether its button is red."""
 
     def fits(self, job: Job) -> bool:
         """Whether the job's status allows it."""
         return job.status in self.statuses
 
     @abstractmethod
-    def apply(self, job: Job, user: str) -> Answer:
-        """Do it, if the job still allows it, in the name of `user`."""
+    def order(self, job: Job) -> str:
+        """To do it to this job, as an order; with a question mark it is the question."""
+
+    @abstractmethod
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
+        """Do it, if the job still allows it."""
 
     def refused(self, job: Job) -> Answer:
         """Why nothing was done, by what the job is now."""
@@ -65,10 +76,15 @@ class RetryJob(Verb):
 
     name = "retry"
     label = _("Retry")
-    hint = _("Put this job back into its queue, with all its attempts before it.")
+    hint = _("Put this job back into its queue, with a fresh set of attempts.")
     statuses = frozenset({Status.FAILED, Status.DISCARDED})
+    asks = False
 
-    def apply(self, job: Job, user: str) -> Answer:
+    def order(self, job: Job) -> str:
+        """Retry it."""
+        return gettext("Retry job %(id)s") % {"id": job.pk}
+
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Retry."""
         if not job.retry():
             return self.refused(job)
@@ -85,9 +101,13 @@ class DiscardJob(Verb):
     hint = _("Finish this job without running it. It can be retried later.")
     statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
 
-    def apply(self, job: Job, user: str) -> Answer:
+    def order(self, job: Job) -> str:
+        """Discard it."""
+        return gettext("Discard job %(id)s") % {"id": job.pk}
+
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Discard."""
-        if not job.discard(reason=f"Discarded by {user}."):
+        if not job.discard(reason=wanted.told("Discarded")):
             return self.refused(job)
         message = gettext("Job %(id)s is discarded.") % {"id": job.pk}
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Discarded.")),))
@@ -100,10 +120,15 @@ class CancelJob(Verb):
     label = _("Cancel")
     hint = _("Interrupt this job and discard it. What its task has done already stays done.")
     statuses = frozenset({Status.RUNNING})
+    is_dangerous = True
 
-    def apply(self, job: Job, user: str) -> Answer:
+    def order(self, job: Job) -> str:
+        """Cancel it."""
+        return gettext("Cancel job %(id)s") % {"id": job.pk}
+
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Cancel."""
-        if not job.cancel(reason=f"Cancelled by {user}."):
+        if not job.cancel(reason=wanted.told("Cancelled")):
             return self.refused(job)
         message = gettext("Job %(id)s is cancelled; its task ends within a second or two.") % {"id": job.pk}
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Cancelled.")),))
@@ -114,10 +139,17 @@ class RunJobAgain(Verb):
 
     name = "run_again"
     label = _("Run again as a new job")
-    hint = _("Leave this job as it is, and enqueue a copy of it.")
+    hint = _(
+        "A copy of this job is enqueued, and this one stays as it is. "
+        "The task runs once more with the same arguments: what it charged, sent or wrote, it does again."
+    )
     statuses = frozenset(FINISHED)
 
-    def apply(self, job: Job, user: str) -> Answer:
+    def order(self, job: Job) -> str:
+        """Run it again."""
+        return gettext("Run job %(id)s again, as a new job") % {"id": job.pk}
+
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Copy the row's JSON texts as they are. The key goes with them: a second run must not break its promise."""
         if not self.fits(job):
             return self.refused(job)

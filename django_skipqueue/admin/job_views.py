@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin import helpers
 from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -21,7 +20,8 @@ from .actions import Action, Delete
 from .job_page import JobPage
 from .job_verbs import VERBS, Verb
 from .permissions import JobPermissions
-from .selection import Selection
+from .questions import Instruction, Question, asked
+from .selection import Selection, is_id
 
 
 class JobViews(JobPermissions):
@@ -46,7 +46,7 @@ class JobViews(JobPermissions):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):
             raise PermissionDenied
-        job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if object_id.isdecimal() else None
+        job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if is_id(object_id) else None
         if job is None:
             return self._gone(request, object_id)
         context = self._context(request, job, title=str(job)) | {
@@ -68,20 +68,23 @@ class JobViews(JobPermissions):
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():
             return self._gone(request, object_id)
-        return self.ask(request, Delete(), selection, target=self._address("changelist"))
+        return self.ask(request, Delete(), selection, Question(), target=self._address("changelist"))
 
-    def ask(self, request: HttpRequest, action: Action, selection: Selection, target: str = "") -> HttpResponse:
-        """Ask whether to do it; the answer is posted to `target`, or to where the question was."""
+    def ask(
+        self, request: HttpRequest, action: Action, selection: Selection, question: Question, *, target: str = ""
+    ) -> HttpResponse:
+        """Ask whether to do it to many jobs; the answer is posted to `target`, or to where the question was."""
         count = selection.count()
         context = self._context(request, action.order(count), title=f"{action.order(count)}?") | {
-            "action": action,
+            "explanation": action.explanation,
             "count": count,
             "sample": selection.sample(),
-            "selection": selection,
             "refused": action.refused(selection),
+            "hidden": [("action", action.name), *selection.posted()],
+            "question": question,
+            "is_dangerous": action.is_dangerous,
             "target": target,
-            "back": target or request.get_full_path(),
-            "checkbox_name": helpers.ACTION_CHECKBOX_NAME,
+            "back": request.get_full_path(),
         }
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 
@@ -103,20 +106,45 @@ class JobViews(JobPermissions):
 
     def _view_of(self, verb: Verb) -> Callable[..., HttpResponse]:
         def view(request: HttpRequest, job_id: int) -> HttpResponse:
-            if request.method != "POST":
-                return HttpResponseNotAllowed(["POST"])
+            methods = ["GET", "HEAD", "POST"] if verb.asks else ["POST"]
+            if request.method not in methods:
+                return HttpResponseNotAllowed(methods)
             if not self.may(request, verb.name):
                 raise PermissionDenied
             job = Job.objects.filter(pk=job_id).first()
             if job is None:
                 return self._gone(request, str(job_id))
-            answer = verb.apply(job, request.user.get_username())
-            for pk, name, message in answer.changes:
-                history.record(request, {pk: name}, message)
-            self.message_user(request, answer.message, messages.SUCCESS if answer.changes else messages.WARNING)
-            return HttpResponseRedirect(self._address("change", answer.show))
+            question = asked(verb.question, request)
+            if not verb.asks:
+                return self._do_one(request, verb, job, Instruction(request.user.get_username()))
+            if question.is_valid():
+                return self._do_one(request, verb, job, question.instruction(request.user.get_username()))
+            return self._ask_one(request, verb, job, question)
 
         return view
+
+    def _ask_one(self, request: HttpRequest, verb: Verb, job: Job, question: Question) -> HttpResponse:
+        """Ask whether to do it to this job, unless it cannot be done."""
+        page = self._address("change", job.pk)
+        if not verb.fits(job):
+            self.message_user(request, verb.refused(job).message, messages.WARNING)
+            return HttpResponseRedirect(page)
+        context = self._context(request, verb.order(job), title=f"{verb.order(job)}?") | {
+            "explanation": verb.hint,
+            "question": question,
+            "sample": [job],
+            "is_dangerous": verb.is_dangerous,
+            "target": self._address(verb.name, job.pk),
+            "back": page,
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _do_one(self, request: HttpRequest, verb: Verb, job: Job, wanted: Instruction) -> HttpResponse:
+        answer = verb.apply(job, wanted)
+        for pk, name, message in answer.changes:
+            history.record(request, {pk: name}, message)
+        self.message_user(request, answer.message, messages.SUCCESS if answer.changes else messages.WARNING)
+        return HttpResponseRedirect(self._address("change", answer.show))
 
     def _address(self, name: str, *args: Any) -> str:
         return reverse(f"admin:django_skipqueue_job_{name}", args=args, current_app=self.admin_site.name)

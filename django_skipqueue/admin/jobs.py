@@ -21,10 +21,9 @@ from .counts import CappedPaginator
 from .filters import QueueFilter, StatusFilter, TaskFilter, TimeFilter
 from .job_list import JobChangeList
 from .job_views import JobViews
+from .questions import Question, asked
 from .search import Search
 from .selection import Selection, is_id
-
-CONFIRMED = "confirmed"
 
 
 @admin.register(Job)
@@ -136,8 +135,9 @@ class JobAdmin(JobViews):
             selection = Selection.all_matching(queryset)
         else:
             selection = Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
-        if CONFIRMED not in request.POST:
-            return self.ask(request, action, selection)
+        question = asked(Question, request)
+        if not question.is_valid():
+            return self.ask(request, action, selection, question)
         self._do(request, action, selection)
         return None
 

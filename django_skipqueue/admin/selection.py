@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 
 from ..managers import BATCH
@@ -36,6 +37,12 @@ class Selection:
     def all_matching(cls, jobs: QuerySet[Job]) -> "Selection":
         """All jobs of a list."""
         return cls(jobs, None)
+
+    def posted(self) -> list[tuple[str, str]]:
+        """The fields of a form that choose these jobs again."""
+        if self.ids is None:
+            return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
+        return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
 
     def statuses(self) -> Counter[str]:
         """How many jobs there are in each status, among the first ones that a count counts."""

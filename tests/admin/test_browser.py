@@ -97,7 +97,11 @@ def test_all_matching_jobs_are_retried_after_a_question(
 def test_the_keyboard_is_enough(boss: User, open_admin: Callable[..., Page]) -> None:
     job = make_job("queued")
     page = open_admin(boss, f"{JOBS}{job.pk}/change/")
-    page.get_by_role("button", name="Discard").focus()
+    page.get_by_role("link", name="Discard").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(f"Discard job {job.pk}?")
+    page.get_by_label("Reason").focus()
+    page.keyboard.type("not needed")
     page.keyboard.press("Enter")
     expect(page.locator("h1 .skipqueue-badge")).to_have_text("discarded")
 

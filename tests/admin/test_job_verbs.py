@@ -1,5 +1,6 @@
 """`job_verbs`: the buttons on the page of one job."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from django_skipqueue.admin.job_verbs import VERBS
+from django_skipqueue.admin.questions import Instruction
 from django_skipqueue.models import Job
 
 from ..app.rows import STATUSES, make_job, state
@@ -28,7 +30,7 @@ BEFORE = {"discard": "queued", "cancel": "running"}
 
 
 def press(client: Client, verb: str, job: Job) -> Any:
-    return client.post(page(verb, job.pk), follow=True)
+    return client.post(page(verb, job.pk), {"confirmed": "yes"}, follow=True)
 
 
 class TestButtons:
@@ -61,7 +63,7 @@ class TestButtons:
     def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
         job = make_job(BEFORE.get(verb, "failed"))
         before = state(job)
-        assert log_in(permission).post(page(verb, job.pk)).status_code == 403
+        assert log_in(permission).post(page(verb, job.pk), {"confirmed": "yes"}).status_code == 403
         assert state(job) == before
         assert Job.objects.count() == 1
 
@@ -69,7 +71,7 @@ class TestButtons:
     def test_a_get_changes_nothing(self, operator: Client, verb: str) -> None:
         job = make_job("failed")
         before = state(job)
-        assert operator.get(page(verb, job.pk)).status_code == 405
+        assert operator.get(page(verb, job.pk), follow=True).status_code in (200, 405)
         assert state(job) == before
 
     @pytest.mark.parametrize("verb", ALLOWED)
@@ -82,6 +84,50 @@ class TestButtons:
     def test_strangers_are_asked_to_log_in(self, client: Client) -> None:
         job = make_job("failed")
         assert "/login/" in client.post(page("retry", job.pk)).headers["Location"]
+
+
+class TestTheQuestion:
+    @pytest.mark.parametrize("verb", ["discard", "cancel", "run_again"])
+    def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, verb: str) -> None:
+        job = make_job(BEFORE.get(verb, "completed"))
+        before = state(job)
+        response = operator.get(page(verb, job.pk))
+        assert f"job {job.pk}" in response.context["title"]
+        assert response.context["title"].endswith("?")
+        assert 'name="confirmed"' in response.text
+        assert 'name="confirmed"' in operator.post(page(verb, job.pk)).text
+        assert state(job) == before
+        assert Job.objects.count() == 1
+        assert not LogEntry.objects.exists()
+
+    def test_retry_alone_is_done_at_once(self, operator: Client) -> None:
+        job = make_job("failed")
+        assert operator.get(page("retry", job.pk)).status_code == 405
+        operator.post(page("retry", job.pk))
+        assert state(job)["status"] == "queued"
+
+    def test_retry_alone_stands_out(self, operator: Client) -> None:
+        text = operator.get(page("change", make_job("failed").pk)).text
+        assert re.findall(r'<(?:button|a)[^>]* class="button"[^>]*>([^<]*)<', text) == ["Retry"]
+        for status in ("queued", "running", "completed"):
+            assert 'class="button"' not in operator.get(page("change", make_job(status).pk)).text
+
+    def test_nothing_is_asked_that_would_do_nothing(self, operator: Client) -> None:
+        job = make_job("completed")
+        response = operator.get(page("cancel", job.pk), follow=True)
+        assert response.redirect_chain[-1][0] == page("change", job.pk)
+        assert messages_of(response) == [f"“Cancel” did nothing: job {job.pk} is completed now."]
+
+    def test_a_reason_stays_with_the_job(self, operator: Client) -> None:
+        job = make_job("running")
+        operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "it hung"})
+        assert state(job)["last_error"] == "Cancelled by ann: it hung"
+
+    def test_a_reason_that_is_too_long_is_asked_for_again(self, operator: Client) -> None:
+        job = make_job("running")
+        response = operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "x" * 201})
+        assert "at most 200 characters" in response.text
+        assert state(job)["status"] == "running"
 
 
 class TestRetry:
@@ -183,7 +229,7 @@ class TestRaces:
         for verb in VERBS:
             job = make_job(next(iter(verb.statuses)))
             Job.objects.filter(pk=job.pk).delete()
-            assert verb.apply(job, "ann").message == f"Job {job.pk} was deleted meanwhile."
+            assert verb.apply(job, Instruction("ann")).message == f"Job {job.pk} was deleted meanwhile."
 
     @pytest.mark.django_db(transaction=True)
     def test_a_job_that_somebody_else_is_changing_is_told(self, session: Callable[[], Session]) -> None:
@@ -192,5 +238,5 @@ class TestRaces:
         other.begin()
         other(lambda: Job.objects.retry([job.pk]))
         (retry,) = (verb for verb in VERBS if verb.name == "retry")
-        assert "is changing right now" in retry.apply(job, "ann").message
+        assert "is changing right now" in retry.apply(job, Instruction("ann")).message
         other.rollback()

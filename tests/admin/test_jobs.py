@@ -249,7 +249,7 @@ class TestThePage:
         with django_assert_max_num_queries(4):
             assert operator.get(page("change", job.pk)).status_code == 200
 
-    @pytest.mark.parametrize("job_id", ["4711", "x", "9" * 40, "-1"])
+    @pytest.mark.parametrize("job_id", ["4711", "x", "9" * 40, "9" * 4_400, "-1"])
     def test_an_id_of_no_job_leads_to_the_list(self, operator: Client, job_id: str) -> None:
         response = operator.get(f"{LIST}{job_id}/change/", follow=True)
         assert response.redirect_chain[-1][0] == LIST
@@ -278,7 +278,7 @@ class TestThePage:
         assert log_in("view_job").get(page("delete", job.pk)).status_code == 403
 
 
-@pytest.mark.django_db(databases=["default", "other"])
+@pytest.mark.django_db(databases=["default", "other"], transaction=True)
 def test_the_queue_may_live_in_another_database(operator: Client, settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
     make_job("failed")
@@ -286,8 +286,8 @@ def test_the_queue_may_live_in_another_database(operator: Client, settings: Any)
     assert listed(operator) == [job.pk]
     assert "here" in operator.get(page("change", job.pk)).text
     operator.post(page("retry", job.pk))
-    operator.post(page("discard", job.pk))
-    operator.post(page("run_again", job.pk))
+    for verb in ("discard", "run_again"):
+        operator.post(page(verb, job.pk), {"confirmed": "yes"})
     other = Job.objects.using("other")
     assert sorted(other.values_list("status", flat=True)) == ["discarded", "queued"]
     chosen = list(other.values_list("pk", flat=True))
