@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..records import ClaimedJob, Position
 from .frontier import Frontier, rest_after
-from .lookahead import LookAhead
 from .options import WorkerOptions
+from .places import Places
 
 
 class Claiming:
@@ -19,21 +19,22 @@ class Claiming:
         """Where to claim from, in this order."""
         self.next_look = 0.0
         """When to claim although no outcome takes the worker to the database."""
-        self.look_ahead = LookAhead()
+        self.threads = Places(options.concurrency)
+        self.coroutines = Places(options.concurrency)
         self._frontier = Frontier()
         self._listed = bool(options.queue_names)
-        self._concurrency = options.concurrency
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
 
-    def room(self, unfinished: int, now: float) -> int:
-        """How many more jobs to claim: the free slots and the look-ahead, less what is not finished.
+    def room(self, threads: int, coroutines: int, now: float) -> int:
+        """How many more jobs to claim beside so many of each kind that are not finished."""
+        room = self.threads.room(threads, now)
+        return min(room, self.coroutines.room(coroutines, now)) if coroutines else room
 
-        At most half of both at once, unless that is less than the slots: one half runs while the database is asked for
-        the other.
-        """
-        capacity = self._concurrency + self.look_ahead.size(now)
-        return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
+    def finished(self, threads: int, coroutines: int, now: float) -> None:
+        """Note that so many jobs of each kind were finished."""
+        self.threads.look_ahead.finished(threads, now)
+        self.coroutines.look_ahead.finished(coroutines, now)
 
     def choose_queues(self, search: Callable[[], list[str]], clock: Callable[[], float]) -> None:
         """Without a list from the command line: serve every queue that has jobs, each in its turn first."""

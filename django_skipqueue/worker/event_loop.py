@@ -5,6 +5,7 @@ those that come after. That is found out, so that the worker can be replaced.
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
@@ -72,14 +73,27 @@ class EventLoopRunner:
         """Find nothing blocked from here on: the worker is being replaced."""
         self._is_given_up = True
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it has been given a job yet."""
+        return self._loop is not None
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs run and wait here."""
+        return len(self._waiting) + len(self._running)
+
     def withdraw(self) -> list[ClaimedJob]:
         """Take back what has not started."""
+        return self.withdraw_last(len(self._waiting))[::-1]
+
+    def withdraw_last(self, count: int) -> list[ClaimedJob]:
+        """Take back up to `count` jobs that have not started, the last one first."""
         withdrawn: list[ClaimedJob] = []
-        try:
-            while True:
-                withdrawn.append(self._waiting.popleft())
-        except IndexError:
-            return withdrawn
+        with contextlib.suppress(IndexError):
+            while len(withdrawn) < count:
+                withdrawn.append(self._waiting.pop())
+        return withdrawn
 
     def stop(self, deadline: float) -> None:
         """End the event loop, and wait for it until then: what tasks of the project's left in it may block it."""

@@ -30,8 +30,8 @@ from .strays import StrayChecks
 if TYPE_CHECKING:
     from ..managers import JobQuerySet
 
-IDLE_HOLD = 0.5
-"""Seconds without a finished job after which the jobs that have not started go back to their queues."""
+SURPLUS_CHECK = 0.1
+"""Seconds between two looks at what waits here too long."""
 
 LARGE_ANSWER = 100
 """A claim that brought all it asked for, and as many jobs as this, waits until the next is on its way. Others are begun
@@ -89,7 +89,7 @@ class Holdings:
         self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
         self._revocations = Revocations()
         self._stray_checks = StrayChecks(options.lease)
-        self._last_progress = 0.0
+        self._next_surplus_check = 0.0
 
     def room(self, now: float) -> int:
         """How many more jobs to claim, within what `--max-jobs` leaves.
@@ -98,14 +98,20 @@ class Holdings:
         """
         if self._announcer.backlog > EVENT_BACKLOG:
             return 0
-        held, finished = len(self.jobs), len(self._outbox) + len(self._pool.finished)
-        if self._exchanged:
-            held += self._exchanged.answer.count_claimed()
-            finished += len(self._exchanged.attempts)
-        room = self.claiming.room(held - finished, now)
+        coming = self._exchanged.answer.count_claimed() if self._exchanged else 0
+        threads, coroutines = self._unfinished()
+        room = self.claiming.room(threads + coming, coroutines, now)
         if self._options.max_jobs is None:
             return room
-        return max(0, min(room, self._options.max_jobs - self.jobs_done - held))
+        return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
+
+    def _unfinished(self) -> tuple[int, int]:
+        """How many jobs run and wait here: of `def` tasks, and of `async def` tasks."""
+        finished = len(self._outbox) + len(self._pool.finished)
+        if self._exchanged:
+            finished += len(self._exchanged.attempts)
+        coroutines = self._pool.coroutines
+        return len(self.jobs) - finished - coroutines, coroutines
 
     def has_outcomes(self, now: float) -> bool:
         """Whether outcomes are to be written."""
@@ -126,7 +132,9 @@ class Holdings:
         if room:
             until = min(until, self.claiming.next_look)
         if self.jobs:
-            until = min(until, now + IDLE_HOLD, self._pool.next_deadline, self._revocations.next_look)
+            until = min(until, self._pool.next_deadline, self._revocations.next_look)
+            if sum(self._unfinished()) > self._options.concurrency:
+                until = min(until, self._next_surplus_check)
         return until
 
     # With the database, in one round trip
@@ -194,15 +202,13 @@ class Holdings:
             outcomes[event].append(attempt)
             self.jobs.pop(lease, None)
         self.jobs_done += len(attempts)
-        self._last_progress = time.monotonic()
-        self.claiming.look_ahead.finished(len(attempts), self._last_progress)
+        coroutines = self._pool.count_coroutines(attempts)
+        self.claiming.finished(len(attempts) - coroutines, coroutines, time.monotonic())
         self._lost += outcomes.pop(lease_lost, [])
         self._announcer.outcomes(outcomes)
 
     def _take(self, claimed: list[ClaimedJob]) -> None:
         if claimed:
-            if not self.jobs:
-                self._last_progress = time.monotonic()
             self.jobs.update(((job.id, job.lease), job) for job in claimed)
             self._pool.submit(claimed)
 
@@ -245,15 +251,29 @@ class Holdings:
 
     # Giving back
 
-    def give_back_what_waits(self, now: float) -> None:
-        """Where nothing has finished for a while, others may run what has not started here."""
-        if self.jobs and now - self._last_progress > IDLE_HOLD:
-            self.give_back_unstarted()
+    def give_back_surplus(self, now: float) -> None:
+        """Give back, the last claimed first, what would wait here for too long: others may run it, or something urgent.
+
+        What has finished and is not written yet is progress as well.
+        """
+        if now < max(self._next_surplus_check, self._control.retry_at):
+            return
+        self._next_surplus_check = now + SURPLUS_CHECK
+        self.take_up()
+        threads, coroutines = self._unfinished()
+        unwritten = len(self._outbox) + len(self._pool.finished)
+        surplus = self.claiming.threads.surplus(threads - unwritten, now)
+        coroutines_surplus = self.claiming.coroutines.surplus(coroutines - unwritten, now)
+        self._give_back(self._pool.withdraw_last(threads=surplus, coroutines=coroutines_surplus))
 
     def give_back_unstarted(self) -> None:
         """Give back what no thread has begun."""
         self.take_up()
-        if withdrawn := self._pool.withdraw():
+        self._give_back(self._pool.withdraw())
+
+    def _give_back(self, withdrawn: list[ClaimedJob]) -> None:
+        """Release what came back from the pool."""
+        if withdrawn:
             if locked := self._locked(withdrawn):
                 self._stray_checks.expect(time.monotonic())
             self._forget([job for job in withdrawn if job.id in locked])

@@ -82,6 +82,20 @@ class Pool:
         """Take back the jobs that have not started."""
         return self._threads.withdraw() + self._event_loop.withdraw()
 
+    def withdraw_last(self, *, threads: int, coroutines: int) -> list[ClaimedJob]:
+        """Take back so many of the jobs of each kind that have not started, the last ones."""
+        withdrawn = self._threads.withdraw_last(threads) if threads else []
+        return withdrawn + (self._event_loop.withdraw_last(coroutines) if coroutines else [])
+
+    @property
+    def coroutines(self) -> int:
+        """How many jobs of `async def` tasks run and wait here."""
+        return self._event_loop.unfinished
+
+    def count_coroutines(self, attempts: Iterable[Attempt]) -> int:
+        """How many of these were of `async def` tasks. Costs nothing where no such task has run."""
+        return sum(_is_async(attempt.job) for attempt in attempts) if self._event_loop.is_used else 0
+
     @property
     def next_deadline(self) -> float:
         """When to call `enforce_limits` and `is_blocked` next, in monotonic seconds."""

@@ -43,6 +43,13 @@ class ThreadRunner:
         except queue.Empty:
             return withdrawn
 
+    def withdraw_last(self, count: int) -> list[ClaimedJob]:
+        """Take back up to `count` jobs that no thread has started, the last ones; the others keep their order."""
+        withdrawn = self.withdraw()
+        kept = max(len(withdrawn) - count, 0)
+        self.submit(withdrawn[:kept])
+        return withdrawn[kept:]
+
     def stop(self, deadline: float) -> None:
         """End the threads, and wait for them until then."""
         for _ in self._threads:

@@ -100,8 +100,7 @@ class Worker:
                 self._stop()
             elif found_empty and self.options.drain and not self._holdings.jobs:
                 self._stop_if_drained()
-        else:
-            self._holdings.give_back_what_waits(now)
+        self._holdings.give_back_surplus(time.monotonic())
 
     def _room(self, now: float) -> int:
         return 0 if self._stopping else self._holdings.room(now)

@@ -102,7 +102,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     worker = worker_thread(
         concurrency=1,
         prepare=lambda worker: (
-            setattr(worker._holdings.claiming.look_ahead, "size", lambda now: 2) or _never_give_back(worker)
+            setattr(worker._holdings.claiming.threads.look_ahead, "size", lambda now: 2) or _never_give_back(worker)
         ),
     )
     wait_until(lambda: gates["busy"].inside and len(worker.worker._holdings.jobs) == 3)
@@ -116,7 +116,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
 
 
 def _never_give_back(worker: Any) -> None:
-    worker._holdings.give_back_unstarted = lambda: None
+    worker._holdings.give_back_surplus = lambda now: None
 
 
 def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, told: Told) -> None:

@@ -18,22 +18,6 @@ def never() -> list[str]:
     raise AssertionError("There was nothing to search for.")
 
 
-def test_it_claims_the_free_slots_and_as_many_as_were_lately_finished() -> None:
-    claims = claiming()
-    assert claims.room(unfinished=1, now=0.0) == 3
-    claims.look_ahead.finished(10, now=0.0)
-    assert claims.room(unfinished=8, now=0.0) == 6
-    assert claims.room(unfinished=20, now=0.0) == 0
-
-
-def test_of_a_large_look_ahead_it_claims_half_at_once() -> None:
-    claims = claiming()
-    claims.look_ahead.finished(996, now=0.0)
-    assert claims.room(unfinished=0, now=0.0) == 500
-    assert claims.room(unfinished=500, now=0.0) == 500
-    assert claims.room(unfinished=900, now=0.0) == 100
-
-
 def test_after_an_error_it_claims_at_once_and_from_the_front() -> None:
     claims = claiming()
     claims.after(now=100.0)

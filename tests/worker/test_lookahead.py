@@ -1,6 +1,6 @@
 """`LookAhead`: as many jobs as were finished within the last fifth of a second, and never too many."""
 
-from django_skipqueue.worker.lookahead import LARGEST, SPAN, LookAhead
+from django_skipqueue.worker.lookahead import LARGEST, PATIENCE, SPAN, LookAhead
 
 
 def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:
@@ -41,4 +41,13 @@ def test_an_empty_batch_is_not_remembered() -> None:
     for _ in range(1000):
         ahead.finished(0, now=100.0)
     assert ahead.size(now=100.0) == 0
-    assert len(ahead._finished) == 0
+    assert len(ahead._within_span._added) == 0
+
+
+def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:
+    """Else jobs would go back and forth."""
+    ahead = LookAhead()
+    ahead.finished(3, now=100.0)
+    now = 100.0 + (SPAN + PATIENCE) / 2
+    assert ahead.size(now) == 0
+    assert ahead.kept(now) == 3

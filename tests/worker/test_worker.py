@@ -688,7 +688,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_not_ahead(worker: Worker) -> None:
-        monkeypatch.setattr(worker._holdings.claiming.look_ahead, "size", lambda now: 0)
+        monkeypatch.setattr(worker._holdings.claiming.threads.look_ahead, "size", lambda now: 0)
 
     held = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
@@ -787,17 +787,20 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
 def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kept = 2
+
     def prepare(worker: Worker) -> None:
-        monkeypatch.setattr(worker._holdings.claiming.look_ahead, "size", lambda now: 2)
+        look_ahead = worker._holdings.claiming.threads.look_ahead
+        monkeypatch.setattr(look_ahead, "size", lambda now: kept)
+        monkeypatch.setattr(look_ahead, "kept", lambda now: kept)
 
     worker_jobs.pass_gate.defer("g")
-    monkeypatch.setattr(holdings, "IDLE_HOLD", HOUR)
     worker_thread(poll_interval=HOUR, concurrency=1, lease=5.0, prepare=prepare, queue_names=["default"])
     wait_until(lambda: gates["g"].inside == 1)
     waiting = [jobs.noop.defer(), jobs.noop.defer()]
     wait_for_statuses(running=3)
     lock(locker, waiting[0])
-    monkeypatch.setattr(holdings, "IDLE_HOLD", 0.05)
+    kept = 0
     # The other one may be claimed again at once, by this worker too.
     wait_until(lambda: Job.objects.get(pk=waiting[1].pk).lease > 1)
     locker.commit()
@@ -1022,7 +1025,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
                 return super().exchange(settlements, **options)
 
         _use(worker, Failing)
-        worker._holdings.claiming.look_ahead.size = lambda now: 200  # type: ignore[method-assign]
+        look_ahead = worker._holdings.claiming.threads.look_ahead
+        look_ahead.size = look_ahead.kept = lambda now: 200  # type: ignore[method-assign]
 
     worker_jobs.seen.clear()
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])

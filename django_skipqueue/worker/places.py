@@ -1,0 +1,29 @@
+"""How many jobs a worker holds of one kind: `def` tasks have threads, `async def` tasks have coroutines.
+
+Invariant: jobs of one kind take no place of the other, and none waits here for long while another worker is idle.
+
+Pure: it is told the time, in monotonic seconds.
+"""
+
+from .lookahead import LookAhead
+
+
+class Places:
+    """The threads of a worker, or its coroutines. Used by the control loop's thread."""
+
+    def __init__(self, concurrency: int) -> None:
+        self.look_ahead = LookAhead()
+        self._concurrency = concurrency
+
+    def room(self, unfinished: int, now: float) -> int:
+        """How many more jobs to claim: the free places and the look-ahead, less what is not finished.
+
+        At most half of both at once, unless that is less than the places: one half runs while the database is asked for
+        the other.
+        """
+        capacity = self._concurrency + self.look_ahead.size(now)
+        return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
+
+    def surplus(self, unfinished: int, now: float) -> int:
+        """How many of the jobs that wait for a place would wait too long."""
+        return max(unfinished - self._concurrency - self.look_ahead.kept(now), 0)
