@@ -3,20 +3,20 @@
 Only the verbs of `JobQuerySet` write a job's status, lease, attempts and times; the methods here are sugar over them.
 """
 
-import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import models
 from django.db.models import F, Func, Q
 from django.db.models.functions import Now
-from django.db.models.lookups import IsNull
+from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
 from .exceptions import LeaseLost
 from .managers import JobManager, WorkerManager
-from .outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
+from .outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
 from .payload import encode, shorten
+from .records import worker_name
 
 
 class Status(models.TextChoices):
@@ -37,6 +37,14 @@ class Status(models.TextChoices):
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
 ALIVE = (Status.SCHEDULED, Status.QUEUED, Status.RUNNING)
+
+
+FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
+"""Between these every time is one that Python has, in every time zone."""
+
+
+def _json_type(column: str) -> Func:
+    return Func(F(column), function="jsonb_typeof", output_field=models.TextField())
 
 
 class Job(models.Model):
@@ -62,6 +70,7 @@ class Job(models.Model):
     errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
     unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
     metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
+    operations = models.JSONField(_("operations"), null=True)
 
     objects = JobManager()
 
@@ -118,10 +127,26 @@ class Job(models.Model):
                 condition=Q(IsNull(F("finished_at"), True), status__in=["scheduled", "queued", "running"])
                 | Q(IsNull(F("finished_at"), False), status__in=["completed", "failed", "discarded"]),
             ),
+            # What no statement could bear, however it came into the row: a job that no claim finds, a time that Python
+            # does not have, a list to which nothing can be appended.
+            models.CheckConstraint(name="skipqueue_job_priority", condition=Q(priority__gte=-100, priority__lte=100)),
+            models.CheckConstraint(
+                name="skipqueue_job_run_after",
+                condition=Q(run_after__gte=FIRST_TIME, run_after__lt=END_OF_TIME),
+            ),
+            models.CheckConstraint(
+                name="skipqueue_job_lists",
+                condition=Q(Exact(_json_type("errors"), "array"), Exact(_json_type("operations"), "array")),
+            ),
         )
 
     def __str__(self) -> str:
         return f"{shorten(self.task, 200)} #{self.pk}"
+
+    @property
+    def worker_name(self) -> str:
+        """The name of the worker that holds the job, or held it last; of a hand-written loop what it calls itself."""
+        return worker_name(self.locked_by)
 
     # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, once the job is no longer its own.
 
@@ -146,19 +171,28 @@ class Job(models.Model):
         self._is_claimed()
         self._holds(self._verbs().heartbeat(self.pk, self.lease))
 
-    # For operators. Each returns whether the job's status allowed it.
+    # For operators. Each returns whether the job's status allowed it; who did it, and why, is kept in `operations`.
 
-    def retry(self) -> bool:
-        """Put a failed or discarded job back into its queue, with all its attempts before it."""
-        return self._becomes(Status.QUEUED, self._verbs().retry([self.pk]))
+    def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
+        """Put a failed or discarded job back into its queue, with all its attempts before it; within `over`."""
+        status = Status.SCHEDULED if seconds(over) else Status.QUEUED
+        return self._becomes(status, self._verbs().retry([self.pk], over=over, by=by, reason=reason))
 
-    def discard(self, reason: str = "Discarded by hand.") -> bool:
+    def discard(self, reason: str = "", *, by: str = "") -> bool:
         """Finish a scheduled or queued job without running it."""
-        return self._becomes(Status.DISCARDED, self._verbs().discard([self.pk], reason=reason))
+        return self._becomes(Status.DISCARDED, self._verbs().discard([self.pk], by=by, reason=reason))
 
-    def cancel(self, reason: str = "Cancelled by hand.") -> bool:
+    def cancel(self, reason: str = "", *, by: str = "") -> bool:
         """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
-        return self._becomes(Status.DISCARDED, self._verbs().cancel([self.pk], reason=reason))
+        return self._becomes(Status.DISCARDED, self._verbs().cancel([self.pk], by=by, reason=reason))
+
+    def run_now(self, *, by: str = "", reason: str = "") -> bool:
+        """Have a scheduled job claimed as soon as there is a worker for it."""
+        return self._becomes(Status.QUEUED, self._verbs().run_now([self.pk], by=by, reason=reason))
+
+    def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
+        """Have a scheduled or queued job wait until a later time, or for a delay counted from now."""
+        return self._becomes(Status.SCHEDULED, self._verbs().postpone([self.pk], run_after, by=by, reason=reason))
 
     def _becomes(self, status: Status, changed: set[int]) -> bool:
         if changed:
@@ -186,7 +220,8 @@ class Job(models.Model):
 class Worker(models.Model):
     """One worker process. Its supervisor writes the heartbeat; without one for a lease, its jobs are recovered."""
 
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    id = models.TextField(primary_key=True, editable=False)
+    """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""
     name = models.TextField(_("name"))
     hostname = models.TextField(_("host"))
     pid = models.IntegerField(_("process id"))

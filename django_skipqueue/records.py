@@ -1,10 +1,20 @@
 """What travels between the rooms: plain values, made once, never changed."""
 
 import math
+import re
 from datetime import datetime
 from typing import NamedTuple
 
 from .outcomes import Outcome, Settlement
+
+_WORKER_ID = re.compile("(.*):[0-9a-f]{12}", re.DOTALL)
+
+
+def worker_name(worker_id: str) -> str:
+    """The name in the id of a worker process, which is `NAME:12 hex digits`; another text as it is."""
+    match = _WORKER_ID.fullmatch(worker_id)
+    return match[1] if match else worker_id
+
 
 Lease = tuple[int, int]
 """A job's id, and the number that entitles to settle it."""

@@ -12,6 +12,7 @@ Rules, kept by all of them:
 - Everything but `SETTLE`, `RELEASE` and `HEARTBEAT` (which own their rows by lease) skips rows that others have locked.
 - A batch of values travels as one JSON document, or as arrays out of a scalar subquery: PostgreSQL expects a hundred
   rows of the one and ten of the other, whatever their length, and looks each up.
+- What an operator does is noted in the row, by the statement that does it: in `operations`, the newest 50.
 - The only clock is the database's.
 """
 
@@ -355,7 +356,7 @@ WITH lost AS MATERIALIZED (
             ELSE NOT EXISTS (
                 SELECT FROM skipqueue_worker AS worker
                 WHERE
-                    worker.id::text = job.locked_by
+                    worker.id = job.locked_by
                     AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
             )
         END
@@ -377,10 +378,7 @@ recovered AS (
                 (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
                 || jsonb_build_object(
                     'attempt', job.attempts,
-                    'worker', COALESCE(
-                        (SELECT worker.name FROM skipqueue_worker AS worker WHERE worker.id::text = job.locked_by),
-                        job.locked_by
-                    ),
+                    'worker', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
                     'worker_id', job.locked_by,
                     'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
                     'exception', 'django_skipqueue.exceptions.WorkerDied',
@@ -471,9 +469,9 @@ pruned AS (
 SELECT status, count(*) FROM pruned GROUP BY status
 """
 
-# operators → id and queue of the failed and discarded jobs put back into their queues, with all their attempts before
-# them. A job whose unique key is alive again stays as it is; of several that share a key the newest is taken. Index:
-# the primary key.
+# operators → id, queue and status of the failed and discarded jobs put back into their queues, with all their attempts
+# before them; at once, or spread at random over the seconds that `over` says. A job whose unique key is alive again
+# stays as it is; of several that share a key the newest is taken. Index: the primary key.
 RETRY = """
 WITH chosen AS MATERIALIZED (
     SELECT job.id
@@ -497,14 +495,20 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'queued',
+SET status = CASE WHEN %(over)s::float8 > 0 THEN 'scheduled' ELSE 'queued' END,
     lease = job.lease + 1,
     attempts = 0,
-    run_after = statement_timestamp(),
+    run_after = statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
     finished_at = NULL,
-    metadata = job.metadata - 'unknown_since'
+    metadata = job.metadata - 'unknown_since',
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'retry', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts
+    )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name
+RETURNING job.id, job.queue_name, job.status
 """
 
 # operators → the ids of the scheduled and queued jobs that were discarded, with the reason. Index: the primary key.
@@ -517,7 +521,16 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'discarded', lease = job.lease + 1, finished_at = statement_timestamp(), last_error = %(reason)s
+SET status = 'discarded',
+    lease = job.lease + 1,
+    finished_at = statement_timestamp(),
+    last_error = %(last_error)s,
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'discard', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts
+    )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id
 """
@@ -537,7 +550,62 @@ SET status = 'discarded',
     lease = job.lease + 1,
     locked_at = NULL,
     finished_at = statement_timestamp(),
-    last_error = %(reason)s
+    last_error = %(last_error)s,
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'cancel', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id
+"""
+
+# operators → id and queue of the scheduled jobs, retries among them, that may be claimed now. One that is overdue keeps
+# its time, and with it its place. Index: the primary key.
+RUN_NOW = """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'scheduled'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'queued',
+    run_after = LEAST(job.run_after, statement_timestamp()),
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'run_now', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name
+"""
+
+# operators → the ids of the scheduled and queued jobs that now wait for a later time; one that is due later anyway
+# stays as it is. A time given as a delay is counted from now. Index: the primary key.
+POSTPONE = """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND status IN ('scheduled', 'queued')
+        AND run_after < COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = 'scheduled',
+    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'postpone', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts
+    )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id
 """
@@ -563,14 +631,14 @@ SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency,
     statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
-    id uuid, name text, hostname text, pid integer, queues jsonb, concurrency integer
+    id text, name text, hostname text, pid integer, queues jsonb, concurrency integer
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET heartbeat_at = statement_timestamp()
 """
 
 # supervisor: removes the rows of workers that have stopped.
-DEREGISTER = "DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::uuid[])"
+DEREGISTER = "DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])"
 
 # supervisor: removes the rows of workers that died with their machine, once nothing of theirs is left to recover.
 FORGET = """
@@ -578,6 +646,6 @@ DELETE FROM skipqueue_worker AS worker
 WHERE
     worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
     AND NOT EXISTS (
-        SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id::text
+        SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
     )
 """

@@ -1,6 +1,6 @@
 """What every part of the suite shares. Tests use real PostgreSQL, and wait for conditions, never for a time."""
 
-import uuid
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -62,4 +62,4 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
 @pytest.fixture
 def worker_id() -> str:
     """The id of a worker process, as it stands in `locked_by`."""
-    return str(uuid.uuid4())
+    return f"w:{secrets.token_hex(6)}"

@@ -1,7 +1,7 @@
-"""`retry` and `discard`: what operators do to many jobs at once, without touching what runs."""
+"""The verbs of operators: what they do to many jobs at once, and what the rows keep of it."""
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,21 @@ from .app.rows import STATUSES, make_job, state
 pytestmark = pytest.mark.django_db
 
 HOUR = timedelta(hours=1)
+
+VERBS = {
+    "retry": "failed",
+    "discard": "queued",
+    "cancel": "running",
+    "run_now": "scheduled",
+    "postpone": "scheduled",
+}
+"""Each with a status that allows it."""
+
+
+def apply(verb: str, ids: Iterable[int], **noted: str) -> set[int]:
+    options = {"run_after": 2 * HOUR} if verb == "postpone" else {}
+    changed: set[int] = getattr(Job.objects, verb)(ids, **options, **noted)
+    return changed
 
 
 class TestRetry:
@@ -35,7 +50,7 @@ class TestRetry:
         assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
         assert after["run_after"] - job.run_after >= HOUR
         changed = {name for name in after if after[name] != getattr(job, name)}
-        assert changed == {"status", "attempts", "lease", "run_after", "finished_at"}
+        assert changed == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
         (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
         assert claimed.attempts == 1
 
@@ -121,13 +136,13 @@ class TestDiscard:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("verb", ["retry", "discard"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[..., Any]) -> None:
-    locked, free = (make_job({"retry": "failed", "discard": "queued"}[verb]) for _ in range(2))
+    locked, free = (make_job(VERBS[verb]) for _ in range(2))
     connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '5s'")
-        assert getattr(Job.objects, verb)([locked.pk, free.pk]) == {free.pk}
+        assert apply(verb, [locked.pk, free.pk]) == {free.pk}
         cursor.execute("RESET lock_timeout")
 
 
@@ -171,3 +186,127 @@ class TestCancel:
         job = make_job("running")
         Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
         assert Job.objects.revoked([(job.pk, job.lease)]) == {}
+
+
+class TestRunNow:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_jobs_are_run_now(self, status: str) -> None:
+        job = make_job(status)
+        assert Job.objects.run_now([job.pk]) == ({job.pk} if status == "scheduled" else set())
+        assert state(job)["status"] == ("queued" if status == "scheduled" else status)
+
+    def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
+        job = make_job("scheduled", attempts=3, lease=7, run_after=HOUR, errors=[{"attempt": 3}])
+        assert Job.objects.run_now([job.pk])
+        after = state(job)
+        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        assert job.run_after - after["run_after"] > 0.9 * HOUR
+        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed.attempts == 4
+
+    def test_what_is_overdue_keeps_its_place(self) -> None:
+        job = make_job("scheduled", run_after=-HOUR)
+        Job.objects.run_now([job.pk])
+        assert state(job)["run_after"] == job.run_after
+
+
+class TestPostpone:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_and_queued_jobs_are_postponed(self, status: str) -> None:
+        job = make_job(status)
+        allowed = status in ("scheduled", "queued")
+        assert Job.objects.postpone([job.pk], 2 * HOUR) == ({job.pk} if allowed else set())
+        assert state(job)["status"] == ("scheduled" if allowed else status)
+
+    def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
+        job = make_job(run_after=-HOUR)
+        Job.objects.postpone([job.pk], HOUR)
+        (operation,) = (after := state(job))["operations"]
+        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == HOUR
+        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+
+    def test_a_time_is_taken_as_it_is(self) -> None:
+        job = make_job("scheduled")
+        until = datetime(2100, 1, 1, tzinfo=UTC)
+        assert job.postpone(until)
+        assert (job.status, state(job)["run_after"]) == ("scheduled", until)
+
+    def test_nothing_is_brought_forward(self) -> None:
+        job = make_job("scheduled", run_after=24 * HOUR)
+        assert Job.objects.postpone([job.pk], HOUR) == set()
+        assert state(job) == {name: getattr(job, name) for name in state(job)}
+
+
+class TestSpread:
+    def test_retries_are_spread_over_a_time(self) -> None:
+        jobs = [make_job("failed") for _ in range(60)]
+        Job.objects.retry([job.pk for job in jobs], over=HOUR)
+        rows = [state(job) for job in jobs]
+        assert {row["status"] for row in rows} == {"scheduled"}
+        delays = [row["run_after"] - datetime.fromisoformat(row["operations"][0]["at"]) for row in rows]
+        assert all(timedelta(0) <= delay <= HOUR for delay in delays)
+        assert max(delays) - min(delays) > HOUR / 2, "1 in 10^16 that it is not"
+
+    def test_a_job_says_what_it_is_then(self) -> None:
+        job = make_job("failed")
+        assert job.retry(over=60.0)
+        assert job.status == state(job)["status"] == "scheduled"
+
+
+class TestOperations:
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_each_verb_is_noted_in_the_row(self, verb: str) -> None:
+        job = make_job(VERBS[verb], attempts=3)
+        assert job.operations is None
+        assert apply(verb, [job.pk], by="anna", reason="the shop was down")
+        (operation,) = state(job)["operations"]
+        assert datetime.fromisoformat(operation.pop("at")).tzinfo
+        assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_nothing_is_noted_of_what_was_not_changed(self, verb: str) -> None:
+        job = make_job("completed")
+        assert not apply(verb, [job.pk], by="anna")
+        assert state(job)["operations"] is None
+
+    def test_they_stand_in_order_and_tell_how_many_attempts_there_were(self) -> None:
+        job = make_job("failed", attempts=10)
+        job.retry(by="anna")
+        job.postpone(HOUR, by="ben")
+        job.run_now()
+        job.cancel("no more", by="cem")
+        noted = [(each["verb"], each["by"], each["reason"], each["attempts"]) for each in state(job)["operations"]]
+        assert noted == [
+            ("retry", "anna", "", 10),
+            ("postpone", "ben", "", 0),
+            ("run_now", "", "", 0),
+            ("cancel", "cem", "no more", 0),
+        ]
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_the_newest_fifty_are_kept(self, verb: str) -> None:
+        job = make_job(VERBS[verb], operations=[{"verb": "old", "attempts": number} for number in range(50)])
+        apply(verb, [job.pk])
+        kept = state(job)["operations"]
+        assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
+        assert kept[-1]["verb"] == verb
+
+    def test_a_name_and_a_reason_of_any_kind_are_written_as_far_as_possible(self) -> None:
+        job = make_job("failed")
+        assert job.retry(by="x" * 1000 + "\0", reason="\udcff\0" + "y" * 1000)
+        (operation,) = state(job)["operations"]
+        assert len(operation["by"]) == 200
+        assert len(operation["reason"]) == 500
+
+    @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
+    def test_in_the_place_of_an_error_stands_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
+        ended = {
+            f"{done} by hand.": {},
+            f"{done} by anna.": {"by": "anna"},
+            f"{done} by anna: no use": {"by": "anna", "reason": "no use"},
+            "no use": {"reason": "no use"},
+        }
+        for last_error, noted in ended.items():
+            job = make_job()
+            assert apply(verb, [job.pk], **noted)
+            assert state(job)["last_error"] == last_error

@@ -187,6 +187,20 @@ class TestRows:
         assert str(job) == f"tests.app.jobs.noop #{job.pk}"
         assert str(make_worker(name="web-1")) == "web-1"
 
+    @pytest.mark.parametrize(
+        ("locked_by", "name"),
+        {
+            "web/1:0123456789ab": "web/1",
+            "a:b:0123456789ab": "a:b",
+            "gpu-1": "gpu-1",
+            "web/1:0123456789AB": "web/1:0123456789AB",
+            "web/1:0123456789abc": "web/1:0123456789abc",
+            "": "",
+        }.items(),
+    )
+    def test_who_ran_a_job_is_said_by_its_row_alone(self, locked_by: str, name: str) -> None:
+        assert make_job("completed", locked_by=locked_by).worker_name == name
+
     def test_a_worker_is_live_for_a_lease_after_its_heartbeat(self) -> None:
         worker = make_worker()
         worker.refresh_from_db()
@@ -220,6 +234,32 @@ class TestConstraints:
     def test_what_is_finished_has_an_end(self, status: str) -> None:
         with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
             make_job(status, finished_at=None)
+
+    @pytest.mark.parametrize(
+        ("change", "name"),
+        {
+            "priority = 101": "priority",
+            "priority = -101": "priority",
+            "run_after = 'infinity'": "run_after",
+            "run_after = '-infinity'": "run_after",
+            "run_after = '9999-01-01 00:00 UTC'": "run_after",
+            "run_after = '0044-03-15 BC'": "run_after",
+            "errors = '{}'": "lists",
+            "operations = '{}'": "lists",
+            "operations = 'null'": "lists",
+        }.items(),
+    )
+    def test_what_no_statement_can_bear_is_refused_however_it_is_written(self, change: str, name: str) -> None:
+        job = make_job()
+        with pytest.raises(IntegrityError, match=f"skipqueue_job_{name}"), connection.cursor() as cursor:
+            cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
+
+    @pytest.mark.parametrize("change", ["priority = 100", "priority = -100", "run_after = '9998-12-31'"])
+    def test_what_is_just_within_bounds_is_not(self, change: str) -> None:
+        job = make_job()
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
+        job.refresh_from_db()
 
     @pytest.mark.parametrize("first", ["scheduled", "queued", "running"])
     @pytest.mark.parametrize("second", ["scheduled", "queued", "running"])

@@ -24,8 +24,8 @@ from .app.sessions import LAST_MIGRATION, connect, schema
 PACKAGE = Path(django_skipqueue.__file__).parent
 STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
 
-WORKER = "00000000-0000-0000-0000-000000000001"
-DEAD_WORKER = "00000000-0000-0000-0000-000000000002"
+WORKER = "live:000000000001"
+DEAD_WORKER = "dead:000000000002"
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
 
 
@@ -60,6 +60,8 @@ SETTLED = [
     for id in range(97_001, 100_001)
 ]
 KEPT = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30), "limit": 1000}
+NOTED = {"by": "anna", "reason": "r"}
+ENDED = NOTED | {"last_error": "r"}
 
 CASES = [
     Case("ENQUEUE", COMMON | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
@@ -113,13 +115,22 @@ CASES = [
         {"prune", "prune_own", "pkey"},
         "keeping some for ever",
     ),
-    Case("RETRY", {"ids": SOME_IDS}, {"pkey", "unique"}),
-    Case("RETRY", {"ids": list(range(60_000, 61_000))}, {"pkey", "unique"}, "a thousand"),
-    Case("CANCEL", {"ids": SOME_IDS, "reason": "r"}, {"pkey"}),
-    Case("CANCEL", {"ids": list(range(64_500, 65_500)), "reason": "r"}, {"pkey"}, "a thousand"),
+    Case("RETRY", NOTED | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
+    Case("RETRY", NOTED | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
+    Case("CANCEL", ENDED | {"ids": SOME_IDS}, {"pkey"}),
+    Case("CANCEL", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("RUN_NOW", NOTED | {"ids": SOME_IDS}, {"pkey"}),
+    Case("RUN_NOW", NOTED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("POSTPONE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
+    Case(
+        "POSTPONE",
+        NOTED | {"ids": list(range(64_500, 65_500)), "run_after": datetime(2030, 1, 1, tzinfo=UTC), "delay": 0.0},
+        {"pkey"},
+        "a thousand",
+    ),
     Case("REVOKED", LEASES, {"pkey"}),
-    Case("DISCARD", {"ids": SOME_IDS, "reason": "r"}, {"pkey"}),
-    Case("DISCARD", {"ids": list(range(64_500, 65_500)), "reason": "r"}, {"pkey"}, "a thousand"),
+    Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),
+    Case("DISCARD", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("BEAT", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
     Case("DEREGISTER", {"worker_ids": [DEAD_WORKER]}, set()),
     Case("FORGET", {"age": 60.0}, {"recover"}),

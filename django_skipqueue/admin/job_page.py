@@ -8,11 +8,10 @@ from functools import cached_property
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
-from uuid import UUID
 
 from django.utils.translation import gettext
 
-from ..models import Job, Status, Worker
+from ..models import Job, Status
 from ..outcomes import MESSAGE_LIMIT
 from ..payload import clean, shorten
 from ..redaction import MASK, Redacted
@@ -110,12 +109,8 @@ class JobPage:
 
     @cached_property
     def worker_name(self) -> str:
-        """The process that holds or held the job: its name while its row is there, then its id."""
-        try:
-            worker = Worker.objects.filter(pk=UUID(self.job.locked_by)).first()
-        except ValueError:  # a hand-written loop calls itself what it likes
-            worker = None
-        return shorten(worker.name if worker else self.job.locked_by, LINE_LIMIT)
+        """The process that holds or held the job."""
+        return shorten(self.job.worker_name, LINE_LIMIT)
 
     @property
     def timeline(self) -> list[Moment]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import OuterRef, QuerySet, TextField
-from django.db.models.functions import Cast, JSONObject, Now
+from django.db.models import OuterRef, QuerySet
+from django.db.models.functions import JSONObject, Now
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -62,7 +62,7 @@ class WorkerAdmin(WorkerModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         """Workers with the database's time, and the first jobs that they run: one query for all."""
-        jobs = Job.objects.running().filter(locked_by=Cast(OuterRef("pk"), TextField())).order_by("locked_at", "pk")
+        jobs = Job.objects.running().filter(locked_by=OuterRef("pk")).order_by("locked_at", "pk")
         first = jobs.values(job=JSONObject(id="pk", task="task"))[: SHOWN_JOBS + 1]
         return Worker.objects.annotate(now=Now(), jobs=ArraySubquery(first))
 

@@ -6,14 +6,15 @@ has been taken back.
 
 import contextlib
 import os
+import secrets
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .. import logs
+from ..payload import shorten
 from .protocol import ENDED_WELL, RECYCLED, cause_of
 from .started import StartedJobs
 
@@ -54,7 +55,7 @@ class Slot:
     name: str
     concurrency: int
     id: str = ""
-    """Of the process: fresh at every start, so that the jobs of two of them are never confused."""
+    """Of the process: the name and 12 hex digits, fresh at every start, so that two are never confused."""
     pid: int = 0
     """0: nobody is in the slot now."""
     start_at: float = 0.0
@@ -74,7 +75,7 @@ class Slot:
         Raises `OSError` where there is no room for another process; the slot is empty then.
         """
         self.start_at, self._filled_at = NEVER, time.monotonic()
-        self.id = str(uuid.uuid4())
+        self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
         sys.stdout.flush()
         sys.stderr.flush()
         with contextlib.ExitStack() as opened:

@@ -1,5 +1,6 @@
 """Rows in any state, written without the verbs under test."""
 
+import secrets
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +35,9 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
 
 def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", **fields: Any) -> Worker:
     """A worker heard of at `heartbeat` from now."""
-    fields = {"name": "w", "hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": heartbeat} | fields
+    name = fields.setdefault("name", "w")
+    fields.setdefault("id", f"{name[:100]}:{secrets.token_hex(6)}")
+    fields = {"hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": heartbeat} | fields
     fields |= {name: Now() + value for name, value in fields.items() if isinstance(value, timedelta)}
     return Worker.objects.using(using).create(**fields)
 

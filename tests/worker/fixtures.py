@@ -1,6 +1,6 @@
 """Workers for the tests: as processes, and as threads of the test's own process."""
 
-import uuid
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,7 +60,7 @@ def worker_thread(transactional_db: None, gates: Any) -> Iterator[Callable[..., 
     with ExitStack() as stack:
 
         def start(**options: Any) -> WorkerThread:
-            worker = WorkerThread(id=options.pop("id", str(uuid.uuid4())), **options)
+            worker = WorkerThread(id=options.pop("id", f"w:{secrets.token_hex(6)}"), **options)
             stack.callback(worker.end)
             stack.callback(lambda: [gate.open() for gate in list(gates.values())])
             return worker
