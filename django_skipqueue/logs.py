@@ -1,25 +1,29 @@
-"""Every log line of the queue, and nothing else formats one.
+"""Every log line of the queue: an event, then `key=value`. Nothing else writes one.
 
 Events become lines through signal receivers; what is no event (a lost connection, a restarted worker) has a function
-here. Lines say nothing about arguments, and no name in them can forge a line of its own. `extra` carries the figures
-for log processors.
+here. Lines say nothing about arguments, and no value in them can forge a line of its own. `extra` carries the figures
+for log processors, and five names in every record: event, job_id, worker_id, worker_name, queue_name.
 """
 
-import functools
 import logging
-import sys
 from collections import Counter
+from datetime import datetime
 from typing import Any
 
 from django.dispatch import Signal
 
 from . import signals
+from .log_format import in_words, pairs, printable
+from .outcomes import Outcome
 from .records import Attempt, ClaimedJob, RecoveredJob
 
 logger = logging.getLogger("django_skipqueue.worker")
 
 LARGE_BATCH = 50
 """Jobs completed in one round trip above which they share a line."""
+
+_process: dict[str, Any] = {"worker_id": None, "worker_name": None}
+"""The worker that this process is; `None` in a supervisor, and wherever no worker runs."""
 
 
 def connect() -> None:
@@ -29,29 +33,54 @@ def connect() -> None:
             signal.connect(receiver, dispatch_uid="django_skipqueue.logs")
 
 
-def to_terminal(verbosity: int) -> None:
-    """Write lines to standard error where the project has not configured logging. Verbosity as in Django's commands."""
-    package = logging.getLogger("django_skipqueue")
-    if not package.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-        package.addHandler(handler)
-        package.propagate = False
-    if package.level == logging.NOTSET:
-        package.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+def identify(worker_id: str, worker_name: str) -> None:
+    """Name the worker that this process is, for all its records."""
+    _process.update(worker_id=worker_id, worker_name=worker_name)
 
 
-@functools.lru_cache(maxsize=1024)
-def printable(name: str) -> str:
-    """A name from a row, with whatever could start a new line or steer a terminal replaced."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name)
+def _log(
+    level: int,
+    event: str,
+    shown: dict[str, Any],
+    *,
+    extra: dict[str, Any] | None = None,
+    error: BaseException | None = None,
+    traceback: str | None = None,
+) -> None:
+    """Write `event`, with spaces, and `shown` as key=value.
+
+    error: becomes the record's `exc_info`, for error trackers. traceback: its text where it is not to be formatted from
+    the exception, since arguments that are secret are masked in it.
+    """
+    if not logger.isEnabledFor(level):
+        return
+    path, line, function, _ = logger.findCaller(stacklevel=2)
+    record = logger.makeRecord(
+        logger.name,
+        level,
+        path,
+        line,
+        f"{event.replace('_', ' ')} %s" if shown else event.replace("_", " "),
+        (pairs(shown),) if shown else (),
+        None if error is None else (type(error), error, error.__traceback__),
+        function,
+        _extra(event, **(extra or {})),
+    )
+    record.exc_text = traceback  # a formatter takes it in the place of one that it makes of exc_info
+    logger.handle(record)
+
+
+def _extra(event: str, **known: Any) -> dict[str, Any]:
+    """The five names that every record has, and what else is known."""
+    return {"event": event, "job_id": None, "queue_name": None, **_process, **known}
 
 
 # Events of jobs
 
 
 def _job_started(job: ClaimedJob, worker: str, **_: Any) -> None:
-    logger.debug("started %s #%s (attempt %s)", printable(job.task), job.id, job.attempt, extra=_job_extra(job, worker))
+    shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(job.wait_ms / 1000)}
+    _log(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker))
 
 
 def wants_completed() -> bool:
@@ -67,90 +96,121 @@ def completed(attempts: list[Attempt]) -> None:
     """
     if len(attempts) <= LARGE_BATCH or logger.isEnabledFor(logging.DEBUG):
         for attempt in attempts:
-            _finished(logging.INFO, "completed", attempt)
+            _ended(logging.INFO, "job_completed", attempt)
         return
     by_task = Counter(attempt.job.task for attempt in attempts)
-    tasks = ", ".join(f"{count:,} {printable(task)}" for task, count in by_task.most_common(5))
-    logger.info("completed %s: %s", counted(len(attempts), "job"), tasks, extra={"jobs": len(attempts)})
+    tasks = ", ".join(f"{count:,} {task}" for task, count in by_task.most_common(5))
+    _log(logging.INFO, "jobs_completed", {"count": len(attempts), "tasks": tasks}, extra={"jobs": len(attempts)})
 
 
 def _job_retrying(attempt: Attempt, **_: Any) -> None:
     level = logging.WARNING if attempt.outcome.last_error else logging.INFO
-    _finished(level, f"will run again in {attempt.outcome.delay:.1f} s:", attempt)
+    _ended(level, "job_retrying", attempt, retry_in=in_words(attempt.outcome.delay))
 
 
 def _job_failed(attempt: Attempt, **_: Any) -> None:
-    _finished(logging.ERROR, "failed", attempt)
+    _ended(logging.ERROR, "job_failed", attempt)
 
 
 def _job_discarded(attempt: Attempt, **_: Any) -> None:
-    _finished(logging.WARNING, "discarded", attempt)
+    _ended(logging.WARNING, "job_discarded", attempt)
 
 
 def _job_cancelled(attempt: Attempt, **_: Any) -> None:
-    _finished(logging.INFO, "cancelled", attempt)
+    _ended(logging.INFO, "job_cancelled", attempt)
 
 
 def _lease_lost(attempt: Attempt, **_: Any) -> None:
-    _finished(logging.WARNING, "lost the lease, so this outcome was not written:", attempt)
+    _ended(logging.WARNING, "lease_lost", attempt, not_written=attempt.outcome.status)
 
 
 def _job_recovered(job: RecoveredJob, **_: Any) -> None:
-    logger.warning(
-        "recovered %s #%s, claimed by %s at %s: %s",
-        printable(job.task),
-        job.id,
-        printable(job.locked_by),
-        job.locked_at,
-        job.status,
-        extra={
-            "job_id": job.id,
-            "task": job.task,
-            "queue": job.queue_name,
-            "attempt": job.attempt,
-            "worker": job.locked_by,
-        },
-    )
+    name = worker_name(job.locked_by)
+    shown = {
+        "task": job.task,
+        "id": job.id,
+        "attempt": job.attempt,
+        "worker": name,
+        "claimed": _short(job.locked_at),
+        "now": job.status,
+    }
+    extra = {
+        "job_id": job.id,
+        "task": job.task,
+        "queue_name": job.queue_name,
+        "attempt": job.attempt,
+        "worker_id": job.locked_by,
+        "worker_name": name,
+    }
+    _log(logging.ERROR if job.status == "failed" else logging.WARNING, "job_recovered", shown, extra=extra)
 
 
-def _finished(level: int, what: str, attempt: Attempt) -> None:
-    job, outcome, duration_ms, worker, _ = attempt
-    reason = f": {printable(outcome.last_error)}" if outcome.last_error else ""
-    logger.log(
-        level,
-        "%s %s #%s (attempt %s/%s, %.1f ms after %.1f ms)%s",
-        what,
-        printable(job.task),
-        job.id,
-        job.attempt,
-        job.max_attempts,
-        duration_ms,
-        job.wait_ms,
-        reason,
-        extra={**_job_extra(job, worker), "duration_ms": duration_ms},
-    )
+def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
+    """A task came to this outcome after it had committed its job's completion itself."""
+    shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
+    extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
+    _log(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
+
+
+def _ended(level: int, event: str, attempt: Attempt, **more: Any) -> None:
+    job, outcome = attempt.job, attempt.outcome
+    shown = {
+        "task": job.task,
+        "id": job.id,
+        "attempt": _of_all(job),
+        "ran": in_words(attempt.duration_ms / 1000),
+        "waited": in_words(job.wait_ms / 1000),
+        **more,
+    }
+    if outcome.last_error:
+        shown["error"] = outcome.last_error
+    extra = {**_job_extra(job, attempt.worker), "duration_ms": attempt.duration_ms}
+    _log(level, event, shown, extra=extra, **_error(outcome))
+
+
+def _error(outcome: Outcome) -> dict[str, Any]:
+    if outcome.exception is None or outcome.error is None:
+        return {}
+    return {"error": outcome.exception, "traceback": outcome.error["traceback"]}
+
+
+def _of_all(job: ClaimedJob) -> str:
+    return f"{job.attempt}/{job.max_attempts}"
+
+
+def _short(moment: datetime) -> str:
+    """The time of day, as the lines themselves have it; with its date if that is another one."""
+    local = moment.astimezone()
+    return f"{local:%H:%M:%S}" if local.date() == datetime.now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def _job_extra(job: ClaimedJob, worker: str) -> dict[str, Any]:
     return {
         "job_id": job.id,
         "task": job.task,
-        "queue": job.queue_name,
+        "queue_name": job.queue_name,
         "attempt": job.attempt,
         "wait_ms": job.wait_ms,
-        "worker": worker,
+        "worker_name": worker,
     }
 
 
 # Events of workers
 
 
+def worker_name(worker_id: str) -> str:
+    """The name within a worker's id, which is `NAME:12 hex digits`."""
+    return worker_id.rpartition(":")[0] or worker_id
+
+
 def _worker_started(sender: str, worker_id: str, **_: Any) -> None:
-    logger.info("worker %s started (%s)", printable(sender), printable(worker_id), extra={"worker": sender})
+    extra = {"worker_id": worker_id, "worker_name": sender}
+    _log(logging.INFO, "worker_started", {"worker": sender}, extra=extra)
 
 
-def _worker_stopped(sender: str, jobs_done: int, **_: Any) -> None:
-    logger.info("worker %s stopped after %s", printable(sender), counted(jobs_done, "job"), extra={"worker": sender})
+def _worker_stopped(sender: str, worker_id: str, jobs_done: int, **_: Any) -> None:
+    extra = {"worker_id": worker_id, "worker_name": sender}
+    _log(logging.INFO, "worker_stopped", {"worker": sender, "attempts": jobs_done}, extra=extra)
 
 
 RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
@@ -169,152 +229,120 @@ RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
 # What is no event
 
 
+def _log_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
+    _log(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
+
+
 def starting(lines: list[str]) -> None:
     """What the supervisor says about itself before its first worker starts."""
     for line in lines:
-        logger.info("%s", printable(line))
+        logger.info("%s", printable(line), extra=_extra("supervisor_starting"))
 
 
 def stopping(signal_name: str, timeout: float) -> None:
     """The first signal was received."""
-    logger.info("%s: finishing what runs, at most %.0f s; once more to stop at once", signal_name, timeout)
+    hint = "finishing what runs; a second signal stops at once"
+    _log(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
 
 
 def stopping_now(signal_name: str) -> None:
     """The second signal was received."""
-    logger.warning("%s again: giving back what still runs", signal_name)
+    _log(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
 
 
 def given_back(worker: str, count: int) -> None:
     """Jobs were still running when the time to shut down was over."""
-    logger.warning(
-        "worker %s gave back %s that still ran; no attempt was charged", printable(worker), counted(count, "job")
-    )
-
-
-def raised_after_completion(job: ClaimedJob, reason: str) -> None:
-    """A task failed after it had committed its job's completion itself."""
-    logger.error(
-        "%s #%s is completed, but its task went on and raised: %s",
-        printable(job.task),
-        job.id,
-        printable(reason),
-        extra={"job_id": job.id, "task": job.task},
-    )
-
-
-def blocked(worker: str, lines: list[str]) -> None:
-    """What `async def` tasks left behind keeps those after them from running. The lines say where its threads are."""
-    logger.error(
-        "worker %s is replaced: what no job waits for any more blocks its event loop, or the thread of its queries",
-        printable(worker),
-        extra={"worker": worker},
-    )
-    for line in lines:
-        logger.error("worker %s, thread %s", printable(worker), printable(line), extra={"worker": worker})
-
-
-def rows_locked(worker: str, job_id: int, count: int) -> None:
-    """Outcomes cannot be written yet. The id is that of the first."""
-    logger.warning(
-        "worker %s cannot write the outcomes of %s yet, as somebody has the rows locked; the first is job #%s",
-        printable(worker),
-        counted(count, "job"),
-        job_id,
-        extra={"worker": worker},
-    )
-
-
-def recycling(worker: str, reason: str) -> None:
-    """A worker has reached its limit of jobs or memory."""
-    logger.info("worker %s is replaced: %s", printable(worker), printable(reason), extra={"worker": worker})
+    reason = "they still ran when the time to stop was over; no attempt was charged"
+    _log_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def strays_released(worker: str, count: int) -> None:
     """Claims whose answer was lost with a connection were given back."""
-    logger.warning("worker %s gave back %s whose claim it never heard of", printable(worker), counted(count, "job"))
+    reason = "the answer to their claim was lost"
+    _log_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def unstarted_released(worker: str, count: int) -> None:
     """A dead worker had claimed jobs that it had not begun."""
-    what = counted(count, "job")
-    logger.warning("gave back %s that worker %s had not begun; no attempt was charged", what, printable(worker))
+    reason = "the worker died before it began them; no attempt was charged"
+    _log_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
+
+
+def blocked(worker: str, lines: list[str]) -> None:
+    """What `async def` tasks left behind keeps those after them from running. The lines say where its threads are."""
+    reason = "what no job waits for any more blocks its event loop, or the thread of its queries; it is replaced"
+    _log_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
+    for line in lines:
+        _log_worker(logging.ERROR, "worker_blocked", worker, thread=line)
+
+
+def rows_locked(worker: str, job_id: int, count: int) -> None:
+    """Outcomes cannot be written yet. The id is that of the first."""
+    reason = "somebody has the rows locked"
+    _log_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
+
+
+def recycling(worker: str, reason: str) -> None:
+    """A worker has reached its limit of jobs or memory."""
+    _log_worker(logging.INFO, "worker_recycled", worker, reason=reason)
 
 
 def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
     """A worker process ended when nobody had asked it to."""
-    then = (
-        ""
-        if restart_in is None
-        else f"; starting another in {restart_in:.1f} s"
-        if restart_in
-        else "; starting another"
-    )
-    logger.error("worker %s died: %s%s", printable(worker), printable(cause), then, extra={"worker": worker})
+    restart = {} if restart_in is None else {"restart_in": in_words(restart_in)}
+    shown = {"worker": worker, "cause": cause, **restart}
+    _log(logging.ERROR, "worker_died", shown, extra={"worker_name": worker})
 
 
 def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
     """The system has no room for another process."""
-    logger.error(
-        "worker %s could not be started, trying again in %.1f s: %s",
-        printable(worker),
-        retry_in,
-        printable(str(error)),
-        extra={"worker": worker},
-    )
+    _log_worker(logging.ERROR, "worker_not_started", worker, retry_in=in_words(retry_in), reason=str(error))
 
 
 def supervisor_gone(worker: str, timeout: float) -> None:
     """The parent process is gone, and with it the heartbeat."""
-    logger.error("worker %s lost its supervisor: stopping within %.0f s", printable(worker), timeout)
+    _log_worker(logging.ERROR, "supervisor_gone", worker, stopping_within=in_words(timeout))
 
 
 def part_died(worker: str, error: BaseException) -> None:
     """A thread of the worker's own ended; the process follows it."""
-    logger.critical("worker %s is broken and stops: %r", printable(worker), error, exc_info=error)
+    _log_worker(logging.CRITICAL, "worker_broken", worker, reason=repr(error), error=error)
 
 
 def database_lost(who: str, error: BaseException, retry_in: float) -> None:
     """A statement failed; it is tried again."""
     message = " ".join(str(error).split())
-    logger.error("%s cannot use the database, trying again in %.1f s: %s", printable(who), retry_in, printable(message))
+    _log(logging.ERROR, "database_lost", {"who": who, "retry_in": in_words(retry_in), "error": message})
 
 
 def database_back(who: str) -> None:
     """The first statement after a failure went through."""
-    logger.info("%s can use the database again", printable(who))
+    _log(logging.INFO, "database_back", {"who": who})
 
 
 def deaf(who: str) -> None:
     """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
-    logger.warning(
-        "%s does not hear PostgreSQL's notifications, as behind a pooler in transaction mode, so it only polls; "
-        "connect it directly, or say --no-listen",
-        printable(who),
-    )
+    hint = "it only polls, as behind a pooler in transaction mode: connect it directly, or say --no-listen"
+    _log(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
 
 
 def timeouts_refused(who: str, error: BaseException) -> None:
     """A pooler takes no timeouts when a connection is opened."""
     message = " ".join(str(error).split())
-    logger.warning("%s connects without server-side timeouts: %s", printable(who), printable(message))
+    _log(logging.WARNING, "server_timeouts_refused", {"who": who, "error": message})
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:
     """Workers were not woken; they find the job when they poll."""
-    logger.warning("could not notify the workers of queue %s: %r", printable(queue_name), error)
+    shown = {"queue": queue_name, "error": repr(error)}
+    _log(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
 
 
 def promoted(count: int) -> None:
     """Scheduled jobs became due."""
-    logger.debug("%s became due", counted(count, "scheduled job"))
+    _log(logging.DEBUG, "jobs_due", {"count": count})
 
 
 def pruned(counts: dict[str, int]) -> None:
     """Finished jobs were deleted."""
-    logger.debug("pruned %s", ", ".join(f"{count} {status}" for status, count in counts.items()))
-
-
-def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 job`, `2 jobs`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    _log(logging.DEBUG, "jobs_pruned", counts)

@@ -4,7 +4,6 @@ Pure: nothing here touches a table. A task may raise `Retry`, `Snooze` or `Disca
 job; `RetryPolicy.judge` decides for every other exception.
 """
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from . import backoff as backoffs
 from .payload import clean, shorten
+from .tracebacks import cut, formatted
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
@@ -64,6 +64,8 @@ class Outcome:
     """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Merged into the job's `metadata`."""
+    exception: BaseException | None = field(default=None, compare=False, repr=False)
+    """What the task raised, for the log and for receivers; never written."""
 
     @property
     def next_status(self) -> str:
@@ -83,15 +85,19 @@ class Settlement(NamedTuple):
 
 
 def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms: float) -> dict[str, Any]:
-    """One attempt's failure as it is kept in the job's `errors`; capped, and free of what PostgreSQL refuses."""
+    """One attempt's failure as it is kept in the job's `errors`; capped, and free of what PostgreSQL refuses.
+
+    Our own frames are cut off the error's traceback.
+    """
     kind = type(error)
+    cut(error)
     return {
         "attempt": attempt,
         "worker": worker,
         "duration_ms": round(duration_ms, 3),
         "exception": f"{kind.__module__}.{kind.__qualname__}",
         "message": clean(_message(error), MESSAGE_LIMIT),
-        "traceback": clean(_traceback(error), TRACEBACK_LIMIT),
+        "traceback": clean(formatted(error), TRACEBACK_LIMIT),
     }
 
 
@@ -110,13 +116,6 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception as broken:  # an exception whose own __str__ raises must not cost the job its outcome
         return f"<its message could not be read: {type(broken).__name__}>"
-
-
-def _traceback(error: BaseException) -> str:
-    try:
-        return "".join(traceback.format_exception(error))
-    except Exception as broken:
-        return f"<its traceback could not be formatted: {type(broken).__name__}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ FLOORS = (
     {"records", "databases"},
     {"outcomes"},
     {"sql", "payload", "backoff", "conf", "signals"},
-    {"exceptions", "redaction"},
+    {"exceptions", "log_format", "redaction", "tracebacks"},
 )
 ROOMS = {room for floor in FLOORS for room in floor}
 

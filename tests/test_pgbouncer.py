@@ -85,7 +85,7 @@ def test_a_drain_runs_everything(runworker: Run, pooler: Path, options: tuple[st
     wait_for_statuses(completed=401, failed=1)
     assert Ledger.objects.count() == 400
     assert not Worker.objects.exists()
-    assert "cannot use the database" not in process.log
+    assert "database lost" not in process.log
     assert "Traceback" not in process.log
 
 
@@ -102,5 +102,5 @@ def test_a_worker_that_stays_finds_recovers_and_promotes_jobs_by_polling(runwork
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert not Worker.objects.exists()
-    assert "cannot use the database" not in process.log
+    assert "database lost" not in process.log
     assert "Traceback" not in process.log

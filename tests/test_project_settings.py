@@ -110,7 +110,7 @@ def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, so
     entries = list(Ledger.objects.values_list("entry", flat=True))
     assert {f"order {number}" for number in range(ORDERS)} <= set(entries)
     assert entries.count("many") == 3
-    assert "cannot use the database" not in process.log, process.log
+    assert "database lost" not in process.log, process.log
     assert "Traceback" not in process.log, process.log
 
 

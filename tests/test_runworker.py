@@ -272,13 +272,13 @@ def test_lines_tell_what_happened_and_nothing_of_the_arguments(runworker: Run) -
     process = runworker("--drain", "-v", "2")
     assert process.wait() == 0
     for expected in (
-        r"INFO +completed tests\.app\.jobs\.echo #\d+ \(attempt 1/10, [\d.]+ ms after [\d.]+ ms\)",
-        r"WARNING +will run again in 0\.0 s: tests\.app\.jobs\.ask_for_retry #\d+ \(attempt 1/3",
-        r"WARNING +discarded tests\.app\.jobs\.discard .*: no longer wanted",
-        r"ERROR +failed tests\.app\.jobs\.fail .*: ValueError: boom",
-        r"DEBUG +started tests\.app\.jobs\.echo",
+        r"INFO +job completed task=tests\.app\.jobs\.echo id=\d+ attempt=1/10 ran=<?[\d.]+m?s waited=<?[\d.]+m?s$",
+        r"WARNING +job retrying task=tests\.app\.jobs\.ask_for_retry id=\d+ attempt=1/3 .* retry_in=0s error=",
+        r'WARNING +job discarded task=tests\.app\.jobs\.discard .* error="no longer wanted"',
+        r'ERROR +job failed task=tests\.app\.jobs\.fail .* error="ValueError: boom"',
+        r"DEBUG +job started task=tests\.app\.jobs\.echo",
     ):
-        assert re.search(expected, process.log), expected
+        assert re.search(expected, process.log, re.MULTILINE), expected
     assert "secret" not in process.log
 
 
@@ -302,7 +302,8 @@ def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Ru
 
         class Lines(logging.Formatter):
             def format(self, record):
-                names = ("job_id", "task", "queue", "attempt", "duration_ms", "wait_ms", "worker", "args")
+                names = ("event", "job_id", "task", "queue_name", "attempt", "duration_ms", "wait_ms")
+                names += ("worker_id", "worker_name", "args")
                 return json.dumps({name: getattr(record, name, None) for name in names[:-1]}
                                   | {"logger": record.name, "message": record.getMessage()})
 
@@ -318,9 +319,12 @@ def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Ru
     assert process.wait() == 0
     lines = [json.loads(line) for line in process.log.splitlines()]
     assert all(line["logger"].startswith("django_skipqueue") for line in lines)
+    assert all(line["event"] for line in lines)
     (line,) = [line for line in lines if line["job_id"]]
-    assert (line["job_id"], line["task"], line["queue"], line["attempt"]) == (job.pk, "tests.app.jobs.add", "q", 1)
-    assert line["worker"] == "w/1"
+    assert (line["event"], line["job_id"], line["task"]) == ("job_completed", job.pk, "tests.app.jobs.add")
+    assert (line["queue_name"], line["attempt"], line["worker_name"]) == ("q", 1, "w/1")
+    (started,) = [line for line in lines if line["event"] == "worker_started"]
+    assert started["worker_id"] == line["worker_id"]
     assert line["duration_ms"] >= 0
     assert line["wait_ms"] >= 0
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django.db.models.functions import Now
 
-from ..logs import printable
+from ..log_format import printable
 from ..models import Job, Worker
 from ..options import LONGEST_KEY
 from ..payload import shorten

@@ -22,7 +22,7 @@ from .. import logs
 from ..conf import settings
 from ..context import JobContext, complete
 from ..exceptions import InvalidArguments, UnknownTask
-from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Outcome, error_entry, summary
+from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Discard, Outcome, Retry, Snooze, error_entry, summary
 from ..payload import clean, decode, encode, size_of
 from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
@@ -152,7 +152,7 @@ class Executor:
         """The attempt of a task that has committed its outcome itself, whatever it came to after that."""
         if outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project's
-                logs.raised_after_completion(job, outcome.last_error or outcome.status)
+                logs.raised_after_completion(job, outcome)
         return Attempt(job, written, duration_ms, self.worker, is_written=True)
 
     def _raised(self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float) -> Outcome:
@@ -161,7 +161,7 @@ class Executor:
         if task is None and isinstance(error, UnknownTask):
             return _put_off(job, entry)
         if task is None or isinstance(error, UnstorableResult):
-            return Outcome("failed", last_error=summary(error), error=entry)
+            return Outcome("failed", last_error=summary(error), error=entry, exception=error)
         return self._judge(job, task, error, entry)
 
     def _judge_aside(
@@ -183,7 +183,12 @@ class Executor:
         except BaseException as broken:  # a backoff of the project's that raises
             entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
             outcome = Outcome("failed", last_error=summary(broken), error=entry)
-        return _without_secrets(task, job, outcome)
+        return _without_secrets(task, job, _with_exception(outcome, error))
+
+
+def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
+    """The outcome with what the task raised, unless that was its way to ask for this outcome."""
+    return outcome if isinstance(error, Retry | Snooze | Discard) else replace(outcome, exception=error)
 
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:

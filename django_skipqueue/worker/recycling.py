@@ -3,7 +3,7 @@
 Pure but for the look at the process's memory. Times are monotonic seconds.
 """
 
-from .. import logs
+from ..log_format import counted
 from .memory import resident_mb
 from .options import WorkerOptions
 
@@ -22,7 +22,7 @@ class Recycling:
     def reason(self, jobs_done: int, now: float) -> str | None:
         """Why the process is to be replaced now; `None`: it is not."""
         if self._max_jobs is not None and jobs_done >= self._max_jobs:
-            return f"it has run {logs.counted(jobs_done, 'job')}"
+            return f"it has run {counted(jobs_done, 'attempt')}"
         if self._max_memory_mb is not None and self._next_memory_check <= now:
             self._next_memory_check = now + MEMORY_CHECK
             if (size := resident_mb()) > self._max_memory_mb:

@@ -139,6 +139,7 @@ class Supervisor:
             other.let_go()
         self._wakeup.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        logs.identify(slot.id, slot.name)
         return Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started).run()
 
     def _see_deaths(self) -> None:

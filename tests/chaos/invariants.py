@@ -201,12 +201,13 @@ def _unexplained(evidence: Evidence, held: Held) -> str:
 
 
 def _log_tells(evidence: Evidence, recovery: Change) -> bool:
-    return re.search(rf"recovered \S+ #{recovery.job}, claimed by {recovery.holder_before} ", evidence.log) is not None
+    name = re.escape(evidence.names.get(recovery.holder_before or "", ""))
+    return re.search(rf"job recovered task=\S+ id={recovery.job} attempt=\d+ worker={name}\b", evidence.log) is not None
 
 
 def _log_tells_of_release(evidence: Evidence, held: Held) -> bool:
     name = re.escape(evidence.names.get(held.claim.holder, ""))
-    return re.search(rf"gave back \S+ jobs? that worker {name} |worker {name} gave back", evidence.log) is not None
+    return re.search(rf"jobs released worker={name} ", evidence.log) is not None
 
 
 def _teller_died(evidence: Evidence, recovery: Change) -> bool:

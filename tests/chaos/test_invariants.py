@@ -21,8 +21,8 @@ from .invariants import (
 )
 
 DIED = "django_skipqueue.exceptions.WorkerDied: worker died: signal 9 (SIGKILL)"
-RECOVERED = "recovered tests.chaos.jobs.work #3, claimed by victim at 2026-01-01 00:00:00: queued"
-GAVE_BACK = "gave back 2 jobs that worker machine-1/2 had not begun; no attempt was charged"
+RECOVERED = "job recovered task=tests.chaos.jobs.work id=3 attempt=1 worker=machine-1/1 claimed=00:00:00 now=queued"
+GAVE_BACK = 'jobs released worker=machine-1/2 count=2 reason="the worker died before it began them"'
 
 
 class Story:

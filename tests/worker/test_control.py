@@ -96,8 +96,8 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
         assert control.retry_in == 0
 
     in_thread(body)
-    assert "worker w/1 cannot use the database, trying again in" in caplog.text
-    assert "worker w/1 can use the database again" in caplog.text
+    assert 'database lost who="worker w/1" retry_in=' in caplog.text
+    assert 'database back who="worker w/1"' in caplog.text
 
 
 def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., None]) -> None:

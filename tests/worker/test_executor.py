@@ -91,6 +91,32 @@ def test_an_exception_schedules_a_retry_with_an_entry_that_tells_all(run_either:
     assert outcome.error["duration_ms"] >= 0
 
 
+@pytest.mark.parametrize("name", ["fail", "afail"])
+def test_a_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
+    job = claimed(f"{APP}.{name}", "boom")
+    task_is_async = name.startswith("a")
+    outcome = (asyncio.run(executor.execute_async(job)) if task_is_async else executor.execute(job)).outcome
+    assert outcome.error is not None
+    _, first, *_ = outcome.error["traceback"].splitlines()
+    assert "tests/app/jobs.py" in first
+    assert "django_skipqueue/" not in outcome.error["traceback"]
+    assert isinstance(outcome.exception, ValueError)
+    assert outcome.exception.__traceback__ is not None
+    assert outcome.exception.__traceback__.tb_frame.f_code.co_filename.endswith("tests/app/jobs.py")
+
+
+def test_where_no_frame_is_the_tasks_the_innermost_is_shown(run: Run) -> None:
+    outcome = run(claimed(f"{APP}.add", 1, 2, 3, 4)).outcome
+    assert outcome.error is not None
+    assert outcome.error["traceback"].count("  File ") == 1
+    assert "takes from 1 to 2 positional arguments but 4 were given" in outcome.error["traceback"]
+
+
+@pytest.mark.parametrize("name", ["ask_for_retry", "discard", "snooze"])
+def test_what_a_task_asks_for_is_no_exception_for_an_error_tracker(run: Run, name: str) -> None:
+    assert run(claimed(f"{APP}.{name}")).outcome.exception is None
+
+
 def test_an_exception_in_the_last_attempt_fails_the_job(run_either: Callable[..., Outcome]) -> None:
     outcome = run_either(f"{APP}.fail", "no luck", attempt=3, max_attempts=3)
     assert (outcome.status, outcome.last_error) == ("failed", "ValueError: no luck")

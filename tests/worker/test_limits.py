@@ -234,7 +234,7 @@ def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runwo
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
     neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
     worker = runworker("-c", "2", jobs=JOBS)
-    worker.wait_for("a job was stuck; starting another")
+    worker.wait_for('cause="a job was stuck" restart_in=')
     wait_for_statuses(failed=1, completed=3)
     stuck.refresh_from_db()
     assert "did not end within 5 s more" in stuck.errors[0]["message"]

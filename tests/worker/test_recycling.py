@@ -38,8 +38,8 @@ def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> 
     process = runworker("--max-jobs-per-worker", "10", "-c", "1")
     wait_for_statuses(completed=50)
     assert set(Job.objects.values_list("attempts", flat=True)) == {1}
-    process.wait_for("is replaced: it has run")
-    process.wait_for(" started (", times=2)
+    process.wait_for('reason="it has run')
+    process.wait_for("worker started", times=2)
     assert "died" not in process.log
     noop.defer()
     wait_for_statuses(completed=51)  # the replacement works
@@ -60,7 +60,7 @@ def test_a_process_that_has_grown_too_large_is_replaced(runworker: Run) -> None:
     wait_for_statuses(completed=1)
     keep_memory.defer(450)
     process.wait_for("MiB", deadline=40)
-    assert re.search(r"is replaced: it has grown to \d{3} MiB", process.log)
+    assert re.search(r"reason=\"it has grown to \d{3} MiB", process.log)
     wait_until(Worker.objects.exclude(pk=first.pk).exists)
     wait_for_statuses(completed=2)
 
@@ -71,8 +71,8 @@ def test_what_runs_is_finished_before_the_process_is_replaced(runworker: Run, tm
     process = runworker("--max-jobs-per-worker", "1", "-c", "2", "--shutdown-timeout", "0", jobs=HOLDS)
     wait_until(begun.exists)
     noop.defer()
-    process.wait_for("is replaced: it has run 1 job")
-    assert process.log.count(" started (") == 1
+    process.wait_for('reason="it has run 1 attempt"')
+    assert process.log.count("worker started") == 1
     end.touch()
     wait_for_statuses(completed=2)
     held.refresh_from_db()

@@ -72,7 +72,7 @@ def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Cal
     worker = runworker("-c", "2", jobs=JOBS)
     wait_until(lambda: Job.objects.completed().count() > 300, "the worker looks ahead")
     os.kill(workers()[0].pid, signal.SIGKILL)
-    worker.wait_for("died: signal 9 (SIGKILL)")
+    worker.wait_for('cause="signal 9 (SIGKILL)"')
     wait_until(lambda: not Job.objects.alive().exists(), "everything is finished", deadline=60)
     endless.refresh_from_db()
     assert (endless.status, endless.last_error) == ("failed", "WorkerDied: worker died: signal 9 (SIGKILL)")
@@ -80,7 +80,7 @@ def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Cal
     charged = others.failed().count()
     assert charged <= 3, "only what ran may have been charged: the other thread, and two coroutines"
     assert set(others.completed().values_list("attempts", flat=True)) == {1}
-    assert "had not begun; no attempt was charged" in worker.log
+    assert "died before it began them; no attempt was charged" in worker.log
 
 
 def test_a_worker_that_is_killed_while_idle_charges_nobody(runworker: Callable[..., ManagePy]) -> None:

@@ -17,6 +17,7 @@ from django.utils import autoreload
 
 from ... import __version__, conf, logs
 from ...exceptions import QueueUnavailable
+from ...log_format import configure, counted, printable
 from ...preflight import check_database
 from ...registry import tasks
 from ...worker.options import WorkerOptions
@@ -67,7 +68,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         """Run until stopped."""
-        logs.to_terminal(options["verbosity"])
+        configure(options["verbosity"], colour=_colour(options), tracebacks=django_settings.DEBUG)
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             return autoreload.run_with_reloader(_run_again_without_reload)
         worker = self._options(options)
@@ -161,17 +162,22 @@ def _seconds(least: float) -> Callable[[str], float]:
     return number
 
 
+def _colour(options: dict[str, Any]) -> bool | None:
+    """What Django's `--no-color` and `--force-color` say; `None`: neither was given."""
+    return False if options.get("no_color") else True if options.get("force_color") else None
+
+
 def _introduction(worker: WorkerOptions) -> list[str]:
     """What a person who has just started a worker wants to know."""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
-    processes = logs.counted(worker.processes, "process", "processes")
+    processes = counted(worker.processes, "process", "processes")
     names = ", ".join(sorted(task.name for task in tasks)) or "is your jobs module in an installed app?"
     interval = f"every {worker.poll_interval:g} s"
     woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
     return [
-        f"django_skipqueue {__version__}: {logs.printable(worker.name)} serves {queues}",
+        f"django_skipqueue {__version__}: {printable(worker.name)} serves {queues}",
         f"{processes}, each running {worker.concurrency} at once, on database {worker.database!r}",
-        f"{logs.counted(len(tasks), 'task')}: {names}",
+        f"{counted(len(tasks), 'task')}: {names}",
         f"{woken}; stop with Ctrl-C or SIGTERM",
     ]
 

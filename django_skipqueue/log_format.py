@@ -1,0 +1,108 @@
+"""How log lines look: `key=value`, durations that people read, and on a terminal colours and tracebacks.
+
+Invariant: no text from a row can start a line of its own or steer a terminal.
+"""
+
+import logging
+import os
+import sys
+from typing import Any, TextIO
+
+COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+"""ANSI codes of the event, by level: dim, green, yellow, red."""
+
+DIM = "2"
+
+INDENT = "    "
+
+
+def configure(verbosity: int, *, colour: bool | None = None, tracebacks: bool = False) -> None:
+    """Write lines to standard error where the project has not configured logging. Verbosity as in Django's commands.
+
+    colour: `None` if it depends on the terminal. tracebacks: also where standard error is no terminal.
+    """
+    package = logging.getLogger("django_skipqueue")
+    if not package.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        is_terminal = sys.stderr.isatty()
+        handler.setFormatter(
+            LineFormatter(
+                colour=wants_colour(sys.stderr) if colour is None else colour, tracebacks=tracebacks or is_terminal
+            )
+        )
+        package.addHandler(handler)
+        package.propagate = False
+    if package.level == logging.NOTSET:
+        package.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether somebody reads this stream who has not asked for plain text."""
+    asked = os.environ.get("NO_COLOR") or os.environ.get("DJANGO_COLORS") == "nocolor"
+    return stream.isatty() and not asked and os.environ.get("TERM") != "dumb"
+
+
+class LineFormatter(logging.Formatter):
+    """Time, level and message; below a failed attempt its traceback, indented."""
+
+    def __init__(self, *, colour: bool, tracebacks: bool) -> None:
+        super().__init__(datefmt="%H:%M:%S")
+        self._colour = colour
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        message = printable(record.getMessage())
+        event = getattr(record, "event", "").replace("_", " ")
+        shown = event if message.startswith(event) else ""
+        time = self._paint(DIM, self.formatTime(record, self.datefmt))
+        head = self._paint(COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {shown}")
+        return "\n".join([f"{time} {head}{message[len(shown) :]}", *self._traceback(record)])
+
+    def _traceback(self, record: logging.LogRecord) -> list[str]:
+        if not self._tracebacks or not (record.exc_info or record.exc_text):
+            return []
+        text = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
+        return [INDENT + self._paint(DIM, printable(line)) for line in text.splitlines()]
+
+    def _paint(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+
+def pairs(values: dict[str, Any]) -> str:
+    """`task=shop.send id=4 error="ValueError: no"`."""
+    return " ".join(f"{name}={_quoted(printable(str(value)))}" for name, value in values.items())
+
+
+def _quoted(value: str) -> str:
+    if value and not any(character in value for character in ' ="'):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def printable(text: str) -> str:
+    """`text` with whatever could start a new line or steer a terminal replaced."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def in_words(seconds: float) -> str:
+    """A duration as people read it: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`."""
+    if seconds <= 0:
+        return f"-{in_words(-seconds)}" if seconds else "0s"
+    if seconds < 0.000_05:
+        return "<0.1ms"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.{1 if seconds < 0.00095 else 0}f}ms"
+    if seconds < 59.5:
+        return f"{seconds:.{1 if seconds < 9.95 else 0}f}s"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days}d{hour:02}h" if days else f"{hour}h{minute:02}m" if hours else f"{minute}m{second:02}s"
