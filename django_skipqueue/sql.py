@@ -174,11 +174,17 @@ RETURNING
     date_part('epoch', clock_timestamp() - statement_timestamp())
 """
 
-# worker without a list of queues → the names of the queues that have jobs waiting. Index: claim, one probe for each
-# name.
+# worker without a list of queues → the names of the queues that have jobs waiting, in alphabetical order: at most
+# `limit` of those that come after the name `after`. Index: claim, one probe for each name.
 QUEUES_WITH_JOBS = """
 WITH RECURSIVE queue AS (
-    (SELECT queue_name AS name FROM skipqueue_job WHERE status = 'queued' ORDER BY queue_name LIMIT 1)
+    (
+        SELECT queue_name AS name
+        FROM skipqueue_job
+        WHERE status = 'queued' AND queue_name > %(after)s
+        ORDER BY queue_name
+        LIMIT 1
+    )
     UNION ALL
     SELECT (
         SELECT queue_name
@@ -190,7 +196,7 @@ WITH RECURSIVE queue AS (
     FROM queue
     WHERE queue.name IS NOT NULL
 )
-SELECT name FROM queue WHERE name IS NOT NULL
+SELECT name FROM queue WHERE name IS NOT NULL LIMIT %(limit)s
 """
 
 # settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is

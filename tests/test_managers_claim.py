@@ -246,7 +246,11 @@ def test_the_queues_that_have_jobs() -> None:
     for status in STATUSES:
         if status != "queued":
             make_job(status, queue_name=status)
-    assert sorted(Job.objects.queues_with_jobs()) == ["a", "default", "mail", "Ł"]
+    names = Job.objects.queues_with_jobs()
+    assert sorted(names) == ["a", "default", "mail", "Ł"]
+    assert Job.objects.queues_with_jobs(limit=2) == names[:2]
+    assert Job.objects.queues_with_jobs(after=names[1], limit=5) == names[2:]
+    assert Job.objects.queues_with_jobs(after=names[3]) == []
 
 
 def test_settle_and_claim_takes_nothing_where_nothing_is_asked_for(worker_id: str) -> None:

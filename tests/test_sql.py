@@ -86,7 +86,7 @@ CASES = [
         {"claim"},
         "after a position",
     ),
-    Case("QUEUES_WITH_JOBS", {}, {"claim"}),
+    Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10}, {"claim"}),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
     Case("LOCKED", LEASES, {"pkey"}),

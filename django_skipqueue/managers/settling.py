@@ -136,9 +136,9 @@ class Settling(Statements):
         with self._connection().cursor() as cursor:
             cursor.execute(sql.LISTEN)
 
-    def queues_with_jobs(self) -> list[str]:
-        """The names of the queues that have jobs to claim, in alphabetical order."""
-        return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS)]
+    def queues_with_jobs(self, *, after: str = "", limit: int | None = None) -> list[str]:
+        """The names of the queues that have jobs to claim, in alphabetical order; `limit` of those after a name."""
+        return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
 
     def _settle(self, batch: list[Settlement], refused: dict[Lease, Outcome]) -> set[Lease]:
         """Settle a batch; where one of its outcomes is refused, each half alone, and what takes its place is noted."""

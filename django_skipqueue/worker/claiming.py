@@ -3,12 +3,27 @@
 Pure: it is told the time, in monotonic seconds, and what its claims brought.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ..records import ClaimedJob, Position
 from .frontier import Frontier, rest_after
 from .options import WorkerOptions
 from .places import Places
+
+SEARCHED = 5_000
+"""Queues that one search finds at most; the next one goes on after them."""
+
+FEW = 100
+"""Queues that a claim can look at whatever it brings, 5 µs each. Of more, it looks at no more than it has room for."""
+
+
+class Search(Protocol):
+    """Finds the queues that have jobs."""
+
+    def __call__(self, *, after: str, limit: int) -> list[str]:
+        """Their names in alphabetical order: at most `limit` of those that come after the name `after`."""
 
 
 class Claiming:
@@ -16,7 +31,7 @@ class Claiming:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.queue_names = list(options.queue_names)
-        """Where to claim from, in this order."""
+        """Where to claim from, in this order: as listed, or where jobs were found."""
         self.next_look = 0.0
         """When to claim although no outcome takes the worker to the database."""
         self.threads = Places(options.concurrency)
@@ -25,6 +40,7 @@ class Claiming:
         self._listed = bool(options.queue_names)
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
+        self._searched_to = ""  # the name after which the next search goes on
 
     def room(self, threads: int, coroutines: int, now: float) -> int:
         """How many more jobs to claim beside so many of each kind that are not finished."""
@@ -36,34 +52,68 @@ class Claiming:
         self.threads.look_ahead.finished(threads, now)
         self.coroutines.look_ahead.finished(coroutines, now)
 
-    def choose_queues(self, search: Callable[[], list[str]], clock: Callable[[], float]) -> None:
-        """Without a list from the command line: serve every queue that has jobs, each in its turn first."""
+    def choose_queues(self, search: Search, clock: Callable[[], float], room: int) -> list[str]:
+        """The queues to claim up to `room` jobs from. Where none were listed: some that have jobs, others each time."""
         if self._listed:
-            return
-        started = clock()
-        if self._next_search <= started:
-            self.queue_names = search()
-            now = clock()
-            self._next_search = now + max(self._poll_interval, rest_after(now - started))
-        self.queue_names = self.queue_names[1:] + self.queue_names[:1]
+            return self.queue_names
+        if self._next_search <= clock():
+            self._search(search, clock)
+        names = self.queue_names
+        most = max(room, FEW)
+        turn = most if len(names) > most else 1
+        self.queue_names = names[turn:] + names[:turn]
+        return names[:most]
 
-    def after(self, now: float) -> Mapping[str, Position]:
-        """The positions after which to look for jobs now."""
-        return self._frontier.start(now)
+    def _search(self, search: Search, clock: Callable[[], float]) -> None:
+        """Find queues that have jobs, and put them in any order: workers that start together begin in different ones.
+
+        Where one search does not find them all, the next comes soon, and goes on from there.
+        """
+        started = clock()
+        goes_on = self._searched_to
+        names = search(after=goes_on, limit=SEARCHED) or (search(after="", limit=SEARCHED) if goes_on else [])
+        self._searched_to = names[-1] if len(names) == SEARCHED else ""
+        now = clock()
+        rest = rest_after(now - started)
+        self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
+        random.shuffle(names)
+        self.queue_names = names
+
+    def after(self, names: Sequence[str], now: float) -> Mapping[str, Position]:
+        """The positions after which to look for jobs now in these queues."""
+        return {} if len(names) < len(self.queue_names) else self._frontier.start(now)
 
     def claimed(
-        self, jobs: Sequence[ClaimedJob], *, room: int, after: Mapping[str, Position], started: float, ended: float
+        self,
+        jobs: Sequence[ClaimedJob],
+        *,
+        room: int,
+        names: Sequence[str],
+        after: Mapping[str, Position],
+        started: float,
+        ended: float,
     ) -> bool:
-        """Note what a claim brought, and when to make the next; whether it found the queues empty."""
+        """Note what a claim from these queues brought, and when to make the next; whether it found all queues empty."""
         from_front = not after
         self._frontier.claimed(jobs, after=after, took=ended - started, now=ended)
         if len(jobs) == room:
             self.next_look = ended
+        elif len(names) >= max(room, FEW) and not self._listed:  # there may be others
+            self._forget(names, ended)
+            self.next_look = ended
+            return False
         elif from_front:
-            self.next_look = ended + self._poll_interval
+            self.next_look = self._next_search if self._searched_to else ended + self._poll_interval
         else:
             self.next_look = min(ended + self._poll_interval, self._frontier.due_at)
         return from_front and not jobs
+
+    def _forget(self, names: Sequence[str], now: float) -> None:
+        """These queues have no jobs any more. Look at the others; the next search finds those that get some."""
+        empty = set(names)
+        self.queue_names = [name for name in self.queue_names if name not in empty]
+        if not self.queue_names:
+            self._next_search = now
 
     def start_over(self) -> None:
         """Claim at once, from the front: nobody knows what came of the last claim."""
@@ -75,7 +125,9 @@ class Claiming:
 
     def heard(self, notified: set[str]) -> None:
         """Look at once if queues of ours got jobs."""
+        if not notified:
+            return
         if not self._listed:
-            self.queue_names += sorted(notified.difference(self.queue_names))
+            self.queue_names = sorted(notified.difference(self.queue_names)) + self.queue_names
         if notified.intersection(self.queue_names):
             self.next_look = 0.0

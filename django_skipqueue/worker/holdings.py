@@ -152,13 +152,12 @@ class Holdings:
             if self._options.listen:
                 self._control.listen()
             self._release_strays(now)
-            if room:
-                self.claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic)
-            after = self.claiming.after(now) if room else {}
+            names = self.claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic, room) if room else []
+            after = self.claiming.after(names, now) if room else {}
             attempts = self._outbox.to_send(self._jobs.locked, now)
             answer = self._jobs.exchange(
                 [attempt.settlement for attempt in attempts if not attempt.is_written],
-                queue_names=self.claiming.queue_names,
+                queue_names=names,
                 limit=room,
                 worker_id=self._id,
                 after=after,
@@ -186,7 +185,12 @@ class Holdings:
         claimed = exchanged.answer.claimed()
         self._take(claimed)
         return exchanged.room > 0 and self.claiming.claimed(
-            claimed, room=exchanged.room, after=exchanged.after, started=exchanged.started, ended=exchanged.ended
+            claimed,
+            room=exchanged.room,
+            names=exchanged.answer.queue_names,
+            after=exchanged.after,
+            started=exchanged.started,
+            ended=exchanged.ended,
         )
 
     def _written(self, attempts: list[Attempt], answer: Answer) -> None:

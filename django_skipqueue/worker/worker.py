@@ -142,8 +142,10 @@ class Worker:
         next_due = jobs.next_due()
         if next_due is not None and next_due <= 0:
             return True
-        waiting = jobs.queues_with_jobs()
-        return any(name in waiting for name in self.options.queue_names or waiting)
+        queued = jobs.queued()
+        if self.options.queue_names:
+            queued = queued.filter(queue_name__in=self.options.queue_names)
+        return queued.exists()
 
     # Waiting
 

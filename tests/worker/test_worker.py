@@ -22,6 +22,7 @@ from django_skipqueue.outcomes import COMPLETED
 from django_skipqueue.records import Attempt, ClaimedJob, Lease
 from django_skipqueue.worker import event_loop, holdings
 from django_skipqueue.worker import worker as worker_module
+from django_skipqueue.worker.claiming import FEW
 from django_skipqueue.worker.holdings import Holdings
 from django_skipqueue.worker.protocol import BLOCKED, ENDED_WELL
 from django_skipqueue.worker.started import StartedJobs
@@ -117,6 +118,30 @@ def test_with_no_list_a_busy_queue_does_not_starve_another(worker_thread: Start,
     wait_for_statuses(completed=40)
     order = "".join(Job.objects.order_by("started_at", "id").values_list("queue_name", flat=True))
     assert order[:20] not in ("a" * 20, "b" * 20)
+
+
+def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_thread: Start, gates: Any) -> None:
+    """Whoever replaces the worker that they have filled begins in any queue, not always in theirs."""
+    for queue_name in ("a", "b", "c"):
+        task = worker_jobs.pass_gate if queue_name == "b" else jobs.record
+        task.using(queue_name=queue_name).defer_many([(queue_name,)] * 8)
+    started: list[WorkerThread] = []
+    while len(started) < 20 and not Ledger.objects.exists():
+        started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
+        wait_until(lambda worker=worker: len(worker.worker._holdings.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
+        worker.stop()
+        worker.wait()
+    gates["b"].open()
+    for worker in started:
+        worker.worker._pool.stop()
+    assert Ledger.objects.exists()
+
+
+def test_more_queues_than_a_claim_looks_at_are_all_served(worker_thread: Start) -> None:
+    for number in range(3 * FEW):
+        jobs.noop.using(queue_name=f"queue {number}").defer_many([()] * 2)
+    worker_thread(concurrency=1, drain=True, poll_interval=HOUR).wait()
+    assert statuses() == {"completed": 6 * FEW}
 
 
 def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: Any) -> None:
