@@ -250,6 +250,18 @@ def stopping_now(signal_name: str) -> None:
     _log(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
 
 
+def reloading(changed: str, grace: float | None) -> None:
+    """Code has changed. `grace`: the seconds that running jobs have; `None`: no worker runs."""
+    hint = {} if grace is None else {"hint": f"what still runs in {in_words(grace)} is given back"}
+    _log(logging.INFO, "worker_reloading", {"changed": changed, **hint})
+
+
+def waiting_for_change(code: int) -> None:
+    """Changed code could not be run; the next change is another chance."""
+    hint = "waiting for the next change; the reason is above"
+    _log(logging.ERROR, "worker_not_reloaded", {"exit_code": code, "hint": hint})
+
+
 def given_back(worker: str, count: int) -> None:
     """Jobs were still running when the time to shut down was over."""
     reason = "they still ran when the time to stop was over; no attempt was charged"

@@ -1,11 +1,15 @@
 """Real `manage.py runworker` processes on the database under test, as an operator starts and signals them."""
 
 import contextlib
+import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +40,7 @@ class ManagePy:
 
     jobs: the source of a `jobs` module that only this process knows; its tasks are `extra.jobs.<name>`.
     settings: more source for the settings module.
+    terminal: it runs in a terminal of its own, on which `type` types.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class ManagePy:
         jobs: str | None = None,
         settings: str = "",
         environment: Mapping[str, str] | None = None,
+        terminal: bool = False,
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
@@ -64,16 +70,57 @@ class ManagePy:
             [str(folder), str(ROOT), str(ROOT / "example_project"), os.environ.get("PYTHONPATH", "")]
         )
         clean = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
+        command = [sys.executable, "-m", "django", *arguments]
+        environment = {
+            **clean,
+            "PYTHONPATH": path,
+            "DJANGO_SETTINGS_MODULE": "process_settings",
+            **(environment or {}),
+        }
+        self.process = (
+            self._in_terminal(command, folder, environment)
+            if terminal
+            else self._in_background(command, folder, environment)
+        )
+
+    def _in_background(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "django", *arguments],
-                env={**clean, "PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "process_settings", **(environment or {})},
+            return subprocess.Popen(
+                command,
+                env=environment,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def _in_terminal(self, command: list[str], folder: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        self._keyboard, screen = pty.openpty()
+        process = subprocess.Popen(
+            command,
+            env={**environment, "TERM": "xterm"},
+            cwd=folder,
+            stdin=screen,
+            stdout=screen,
+            stderr=screen,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(screen)
+        self._log.touch()
+        threading.Thread(target=self._read_screen, daemon=True).start()
+        return process
+
+    def _read_screen(self) -> None:
+        with self._log.open("ab", buffering=0) as log, contextlib.suppress(OSError):  # raised when nobody writes to it
+            while text := os.read(self._keyboard, 4096):
+                log.write(text)
+        os.close(self._keyboard)
+
+    def type(self, text: str) -> None:
+        """Type on its terminal: `\x03` is Ctrl-C."""
+        os.write(self._keyboard, text.encode())
 
     @property
     def log(self) -> str:

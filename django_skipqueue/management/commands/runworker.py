@@ -1,19 +1,15 @@
 """`manage.py runworker`: run jobs until told to stop."""
 
 import argparse
-import atexit
 import math
 import os
 import socket
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.utils import autoreload
 
 from ... import __version__, conf, logs
 from ...exceptions import QueueUnavailable
@@ -22,9 +18,10 @@ from ...preflight import check_database
 from ...registry import tasks
 from ...worker.options import WorkerOptions
 from ...worker.supervisor import Supervisor
+from ..reloader import Reloader, report_modules
 
-LIFELINE = "SKIPQUEUE_LIFELINE"
-"""Environment variable: the file descriptor of a pipe whose end says that the reloader is gone. Set by the reloader."""
+SHOWN = 10
+"""How many tasks a worker names when it introduces itself."""
 
 
 class Command(BaseCommand):
@@ -70,17 +67,16 @@ class Command(BaseCommand):
         """Run until stopped."""
         configure(options["verbosity"], colour=_colour(options), tracebacks=django_settings.DEBUG)
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
-            return autoreload.run_with_reloader(_run_again_without_reload)
+            sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
+        lifeline = report_modules(os.environ)
         worker = self._options(options)
         try:
             check_database(worker.database)
         except QueueUnavailable as error:
             raise CommandError(str(error)) from None
         logs.connect()
-        logs.starting(_introduction(worker))
-        lifeline = os.environ.pop(LIFELINE, None)
-        Supervisor(worker, lifeline=int(lifeline) if lifeline else None).run()
-        return None
+        logs.starting(_introduction(worker, reloads=lifeline is not None))
+        Supervisor(worker, lifeline=lifeline).run()
 
     def _options(self, options: dict[str, Any]) -> WorkerOptions:
         queue_names = tuple(
@@ -167,38 +163,19 @@ def _colour(options: dict[str, Any]) -> bool | None:
     return False if options.get("no_color") else True if options.get("force_color") else None
 
 
-def _introduction(worker: WorkerOptions) -> list[str]:
+def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
     """What a person who has just started a worker wants to know."""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
     processes = counted(worker.processes, "process", "processes")
-    names = ", ".join(sorted(task.name for task in tasks)) or "is your jobs module in an installed app?"
+    names = sorted(task.name for task in tasks)
+    more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"
     interval = f"every {worker.poll_interval:g} s"
     woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
+    reloaded = "restarts when code changes; " if reloads else ""
     return [
         f"django_skipqueue {__version__}: {printable(worker.name)} serves {queues}",
         f"{processes}, each running {worker.concurrency} at once, on database {worker.database!r}",
-        f"{counted(len(tasks), 'task')}: {names}",
-        f"{woken}; stop with Ctrl-C or SIGTERM",
+        f"{counted(len(names), 'task')}: {shown}",
+        f"{woken}; {reloaded}stop with Ctrl-C or SIGTERM",
     ]
-
-
-def _run_again_without_reload() -> None:
-    """In the reloader's thread: a worker in a process of its own, which ends with the reloader, however that ends."""
-    ear, mouth = os.pipe()
-    child = subprocess.Popen(
-        [sys.executable, *sys.orig_argv[1:], "--no-reload"],
-        env={**os.environ, LIFELINE: str(ear)},
-        pass_fds=[ear],
-    )
-    os.close(ear)
-    reloading = threading.Event()
-
-    def end() -> None:
-        reloading.set()
-        os.close(mouth)
-        child.wait()
-
-    atexit.register(end)
-    code = child.wait()
-    if not reloading.is_set():  # the worker ended by itself, or by Ctrl-C
-        os._exit(code)

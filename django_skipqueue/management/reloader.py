@@ -1,0 +1,183 @@
+"""`runworker --reload`: a worker in a child process, which is replaced when code changes.
+
+Invariant: this process ends after its child, and a child whose parent is gone stops, however the parent ended. Code
+that cannot be imported ends the child alone; the next change starts another.
+"""
+
+import os
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+from django.utils import autoreload
+
+from .. import logs
+from ..worker.wakeup import Wakeup
+
+LIFELINE = "SKIPQUEUE_LIFELINE"
+"""Environment variable: the file descriptor of a pipe whose end tells the child's supervisor to stop."""
+
+MODULES = "SKIPQUEUE_MODULES"
+"""Environment variable: the file into which the child writes the paths of the modules that it has imported."""
+
+GRACE = 2.0
+"""Seconds that running jobs have before a reload gives them back."""
+
+ECHO = 0.5
+"""Seconds after which the child is told of a signal that the terminal has not sent to it as well."""
+
+LOOK = 1.0
+"""Seconds between two looks for changes."""
+
+NEVER = float("inf")
+
+
+class Reloader(autoreload.StatReloader):
+    """Runs in the main thread of the command that somebody typed."""
+
+    def __init__(self, command: list[str]) -> None:
+        super().__init__()
+        self._command = command
+        self._wakeup = Wakeup()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1
+        self._asked = 0  # how many signals were received
+        self._tell_at = NEVER
+        self._reloads = False  # the child is ending because code has changed
+        self._is_first = True
+        self._started_at = 0.0  # in seconds since the epoch, as the times of files are
+        self._seen: dict[Path, float] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="skipqueue-")  # it is removed with this object
+        self._modules = Path(self._folder.name) / "modules"
+
+    def run_child(self) -> int:
+        """Keep a child running until it ends by itself or is told to stop; its exit code."""
+        self._wakeup.on_signals(self._heed, (signal.SIGTERM, signal.SIGINT))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        autoreload.autoreload_started.send(sender=self)  # the folders of templates and translations
+        self._changed()
+        self._start()
+        while True:
+            self._tell()
+            code = self._ended()
+            if code is not None and not self._goes_on_after(code):
+                return code
+            if self._asked and self._child is None:
+                return 0
+            if not self._asked and (changed := self._changed()):
+                self._reload(changed)
+            self._wakeup.wait(min(LOOK, self._tell_at - time.monotonic()))
+
+    def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
+        """What this process and the child have imported, and the files beside those that belong to the project."""
+        files = set(super().watched_files(include_globs))
+        if self._modules.exists():
+            files.update(map(Path, self._modules.read_text().splitlines()))
+        for folder in {file.parent for file in files if _is_projects(file)}:
+            files.update(folder.glob("*.py"))
+        yield from files
+
+    # The child
+
+    def _start(self) -> None:
+        """Start a child; the system checks were made by this process, before its first one."""
+        ear, self._lifeline = os.pipe()
+        self._started_at = time.time()
+        self._child = subprocess.Popen(
+            [*self._command, *(["--skip-checks"] if self._is_first else [])],
+            env={
+                **os.environ,
+                LIFELINE: str(ear),
+                MODULES: str(self._modules),
+                autoreload.DJANGO_AUTORELOAD_ENV: "true",
+            },
+            pass_fds=[ear],
+        )
+        os.close(ear)
+        self._reloads = False
+
+    def _ended(self) -> int | None:
+        """The exit code of the child once it has ended."""
+        if self._child is None or self._child.poll() is None:
+            return None
+        code = self._child.returncode
+        self._child, self._tell_at = None, NEVER
+        self._let_go()
+        return code
+
+    def _goes_on_after(self, code: int) -> bool:
+        """Whether another child is started, now or after the next change."""
+        if self._asked:
+            return False
+        if self._reloads:
+            self._is_first = False
+            self._start()
+            return True
+        if code and not self._is_first:
+            logs.waiting_for_change(code)
+            return True
+        return False
+
+    def _reload(self, changed: Path) -> None:
+        if self._child is None:
+            logs.reloading(_short(changed), None)
+            self._start()
+        elif not self._reloads:
+            logs.reloading(_short(changed), GRACE)
+            self._reloads = True
+            self._child.send_signal(signal.SIGTERM)
+            self._tell_at = time.monotonic() + GRACE
+
+    def _changed(self) -> Path | None:
+        """A file that is newer than at the last look, or that is new since the child was started."""
+        found = None
+        for path, time_changed in self.snapshot_files():
+            if time_changed > self._seen.get(path, self._started_at or NEVER):
+                found = path
+            self._seen[path] = time_changed
+        return found
+
+    # Signals
+
+    def _heed(self, _: int) -> None:
+        """Ctrl-C reaches the child too, `kill` does not: wait a moment before it is told."""
+        self._asked += 1
+        self._tell_at = min(self._tell_at, time.monotonic() + ECHO)
+
+    def _tell(self) -> None:
+        """Have the child stop, by the end of its lifeline, which means nothing to one that stops; then stop at once."""
+        if self._child is None or self._tell_at > time.monotonic():
+            return
+        self._tell_at = NEVER
+        if (self._asked >= 2 or self._reloads) and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+
+def report_modules(environment: MutableMapping[str, str]) -> int | None:
+    """In the child: say what it has imported; its end of the lifeline. Both do nothing without a reloader."""
+    if path := environment.pop(MODULES, None):
+        Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
+    lifeline = environment.pop(LIFELINE, None)
+    return int(lifeline) if lifeline else None
+
+
+def _is_projects(file: Path) -> bool:
+    """Whether somebody may be working at it: it belongs neither to Python nor to an installed package."""
+    return not any(file.is_relative_to(path) for path in INSTALLED)
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
