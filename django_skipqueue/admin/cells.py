@@ -15,14 +15,15 @@ from ..redaction import Redacted
 from . import cut_json
 from .durations import distance
 from .parameters import redacted
+from .states import STATES
 
 CELL_LIMIT = 120
 """Characters of anything that stands in a cell."""
 
 
-def badge(status: str) -> SafeString:
-    """The status as a word and a colour."""
-    return format_html('<span class="skipqueue-badge" data-status="{}">{}</span>', status, Status(status).label)
+def badge(state: str) -> SafeString:
+    """The state as a word and a colour."""
+    return format_html('<span class="skipqueue-badge" data-status="{}">{}</span>', state, STATES[state])
 
 
 def task(job: Job) -> SafeString:

@@ -24,6 +24,8 @@ class Count:
     """A number that is exact up to `CAP`, and stands for "more" above it."""
 
     found: int
+    is_least: bool = False
+    """Whether there may be more, though fewer than `CAP` were found."""
 
     @classmethod
     def of(cls, jobs: "QuerySet[Any]") -> "Count":
@@ -32,8 +34,8 @@ class Count:
 
     @property
     def is_capped(self) -> bool:
-        """Whether there are more than `CAP`."""
-        return self.found > CAP
+        """Whether there are more than `CAP`, or may be more than were found."""
+        return self.is_least or self.found > CAP
 
     @property
     def shown(self) -> int:

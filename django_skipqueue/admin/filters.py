@@ -6,13 +6,14 @@ from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ..models import FINISHED, Job, Status
 from . import names
+from .states import STATES, is_in
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
     "hour": (timedelta(hours=1), _("Last hour")),
@@ -22,25 +23,50 @@ TIMES: Mapping[str, tuple[timedelta, Any]] = {
 }
 
 
-class StatusFilter(admin.SimpleListFilter):
-    """By status. Shown as tabs over the list, so it has no place among the filters beside it."""
+TIME_TITLES = {
+    "finished_at": _("time finished"),
+    "locked_at": _("time started"),
+    "enqueued_at": _("time enqueued"),
+}
+
+
+def time_column(state: str | None) -> str:
+    """The time that matters of jobs in this state."""
+    if state in FINISHED:
+        return "finished_at"
+    return "locked_at" if state == Status.RUNNING else "enqueued_at"
+
+
+def is_indexed(column: str) -> bool:
+    """Whether an index keeps the jobs in the order of this time."""
+    return column != "enqueued_at"
+
+
+def since(chosen: str | None, column: str) -> Q:
+    """That the time in this column is within the chosen one, by the database's clock."""
+    return Q(**{f"{column}__gte": Now() - TIMES[chosen][0]}) if chosen in TIMES else Q()
+
+
+class StateFilter(admin.SimpleListFilter):
+    """By status, and by *retrying*. Shown as tabs over the list, so it has no place among the filters beside it."""
 
     title = _("status")
     parameter_name = "status"
     template = "admin/django_skipqueue/job/no_filter.html"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """The six statuses."""
-        return list(Status.choices)
+        """The states."""
+        return list(STATES.items())
 
     def value(self) -> str | None:
-        """The chosen status; `None` for what is none."""
+        """The chosen state; `None` for what is none."""
         chosen = super().value()
-        return chosen if chosen in Status.values else None
+        return chosen if chosen in STATES else None
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs of the chosen status."""
-        return queryset.filter(status=self.value()) if self.value() else queryset
+        """Jobs in the chosen state."""
+        chosen = self.value()
+        return queryset.filter(is_in(chosen)) if chosen else queryset
 
 
 class NameFilter(admin.SimpleListFilter):
@@ -100,18 +126,13 @@ class TimeFilter(admin.SimpleListFilter):
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
-        status = request.GET.get(StatusFilter.parameter_name)
-        if status in FINISHED:
-            self.column, self.title = "finished_at", _("time finished")
-        elif status == Status.RUNNING:
-            self.column, self.title = "locked_at", _("time started")
-        else:
-            self.column, self.title = "enqueued_at", _("time enqueued")
+        self.column = time_column(request.GET.get(StateFilter.parameter_name))
+        self.title = TIME_TITLES[self.column]
 
     @property
     def is_indexed(self) -> bool:
         """Whether the order of the list is the order of this time."""
-        return self.column != "enqueued_at"
+        return is_indexed(self.column)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
         """The presets."""
@@ -124,6 +145,5 @@ class TimeFilter(admin.SimpleListFilter):
         yield from presets
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """Jobs of the chosen time, by the database's clock."""
-        chosen = TIMES.get(self.value() or "")
-        return queryset.filter(**{f"{self.column}__gte": Now() - chosen[0]}) if chosen else queryset
+        """Jobs of the chosen time."""
+        return queryset.filter(since(self.value(), self.column))

@@ -1,8 +1,9 @@
-"""The list of jobs: in the order of an index, with a count that stops, and status tabs over it.
+"""The list of jobs: in the order of an index, with a count that stops, and tabs over it.
 
 Invariant: opening the list, however it is filtered, reads a page from an index, or looks at `orders.LOOK` jobs at most.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,18 +16,23 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 
 from ..models import Job, Status
+from . import orders
 from .banner import Banner
 from .counts import Count
-from .filters import QueueFilter, StatusFilter, TaskFilter, TimeFilter
-from .orders import LOOK, Indexed
+from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter, is_indexed, since, time_column
+from .orders import Indexed, Look, Scheduled
 from .search import Search
+from .states import RETRYING, STATES
+
+LOOK_VAR = "look"
+"""In the address: which part of the list is looked at."""
 
 
 @dataclass(frozen=True)
 class Tab:
-    """A link to the jobs of one status, or of all."""
+    """A link to the jobs in one state, or to all."""
 
-    status: str
+    state: str
     label: Any
     address: str
     is_selected: bool
@@ -36,18 +42,30 @@ class Tab:
 class JobChangeList(ChangeList):
     """The job list as Django's admin shows it."""
 
-    edge: tuple[Any, ...] | None = None
-    """Where the part of the list ends that was looked at; `None`: all of it was."""
+    look: Look | None = None
+    """The part of the list that is looked at; `None`: an index finds all that match."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        asked = request.GET.get(LOOK_VAR, "")
+        self.asked_look = int(asked) if len(asked) <= 2 and asked.isdecimal() else 1
+        super().__init__(request, *args, **kwargs)
         self.title = capfirst(str(self.opts.verbose_name_plural))
+
+    def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The parameters that filters know."""
+        return {name: value for name, value in super().get_filters_params(params).items() if name != LOOK_VAR}
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
         """The jobs that match, in order, out of those that are looked at."""
         jobs = super().get_queryset(request, exclude_parameters)
-        self.edge = self.indexed.edge() if self._needs_a_look else None
-        return jobs if self.edge is None else jobs.filter(self.indexed.order.up_to(self.edge))
+        self.look = Look.at(self.indexed, self.asked_look) if self._needs_a_look else None
+        search = Search(self.query)
+        if not search.words:
+            return jobs if self.look is None else self.look.among(jobs)
+        if self.look is None:
+            return search.among(jobs)
+        found = set(search.among(self.look.among(jobs)).values_list("pk", flat=True))
+        return jobs.filter(pk__in=found if search.lone_number is None else found | {search.lone_number})
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
         """The order of the index, and no other: the columns cannot be sorted by."""
@@ -56,7 +74,12 @@ class JobChangeList(ChangeList):
     @property
     def indexed(self) -> Indexed:
         """The jobs that an index finds, of which the list shows those that match."""
-        return Indexed.covering(self._chosen(StatusFilter), self._chosen(QueueFilter))
+        return Indexed.covering(self.state, self._chosen(QueueFilter))
+
+    @property
+    def state(self) -> str | None:
+        """The state whose jobs are listed; `None`: any."""
+        return self._chosen(StateFilter)
 
     @property
     def total(self) -> Count:
@@ -71,35 +94,65 @@ class JobChangeList(ChangeList):
 
     @property
     def looked_at(self) -> str:
-        """How many jobs were looked at, where that was not all."""
-        return "" if self.edge is None else number_format(LOOK, force_grouping=True)
+        """Which jobs were looked at, where that was not all: `newest 50,000`, `second 50,000`."""
+        if self.look is None or self.look.is_whole:
+            return ""
+        last = self.look.number * orders.LOOK
+        numbers = [number_format(number, force_grouping=True) for number in (last - orders.LOOK + 1, last)]
+        if self.look.start is None:
+            return gettext("the first %s jobs") % numbers[1]
+        return gettext("jobs %(first)s to %(last)s") % {"first": numbers[0], "last": numbers[1]}
+
+    @property
+    def further(self) -> Iterator[tuple[Any, str]]:
+        """Where else to look: label and address."""
+        if self.look is not None and self.look.has_next:
+            yield gettext("further down"), self.get_query_string({LOOK_VAR: self.look.number + 1})
+        for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
+            if state != self.state:
+                yield STATES[state] if state else gettext("all jobs"), self._address(state)
 
     @property
     def address_without_search(self) -> str:
         """The same list without the words that were searched for."""
-        return self.get_query_string(remove=[SEARCH_VAR])
+        return self.get_query_string(remove=[SEARCH_VAR, LOOK_VAR])
 
     @cached_property
     def tabs(self) -> list[Tab]:
-        """One for each status; with counts unless something else narrows the list, of which they would say nothing."""
-        is_narrowed = bool(self.query) or any(map(self._chosen, (QueueFilter, TaskFilter, TimeFilter)))
-        chosen = self._chosen(StatusFilter)
-        everything = Tab("", gettext("all"), self.get_query_string(remove=["status"]), chosen is None, None)
+        """All, and one for each state; with a count where an index has it."""
+        everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
         return [everything] + [
-            Tab(
-                status.value,
-                status.label,
-                self.get_query_string({"status": status.value}),
-                status == chosen,
-                None if is_narrowed else Indexed(status.value).count(),
-            )
-            for status in Status
+            Tab(state, label, self._address(state), state == self.state, self._count(state))
+            for state, label in STATES.items()
         ]
 
     @cached_property
     def banner(self) -> Banner | None:
         """Whether jobs wait for a worker that nobody has started."""
         return Banner.now()
+
+    def _address(self, state: str | None) -> str:
+        """Of the same list for another state."""
+        return self.get_query_string({"status": state} if state else {}, remove=[LOOK_VAR] if state else ["status", LOOK_VAR])
+
+    def _count(self, state: str) -> Count | None:
+        """How many jobs in this state pass the filters; `None` where no index could tell."""
+        queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
+        indexed = Indexed.covering(state, queue_name)
+        if (
+            self.query
+            or self._chosen(TaskFilter) is not None
+            or queue_name != indexed.queue_name
+            or (time is not None and not is_indexed(column))
+        ):
+            return None
+        if indexed.status == Status.SCHEDULED:
+            return self._scheduled.retrying if state == RETRYING else self._scheduled.first
+        return indexed.count(since(time, column))
+
+    @cached_property
+    def _scheduled(self) -> Scheduled:
+        return Scheduled.now()
 
     @property
     def _needs_a_look(self) -> bool:
@@ -111,6 +164,7 @@ class JobChangeList(ChangeList):
             or self._chosen(TaskFilter) is not None
             or self._chosen(QueueFilter) != self.indexed.queue_name
             or (time is not None and time.value() is not None and not time.is_indexed)
+            or (self.state in (RETRYING, Status.SCHEDULED) and self._scheduled.is_flooded != (self.state == RETRYING))
         )
 
     def _chosen(self, kind: type[Any]) -> str | None:

@@ -18,12 +18,12 @@ from ..models import Job
 from . import cells, history
 from .actions import Action, Cancel, Delete, Discard, Retry
 from .counts import CappedPaginator
-from .filters import QueueFilter, StatusFilter, TaskFilter, TimeFilter
+from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter
 from .job_list import JobChangeList
 from .job_views import JobViews
 from .questions import Question, asked
-from .search import Search
 from .selection import Selection, is_id
+from .states import state_of
 
 
 @admin.register(Job)
@@ -32,7 +32,7 @@ class JobAdmin(JobViews):
 
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
     list_display_links = ("job",)
-    list_filter = (StatusFilter, QueueFilter, TaskFilter, TimeFilter)
+    list_filter = (StateFilter, QueueFilter, TaskFilter, TimeFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -60,8 +60,8 @@ class JobAdmin(JobViews):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """The jobs that match all words; never a job twice."""
-        return queryset.filter(Search(search_term).condition), False
+        """All jobs: what is searched for is looked for by the list, which knows where to look."""
+        return queryset, False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Only the filters filter: any other lookup in the address could read the whole table."""
@@ -69,8 +69,8 @@ class JobAdmin(JobViews):
 
     @admin.display(description=_("status"))
     def status_badge(self, job: Job) -> SafeString:
-        """The status as a word and a colour."""
-        return cells.badge(job.status)
+        """The state as a word and a colour."""
+        return cells.badge(state_of(job))
 
     @admin.display(description=_("job"))
     def job(self, job: Job) -> SafeString:

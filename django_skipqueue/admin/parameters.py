@@ -39,6 +39,11 @@ def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -
     return redact(kwargs={name: value}, also=also).kwargs == {name: value}
 
 
+def has_secrets(task: Task[Any, Any]) -> bool:
+    """Whether an argument of this task is masked."""
+    return bool(task.redact) or any(not may_be_searched(name, "", task) for name in task.signature.parameters)
+
+
 def _known(task_name: str) -> Task[Any, Any] | None:
     try:
         return registered.tasks.get(task_name)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 
 def found(text: str) -> set[int]:
-    return set(Job.objects.filter(Search(text).condition).values_list("pk", flat=True))
+    return set(Search(text).among(Job.objects.all()).values_list("pk", flat=True))
 
 
 def test_a_number_is_an_id() -> None:
