@@ -1,7 +1,7 @@
 """What stands in the cells of the job list: short, and safe whatever the job carries."""
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.template.defaultfilters import date
@@ -13,9 +13,9 @@ from django.utils.translation import gettext
 from ..models import FINISHED, Job, Status
 from ..redaction import Redacted
 from . import cut_json
-from .durations import distance
-from .parameters import redacted
-from .states import STATES
+from .durations import distance, roughly, span
+from .parameters import names_in_order, redacted
+from .states import RETRYING, STATES, state_of
 
 CELL_LIMIT = 120
 """Characters of anything that stands in a cell."""
@@ -43,7 +43,7 @@ def call_and_error(job: Any) -> SafeString:
     error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
     return format_html(
         '<span class="skipqueue-call">{}</span>{}',
-        arguments(call),
+        arguments(job.task, call),
         format_html('<span class="skipqueue-error">{}</span>', shortened(error)) if error else "",
     )
 
@@ -54,9 +54,11 @@ def called(task: str, args: str, kwargs: str) -> Redacted:
     return redacted(task, positional if isinstance(positional, list) else [], named if isinstance(named, dict) else {})
 
 
-def arguments(call: Redacted) -> str:
-    """As in a call: `42, email="x"`."""
-    shown = [_dumped(value) for value in call.args]
+def arguments(task: str, call: Redacted) -> str:
+    """As in a call: `payment_id=42, email="x"`; a value alone where nobody knows the name of its place."""
+    names = names_in_order(task, call.args)
+    shown = [f"{name}={_dumped(value)}" for name, value in zip(names, call.args, strict=False)]
+    shown += [_dumped(value) for value in call.args[len(names) :]]
     shown += [f"{name}={_dumped(value)}" for name, value in call.kwargs.items()]
     return shortened(", ".join(shown))
 
@@ -67,23 +69,31 @@ def shortened(text: str) -> str:
 
 
 def when(job: Job, now: datetime) -> SafeString:
-    """What the job last did, or does next, and how far from now that is."""
-    what, moment = _event(job)
+    """How long a job has run or waited, how long ago it finished, or in how long it is due; and on which worker."""
+    text, moment = _moment(job, now)
     return format_html(
-        '<span class="skipqueue-what">{}</span> <time datetime="{}" title="{}">{}</time>',
-        what,
+        '<time datetime="{}" title="{}">{}</time>{}',
         moment.isoformat(),
         date(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT"),
-        distance(moment, now),
+        text,
+        format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
+        if job.status == Status.RUNNING and job.worker_name
+        else "",
     )
 
 
-def _event(job: Job) -> tuple[str, datetime]:
-    if job.status in FINISHED and job.finished_at:
-        return gettext("finished"), job.finished_at
-    if job.status == Status.RUNNING and job.started_at:
-        return gettext("started"), job.started_at
-    return gettext("due"), job.run_after
+def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
+    if job.finished_at and job.status in FINISHED:
+        return distance(job.finished_at, now), job.finished_at
+    if job.status == Status.RUNNING:
+        started = job.started_at or job.locked_at or job.run_after
+        return gettext("for %s") % span(max(now - started, timedelta(0))), started
+    if job.run_after > now:
+        in_time = distance(job.run_after, now)
+        return (gettext("next %s") % in_time if state_of(job) == RETRYING else in_time), job.run_after
+    if job.status == Status.QUEUED:
+        return gettext("waiting %s") % roughly(now - job.run_after), job.run_after
+    return gettext("due %s") % distance(job.run_after, now), job.run_after
 
 
 def _dumped(value: Any) -> str:

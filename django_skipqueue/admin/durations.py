@@ -29,6 +29,11 @@ def distance(moment: datetime, now: datetime) -> str:
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
         return gettext("now")
-    size = next(size for _, size in UNITS if abs(seconds) >= size)
-    rounded = span(round(abs(seconds) / size) * size) if size > 1 else f"{abs(seconds):.0f} s"
-    return (gettext("in %s") if seconds > 0 else gettext("%s ago")) % rounded
+    return (gettext("in %s") if seconds > 0 else gettext("%s ago")) % roughly(seconds)
+
+
+def roughly(duration: timedelta | float) -> str:
+    """A duration, or seconds, in its largest unit alone: `0 s`, `45 s`, `3 min`, `2 d`."""
+    seconds = abs(duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    size = next((size for _, size in UNITS if seconds >= size), 1)
+    return span(round(seconds / size) * size) if size > 1 else f"{seconds:.0f} s"

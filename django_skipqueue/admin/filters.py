@@ -9,6 +9,8 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from ..models import FINISHED, Job, Status
@@ -44,7 +46,8 @@ def is_indexed(column: str) -> bool:
 
 def since(chosen: str | None, column: str) -> Q:
     """That the time in this column is within the chosen one, by the database's clock."""
-    return Q(**{f"{column}__gte": Now() - TIMES[chosen][0]}) if chosen in TIMES else Q()
+    preset = TIMES.get(chosen or "")
+    return Q(**{f"{column}__gte": Now() - preset[0]}) if preset else Q()
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -76,9 +79,8 @@ class NameFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """The known names, and the one asked for."""
-        known = self.known()
         chosen = self.value()
-        return [(name, name) for name in ([chosen] if chosen and chosen not in known else []) + known]
+        return [(name, name) for name in sorted({*self.known(), *([chosen] if chosen else [])})]
 
     def known(self) -> list[str]:
         """The names to choose from."""
@@ -112,10 +114,24 @@ class TaskFilter(NameFilter):
     title = _("task")
     parameter_name = "task"
     column = "task"
+    template = "admin/django_skipqueue/job/task_filter.html"
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Each task by its function's name, which may break after its words, and with its module."""
+        every, *tasks = super().choices(changelist)
+        yield {**every, "module": ""}
+        for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
+            module, _, function = str(choice["display"]).rpartition(".")
+            yield {**choice, "module": module, "display": _breakable(function)}
 
     def known(self) -> list[str]:
         """The tasks to choose from."""
         return names.task_names()
+
+
+def _breakable(name: str) -> SafeString:
+    """A name that may go on in a new line after an underscore."""
+    return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
 
 
 class TimeFilter(admin.SimpleListFilter):

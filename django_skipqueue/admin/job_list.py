@@ -117,6 +117,11 @@ class JobChangeList(ChangeList):
         """The same list without the words that were searched for."""
         return self.get_query_string(remove=[SEARCH_VAR, LOOK_VAR])
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether something is searched for, or filtered by beside the state."""
+        return bool(self.query) or any(map(self._chosen, (QueueFilter, TaskFilter, TimeFilter)))
+
     @cached_property
     def tabs(self) -> list[Tab]:
         """All, and one for each state; with a count where an index has it."""
@@ -133,7 +138,7 @@ class JobChangeList(ChangeList):
 
     def _address(self, state: str | None) -> str:
         """Of the same list for another state."""
-        return self.get_query_string({"status": state} if state else {}, remove=[LOOK_VAR] if state else ["status", LOOK_VAR])
+        return self.get_query_string({StateFilter.parameter_name: state}, remove=[LOOK_VAR])
 
     def _count(self, state: str) -> Count | None:
         """How many jobs in this state pass the filters; `None` where no index could tell."""
@@ -164,7 +169,8 @@ class JobChangeList(ChangeList):
             or self._chosen(TaskFilter) is not None
             or self._chosen(QueueFilter) != self.indexed.queue_name
             or (time is not None and time.value() is not None and not time.is_indexed)
-            or (self.state in (RETRYING, Status.SCHEDULED) and self._scheduled.is_flooded != (self.state == RETRYING))
+            or (self.state == RETRYING and not self._scheduled.is_flooded)
+            or (self.state == Status.SCHEDULED and self._scheduled.is_flooded)
         )
 
     def _chosen(self, kind: type[Any]) -> str | None:

@@ -31,6 +31,8 @@ MOST_LOOKS = 20
 
 EVERYTHING = Q()
 
+RETRIES = models.Count("attempts", filter=Q(attempts__gt=0))
+
 MINUS_PRIORITY = Func(F("priority"), template="(-%(expressions)s)", output_field=SmallIntegerField())
 """As the claim index spells it; Django's own `-F("priority")` is another expression to PostgreSQL."""
 
@@ -106,8 +108,10 @@ class Indexed:
         return Count.of(self._by_keys().filter(condition))
 
     def edge(self, looks: int = 1) -> tuple[Any, ...] | None:
-        """The keys of the job after so many times `LOOK` jobs; `None` where there are not more than that."""
-        return self._by_keys().values_list(*self.order.keys)[LOOK * looks : LOOK * looks + 1].first()
+        """The keys of the last of so many times `LOOK` jobs; `None` where there are not more than that."""
+        last, after = LOOK * looks - 1, LOOK * looks
+        found = list(self._by_keys().values_list(*self.order.keys)[last : after + 1])
+        return found[0] if len(found) == 2 else None
 
     def _by_keys(self) -> JobQuerySet:
         """In order but for the id, so that most indexes answer without the table."""
@@ -153,8 +157,8 @@ class Look:
 class Scheduled:
     """How many of the scheduled jobs that are due next wait for their first attempt, and how many are retrying.
 
-    No index tells them apart. Of a million jobs those that are due next are looked at, as many as a count counts: retries
-    are due soon, or have crowded out everything else.
+    No index tells them apart. Of a million jobs those that are due next are looked at, as many as a count counts:
+    retries are due soon, or have crowded out everything else.
     """
 
     first: Count
@@ -164,7 +168,7 @@ class Scheduled:
     def now(cls) -> "Scheduled":
         """Count both in one look."""
         looked_at = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
-        found = looked_at.aggregate(jobs=models.Count("*"), retrying=models.Count("*", filter=Q(attempts__gt=0)))
+        found = looked_at.aggregate(jobs=models.Count("attempts"), retrying=RETRIES)
         is_least = found["jobs"] > counts.CAP
         return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
 

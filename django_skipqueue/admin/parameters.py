@@ -19,10 +19,15 @@ def names_of(task: Task[Any, Any]) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
 
 
+def names_in_order(task_name: str, args: list[Any]) -> list[str]:
+    """The names of these positional arguments, as far as they are known."""
+    task = _known(task_name)
+    return list(task.names_of(args)) if task else []
+
+
 def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
     """Each positional argument with its name, or with its place where nobody knows the name."""
-    task = _known(task_name)
-    known = task.names_of(args) if task else []
+    known = names_in_order(task_name, args)
     for place, value in enumerate(args):
         yield known[place] if place < len(known) else f"[{place}]", value
 

@@ -1,6 +1,6 @@
 """What is typed into the search box, as a condition on jobs.
 
-An id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of anything that is shown: the task, the
+An id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what is shown: of the task, the
 queue, the error, the arguments, the result. Several words must all match.
 
 Invariant: what is masked is found by nobody. To find it by its value would be to guess it.
@@ -58,7 +58,9 @@ class Bytes(Func):
 class Text(Func):
     """A column of JSON as text; NULL where it is large."""
 
-    template = f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST} THEN NULL ELSE coalesce(%(expressions)s::text, '') END"
+    template = (
+        f"CASE WHEN pg_column_size(%(expressions)s) >= {LARGEST} THEN NULL ELSE coalesce(%(expressions)s::text, '') END"
+    )
     output_field = TextField()
 
 
@@ -100,7 +102,7 @@ class Search:
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         """Those of the jobs that all words match."""
-        jobs = jobs.alias(**{f"{name}_text": Text(F(name)) for name in JSON_COLUMNS})
+        jobs = jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
         for word in self.words:
             jobs = jobs.filter(_condition(word))
         return jobs
@@ -125,7 +127,7 @@ def _is_shown(text: str) -> Q:
     as_json = json.dumps(text, ensure_ascii=False)[1:-1]
     within = Q(last_error__icontains=text)
     for name in JSON_COLUMNS:
-        within |= Q(**{f"{name}_text__icontains": as_json})
+        within |= Q(**{f"searched_{name}__icontains": as_json})
     return Q(task__icontains=text) | Q(queue_name__icontains=text) | _raised(text) | (within & _is_open())
 
 
@@ -142,14 +144,14 @@ def _is_open() -> Q:
     masked = Q(task__in=[task.name for task in registered.tasks if has_secrets(task)])
     secret = "|".join(_spellings(words(name)) for name in (*SECRETS, *settings.redact) if words(name))
     for name in JSON_COLUMNS:
-        masked |= Q(**{f"{name}_text__regex": rf'"{INSIDE}*({secret})(?![a-z]){INSIDE}*": '})
+        masked |= Q(**{f"searched_{name}__regex": rf'"{INSIDE}*({secret})(?![a-z]){INSIDE}*": '})
     return ~masked
 
 
 def _spellings(secret: list[str]) -> str:
     """The ways to write these words within a name in JSON, as a pattern."""
     first, *rest = ((word, word.capitalize(), word.upper()) for word in secret)
-    start = f"(?:(?:^|[^a-z]|{ESCAPE}){first[0]}|{first[1]}|{first[2]})"
+    start = f"(?:(?:(?<![a-z])|(?<={ESCAPE})){first[0]}|{first[1]}|{first[2]})"
     return start + "".join(f"(?:{ESCAPE}|[^a-zA-Z])*(?:{'|'.join(spellings)})" for spellings in rest)
 
 

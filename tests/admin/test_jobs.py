@@ -1,7 +1,7 @@
 """`jobs`, `job_list`, `cells` and `filters`: the list of jobs."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +11,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_skipqueue.admin import cells, orders
+from django_skipqueue.admin import cells, counts, orders
+from django_skipqueue.admin.counts import Count
 from django_skipqueue.models import Job
 
 from ..app.rows import STATUSES, make_job
@@ -113,18 +114,117 @@ class TestTabs:
             make_job(status)
         make_job("failed")
         tabs = operator.get(LIST).context["cl"].tabs
-        assert {tab.status: str(tab.count) for tab in tabs if tab.status} == dict.fromkeys(STATUSES, "1") | {
-            "failed": "2"
+        assert {tab.state: str(tab.count) for tab in tabs if tab.state} == {
+            **dict.fromkeys(STATUSES, "1"),
+            "retrying": "0",
+            "failed": "2",
         }
 
-    def test_they_keep_the_other_filters_and_then_count_nothing(self, operator: Client) -> None:
+    def test_they_keep_the_other_filters_and_count_what_an_index_can(self, operator: Client) -> None:
         make_job("failed", queue_name="mail")
+        make_job("failed")
+        make_job("completed", queue_name="mail")
         tabs = operator.get(f"{LIST}?queue=mail&status=queued&p=1").context["cl"].tabs
-        assert [(tab.address, tab.count, tab.is_selected) for tab in tabs if tab.status in ("", "failed")] == [
+        assert [
+            (tab.address, tab.count, tab.is_selected) for tab in tabs if tab.state in ("", "failed", "completed")
+        ] == [
             ("?queue=mail", None, False),
-            ("?queue=mail&status=failed", None, False),
+            ("?queue=mail&status=completed", None, False),
+            ("?queue=mail&status=failed", Count(1), False),
         ]
-        assert [tab.status for tab in tabs if tab.is_selected] == ["queued"]
+        assert [tab.state for tab in tabs if tab.is_selected] == ["queued"]
+
+    def test_of_a_time_they_count_what_is_indexed_by_it(self, operator: Client) -> None:
+        for status in ("failed", "running"):
+            make_job(status)
+        make_job("failed", finished_at=timedelta(days=-2))
+        tabs = operator.get(f"{LIST}?time=day").context["cl"].tabs
+        counted = {tab.state: str(tab.count) for tab in tabs if tab.count}
+        assert counted == {"running": "1", "completed": "0", "failed": "1", "discarded": "0"}
+
+    @pytest.mark.parametrize("more", ["&task=a", "&q=a"])
+    def test_they_count_nothing_that_has_to_be_looked_for(self, operator: Client, more: str) -> None:
+        assert not any(tab.count for tab in operator.get(f"{LIST}?{more}").context["cl"].tabs)
+
+
+class TestRetrying:
+    """A job that waits for its next attempt, apart from those that wait for their first."""
+
+    def test_it_has_a_tab_with_its_error_and_the_time_of_its_next_attempt(self, operator: Client) -> None:
+        tomorrow = make_job("scheduled", run_after=timedelta(days=1))
+        snoozed = make_job("scheduled", run_after=timedelta(minutes=1), attempts=0)
+        job = make_job("scheduled", run_after=timedelta(minutes=5, seconds=5), attempts=2, last_error="KeyError: 'psp'")
+        assert listed(operator, "?status=retrying") == [job.pk]
+        assert listed(operator, "?status=scheduled") == [snoozed.pk, tomorrow.pk]
+        text = operator.get(f"{LIST}?status=retrying").text
+        assert '<span class="skipqueue-badge" data-status="retrying">retrying</span>' in text
+        assert "KeyError: &#x27;psp&#x27;" in text
+        assert "next in 5 min" in text
+        tabs = {tab.state: str(tab.count) for tab in operator.get(LIST).context["cl"].tabs}
+        assert (tabs["retrying"], tabs["scheduled"]) == ("1", "2")
+
+    def test_it_stands_in_the_list_of_all_jobs(self, operator: Client) -> None:
+        make_job("scheduled", attempts=1)
+        assert 'data-status="retrying">retrying</span>' in operator.get(LIST).text
+
+    def test_of_many_scheduled_jobs_those_that_are_due_next_are_counted(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(counts, "CAP", 3)
+        retrying = make_job("scheduled", run_after=timedelta(seconds=1), attempts=1)
+        for _ in range(5):
+            make_job("scheduled", run_after=timedelta(days=1))
+        tabs = {tab.state: str(tab.count) for tab in operator.get(LIST).context["cl"].tabs}
+        assert (tabs["retrying"], tabs["scheduled"]) == ("1+", "3+")
+        assert listed(operator, "?status=retrying") == [retrying.pk]
+
+    @pytest.mark.parametrize("attempts", [0, 1])
+    def test_a_few_are_looked_for_among_the_many_others(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch, attempts: int
+    ) -> None:
+        monkeypatch.setattr(counts, "CAP", 3)
+        monkeypatch.setattr(orders, "LOOK", 4)
+        for _ in range(6):
+            make_job("scheduled", attempts=1 - attempts)
+        make_job("scheduled", attempts=attempts, run_after=timedelta(days=1))
+        state = "retrying" if attempts else "scheduled"
+        response = operator.get(f"{LIST}?status={state}")
+        assert listed(operator, f"?status={state}") == []
+        assert "No match among the first 4 jobs" in " ".join(response.text.split())
+        assert len(listed(operator, f"?status={'scheduled' if attempts else 'retrying'}")) == 6
+
+
+class TestWhen:
+    @pytest.mark.parametrize(
+        ("status", "fields", "text"),
+        [
+            ("completed", {"finished_at": timedelta(minutes=-3)}, "3 min ago"),
+            ("queued", {"run_after": timedelta(seconds=-43)}, "waiting 43 s"),
+            ("scheduled", {"run_after": timedelta(hours=2, seconds=5)}, "in 2 h"),
+            ("scheduled", {"run_after": timedelta(minutes=-2)}, "due 2 min ago"),
+            ("running", {"started_at": timedelta(minutes=-12, seconds=-5)}, "for 12 min 5 s"),
+        ],
+    )
+    def test_it_says_how_long(self, operator: Client, status: str, fields: dict[str, Any], text: str) -> None:
+        make_job(status, **fields)
+        assert f">{text}</time>" in operator.get(LIST).text
+
+    def test_running_jobs_are_listed_by_the_longest_with_their_worker(self, operator: Client) -> None:
+        short, long = (
+            make_job("running", locked_at=timedelta(minutes=-age), locked_by="web-1/2:0123456789ab") for age in (1, 9)
+        )
+        assert listed(operator, "?status=running") == [long.pk, short.pk]
+        assert '<span class="skipqueue-detail">web-1/2</span>' in operator.get(f"{LIST}?status=running").text
+
+    @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
+    @pytest.mark.parametrize("moment", [datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC), datetime(1, 1, 2, tzinfo=UTC)])
+    def test_the_farthest_times_break_no_page(
+        self, operator: Client, settings: Any, zone: str, moment: datetime
+    ) -> None:
+        settings.TIME_ZONE = zone
+        job = make_job("scheduled", run_after=moment)
+        for address in ("", "?status=scheduled", f"{job.pk}/change/"):
+            assert operator.get(LIST + address).status_code == 200
 
 
 class TestFilters:
@@ -168,7 +268,6 @@ class TestALook:
     @pytest.fixture(autouse=True)
     def _short_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(orders, "LOOK", 2)
-        monkeypatch.setattr("django_skipqueue.admin.job_list.LOOK", 2)
 
     @pytest.mark.parametrize(
         "address", ["?task=a", "?queue=mail", "?q=a", "?time=hour", "?status=completed&queue=mail"]
@@ -182,17 +281,32 @@ class TestALook:
         for _ in range(3):
             make_job("completed", task="b", queue_name="b")
         assert jobs[0].pk not in listed(operator, address)
-        assert "among the first 2 jobs of this list only" in " ".join(operator.get(LIST + address).text.split())
+        text = " ".join(operator.get(LIST + address).text.split())
+        assert "nly the first 2 jobs were looked at" in text or "No match among the first 2 jobs" in text
 
     @pytest.mark.parametrize("address", ["", "?status=failed", "?status=failed&queue=mail", "?status=failed&time=hour"])
     def test_what_an_index_finds_is_found_wherever_it_is(self, operator: Client, address: str) -> None:
         jobs = [make_job("failed", queue_name="mail") for _ in range(5)]
         assert listed(operator, address) == [job.pk for job in reversed(jobs)]
-        assert "of this list only" not in operator.get(LIST + address).text
+        assert "the first 2 jobs" not in operator.get(LIST + address).text
 
     def test_so_is_an_id(self, operator: Client) -> None:
         job, *_ = [make_job() for _ in range(5)]
-        assert listed(operator, f"?q={job.pk}") == [job.pk]
+        assert listed(operator, f"?q={job.pk}") == listed(operator, f"?q=%23{job.pk}") == [job.pk]
+
+    def test_one_can_look_further_down(self, operator: Client) -> None:
+        jobs = [make_job(task=f"a{number}") for number in range(5)]
+        for look, found in ((1, []), (2, []), (3, [jobs[0].pk]), (4, []), (99, [])):
+            assert listed(operator, f"?q=a0&look={look}") == found
+        assert "No match among jobs 3 to 4" in " ".join(operator.get(f"{LIST}?q=a0&look=2").text.split())
+        assert '<a href="?look=2&amp;q=a0">further down</a>' in operator.get(f"{LIST}?q=a0").text
+        assert '<a href="?q=a0&amp;status=failed">failed</a>' in operator.get(f"{LIST}?q=a0").text
+        assert "further down" not in operator.get(f"{LIST}?q=a0&look=3").text
+
+    @pytest.mark.parametrize("look", ["0", "-1", "x", "²", "9" * 4_400])
+    def test_there_is_no_other_part_to_look_at(self, operator: Client, look: str) -> None:
+        job, *_ = [make_job(task="a") for _ in range(3)][-1:]
+        assert job.pk in listed(operator, f"?q=a&look={look}")
 
 
 class TestArguments:
@@ -207,10 +321,14 @@ class TestArguments:
         ],
     )
     def test_they_read_like_a_call(self, args: str, kwargs: str, text: str) -> None:
-        assert cells.arguments(cells.called("t", args, kwargs)) == text
+        assert cells.arguments("t", cells.called("t", args, kwargs)) == text
+
+    def test_those_passed_by_place_have_the_names_that_the_task_gives_them(self) -> None:
+        task = "tests.app.jobs.add"
+        assert cells.arguments(task, cells.called(task, "[1]", '{"b": 2}')) == "a=1, b=2"
 
     def test_long_ones_are_cut(self) -> None:
-        text = cells.arguments(cells.called("t", f'["{"x" * 500}"]', "{}"))
+        text = cells.arguments("t", cells.called("t", f'["{"x" * 500}"]', "{}"))
         assert len(text) == cells.CELL_LIMIT
         assert text.endswith("…")
 
