@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,8 @@ class Server:
     """A server with its data, socket and log in the folder `home`. Nobody else may start or stop it meanwhile."""
 
     home: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its programs get beside those of this process."""
 
     @property
     def data(self) -> Path:
@@ -121,8 +124,11 @@ class Server:
         if user is not None:
             identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         command = [binaries() / program, *arguments]
+        environment = {**os.environ, **self.environment}
         with self.log.open("ab") as log:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **identity)
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment, **identity
+            )
         if done.returncode:
             raise RuntimeError(f"{program} failed; the reason is at the end of {self.log}")
 

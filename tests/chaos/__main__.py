@@ -13,8 +13,8 @@ from pathlib import Path
 
 from .cluster import Cluster
 
-SECONDS = 12.0
-RATE = 30.0
+SECONDS = 8.0
+RATE = 330.0
 
 
 def main() -> int:
@@ -80,12 +80,15 @@ def _prepare(cluster: Cluster) -> None:
     """The tables of the queue, and those of the witness."""
     from django.core.management import call_command
 
-    from .witness import TABLES
+    from .clocks import FOLDER
+    from .witness import REAL_TIME, TABLES, booted
 
     logging.getLogger("django_skipqueue").setLevel(logging.CRITICAL)  # the load says that there is no database
     call_command("migrate", verbosity=0)
     with cluster.connect() as connection:
         connection.execute(TABLES)
+        if FOLDER is not None:
+            connection.execute(REAL_TIME.format(booted=booted()))
 
 
 def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:

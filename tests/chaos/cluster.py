@@ -1,4 +1,4 @@
-"""A PostgreSQL of our own, to be stopped, paused and robbed of its connections.
+"""A PostgreSQL of our own, to be stopped, paused, robbed of its connections, and put into another time.
 
 Invariant: it is durable (`fsync` and `synchronous_commit` are on), so that what was committed is there after a crash.
 """
@@ -14,6 +14,8 @@ import psycopg
 
 from scripts.embedded_postgres import Server
 
+from .clocks import Clock
+
 DATABASE = "chaos"
 
 
@@ -21,12 +23,16 @@ class Cluster:
     """In the folder `home`, reachable through a Unix socket only; machines come through a proxy."""
 
     def __init__(self, home: Path) -> None:
-        self._server = Server(home)
+        self.clock = Clock(
+            home / "clock", threads=False
+        )  # with threads' locks, PostgreSQL's signal handlers would hang
+        self._server = Server(home, self.clock.environment)
         self.socket = str(self._server.sockets / ".s.PGSQL.5432")
         self.url = self._server.url(DATABASE)
 
     def create(self) -> None:
         """Make it, with its database, and start it."""
+        self.clock.set(0)
         self._server.start()
         with self.connect(database="postgres") as connection:
             connection.execute("ALTER SYSTEM SET deadlock_timeout = '100ms'")

@@ -1,8 +1,9 @@
-"""What is known after a scenario: from the witness's tables, the logs, and the list of faults.
+"""What is known after a scenario: from the witness's tables, the logs, the census, and the list of faults.
 
 Invariant: plain values, read once; nothing here judges.
 """
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,8 +14,14 @@ import psycopg
 CANCELLED = "cancelled by the load"
 """The reason of every job that the load cancels."""
 
+URGENT = 100
+"""The priority of jobs that are to begin before all others."""
+
 POSTGRES = "PostgreSQL"
 """The target of faults that hit all machines."""
+
+JOB_ID = re.compile(r"(?:#|\bid=)(\d{1,18})\b")
+"""How lines name a job."""
 
 FINISHED = ("completed", "failed", "discarded")
 
@@ -56,6 +63,7 @@ class Change(NamedTuple):
             ("queued", "discarded"): "discard",
             ("failed", "queued"): "retry",
             ("discarded", "queued"): "retry",
+            ("discarded", None): "prune",
         }
         return known.get((self.before, self.after), "illegal")
 
@@ -87,6 +95,8 @@ class Promise(NamedTuple):
     token: str
     job: int
     created: bool
+    task: str
+    priority: int
 
 
 class Held(NamedTuple):
@@ -96,13 +106,34 @@ class Held(NamedTuple):
     end: Change | None
 
 
+class Line(NamedTuple):
+    """One line of a machine's log."""
+
+    at: float
+    """When it was read."""
+    machine: str
+    text: str
+
+
+@dataclass(eq=False)
+class Life:
+    """A worker process, as it was seen from outside."""
+
+    machine: str
+    first_seen: float
+    last_seen: float
+    is_over: bool = False
+
+
 class Death(NamedTuple):
-    """A process that was killed, or that nobody could hear of for much longer than its lease."""
+    """A process that was killed, that hangs, or that nobody could hear of for much longer than its lease."""
 
     pid: int
     at: float
     alone: bool
-    """Whether its supervisor lives, so that it is seen at once."""
+    """Whether its supervisor lives, so that it is seen there."""
+    frozen: bool = False
+    """Whether the process is still there, and does nothing."""
 
 
 class Stop(NamedTuple):
@@ -128,8 +159,14 @@ class Fault:
     target: str
     began: float
     ended: float = float("inf")
+    slows: bool = True
+    """Whether jobs of its target may wait because of it."""
+    silences: bool = False
+    """Whether workers of its target that live may rightly be taken for dead."""
     deaths: list[Death] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    overdue: list[str] = field(default_factory=list)
+    """What should have come about while it was under way, and did not."""
 
     def overlaps(self, began: float, ended: float) -> bool:
         """Whether it was under way in this time."""
@@ -145,19 +182,29 @@ class Evidence:
     entries: list[Entry] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
     statuses: dict[int, str] = field(default_factory=dict)
-    """Of all jobs, at the end."""
+    """Of all jobs, at the end; of those that were pruned, when they were."""
     atomic: set[int] = field(default_factory=set)
     """The jobs whose effect shares a transaction with their outcome."""
     processes: dict[str, int] = field(default_factory=dict)
     """The process ids of the workers, by the ids that stand in `locked_by`."""
     names: dict[str, str] = field(default_factory=dict)
     """Their names."""
-    log: str = ""
+    lives: dict[int, Life] = field(default_factory=dict)
+    """Of the worker processes, by their process ids."""
+    urgent: set[int] = field(default_factory=set)
+    """The jobs that are to begin before all others."""
+    placed: set[int] = field(default_factory=set)
+    """The jobs that write a row into the schema that each new connection is set to."""
+    rows: dict[str, set[int]] = field(default_factory=dict)
+    """The jobs that have such a row, by the schema that it is in."""
+    log: list[Line] = field(default_factory=list)
     """What all machines wrote."""
     faults: list[Fault] = field(default_factory=list)
     lease: float = 4.0
     calm_from: float = 0.0
     """When the load began, and nothing was broken yet."""
+    broken_from: float = 0.0
+    """When the first fault was about to begin."""
     calm_again: float = 0.0
     """When the last fault was over."""
     load_until: float = 0.0
@@ -177,6 +224,24 @@ class Evidence:
         for change in self.changes:
             grouped[change.job].append(change)
         return dict(grouped)
+
+    @cached_property
+    def first_entry(self) -> dict[tuple[int, int], float]:
+        """When a task first wrote something under a lease, by job and lease."""
+        return {(entry.job, entry.lease): entry.at for entry in reversed(self.entries)}
+
+    @cached_property
+    def lines_of(self) -> dict[int, list[Line]]:
+        """The lines that name a job, by its id."""
+        found: defaultdict[int, list[Line]] = defaultdict(list)
+        for line in self.log:
+            for number in {int(number) for number in JOB_ID.findall(line.text)}:
+                found[number].append(line)
+        return dict(found)
+
+    def machine_of(self, holder: str | None) -> str:
+        """The machine of a worker, by the id that stands in `locked_by`."""
+        return self.names.get(holder or "", "").partition("/")[0]
 
     @cached_property
     def deaths(self) -> list[tuple[Fault, Death]]:
@@ -205,24 +270,36 @@ SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, l
 FROM chaos_change ORDER BY seq
 """
 ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"
-PROMISES = "SELECT token, job_id, created FROM chaos_promise ORDER BY token"
-JOBS = """
-SELECT id, status, task IN ('tests.chaos.jobs.work_atomic', 'tests.chaos.jobs.work_completing') FROM skipqueue_job
-"""
+PROMISES = "SELECT token, job_id, created, task, priority FROM chaos_promise ORDER BY token"
+STATUSES = "SELECT id, status FROM skipqueue_job"
 PROCESSES = "SELECT worker_id, pid, name FROM chaos_process"
+ROWS = """
+SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public', job_id FROM public.chaos_row
+"""
+
+ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
+PLACED = "tests.chaos.jobs.write_row"
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
     """Read the witness's tables; `known` is what the runner itself knows."""
-    jobs = connection.execute(JOBS).fetchall()
+    promises = [Promise(*row) for row in connection.execute(PROMISES)]
     processes = connection.execute(PROCESSES).fetchall()
+    changes = [Change(*row) for row in connection.execute(CHANGES)]
+    pruned = {change.job: change.before for change in changes if change.verb == "prune"}
+    rows: defaultdict[str, set[int]] = defaultdict(set)
+    for schema, job in connection.execute(ROWS):
+        rows[schema].add(job)
     return Evidence(
-        changes=[Change(*row) for row in connection.execute(CHANGES)],
+        changes=changes,
         entries=[Entry(*row) for row in connection.execute(ENTRIES)],
-        promises=[Promise(*row) for row in connection.execute(PROMISES)],
-        statuses={job: status for job, status, _ in jobs},
-        atomic={job for job, _, is_atomic in jobs if is_atomic},
+        promises=promises,
+        statuses=pruned | dict(connection.execute(STATUSES).fetchall()),
+        atomic={promise.job for promise in promises if promise.task in ATOMIC},
+        urgent={promise.job for promise in promises if promise.priority == URGENT},
+        placed={promise.job for promise in promises if promise.task == PLACED},
         processes={worker: pid for worker, pid, _ in processes},
         names={worker: name for worker, _, name in processes},
+        rows=dict(rows),
         **known,
     )

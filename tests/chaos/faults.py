@@ -4,47 +4,44 @@ Invariant: when a stroke returns, what it broke works again, or is being started
 `stage.faults`, with its time.
 """
 
+import contextlib
+import os
 import random
-import threading
+import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from . import LEASE
-from .cluster import Cluster
-from .evidence import POSTGRES, Death, Fault
+from django.db import connection
+
+from . import LEASE, jobs
+from .evidence import POSTGRES, URGENT, Death
+from .load import defer_many, promise
 from .machines import Machine
+from .stage import Stage
 
 LONG = LEASE + 7
 """Seconds of being paused or cut off: longer than the lease and the time in which others notice."""
 
-HOUR = 3600
+SILENT = 2 * LEASE + 2
+"""Seconds in which a supervisor alone is silent: others have twice the time in which a dead machine is noticed."""
 
+HOUR = 3600.0
 
-class Stage:
-    """What the faults happen to. Strokes may be under way in several threads, each with its own random numbers."""
+FROZEN_LIMIT = 15.0
+"""Seconds in which a worker that does nothing any more must be replaced."""
 
-    def __init__(self, cluster: Cluster, machines: list[Machine]) -> None:
-        self.cluster = cluster
-        self.machines = machines
-        self.faults: list[Fault] = []
-        self.over = threading.Event()
-        """Set when no new stroke is to begin."""
-        self._lock = threading.Lock()
+LARGE = 900_000
+"""Characters: nearly as many bytes as arguments and results may have."""
 
-    @contextmanager
-    def fault(self, what: str, target: str) -> Iterator[Fault]:
-        """Write down what happens in this block."""
-        fault = Fault(what, target, time.time())
-        with self._lock:
-            self.faults.append(fault)
-        yield fault
-        fault.ended = time.time()
+SLOW_LINK = 6_000_000
+"""Bytes a second that get through each connection while large rows are on their way."""
 
-    def wait(self, seconds: float) -> None:
-        """Let it hurt. Not ended by `over`: a fault has its full length."""
-        time.sleep(seconds)
+LARGE_LIMIT = 40.0
+"""Seconds in which these must be through."""
 
+SHORT_JOBS, LONG_JOBS, LONG_JOB = 3000, 120, 0.3
+"""How many jobs come that take no time, and how many after them that take so many seconds."""
 
 Stroke = Callable[[Stage, Machine, random.Random], None]
 
@@ -56,7 +53,7 @@ def kill_worker(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """SIGKILL one worker, if there is one."""
     number = choose.randrange(100)
     if machine.has_workers:
-        with stage.fault("worker killed", machine.name) as fault:
+        with stage.fault("worker killed", machine.name, slows=False) as fault:
             fault.deaths = machine.kill_worker(number)
 
 
@@ -84,26 +81,108 @@ def stop_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """SIGSTOP to all of a machine's processes, for longer than the lease: it wakes up, and its jobs are others'."""
-    with stage.fault("machine paused", machine.name) as fault:
+    with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
         stage.wait(LONG)
         machine.resume()
 
 
-def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to the workers for longer than the lease, while their supervisor lives: they keep their jobs."""
-    with stage.fault("workers paused", machine.name):
-        machine.pause(workers_only=True)
-        stage.wait(LEASE + choose.uniform(1, 3))
+def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """SIGSTOP to a supervisor alone: its workers live, and keep their jobs."""
+    with stage.fault("supervisor paused", machine.name, slows=False):
+        machine.pause_supervisor()
+        stage.wait(SILENT)
         machine.resume()
+
+
+def pause_worker(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """SIGSTOP to one worker, until its supervisor has replaced it."""
+    number = choose.randrange(100)
+    if machine.has_workers:
+        with stage.fault("worker frozen", machine.name) as fault:
+            fault.deaths = machine.pause_worker(number)
+            for death in fault.deaths:
+                if not stage.until(lambda: stage.is_gone(death.pid), FROZEN_LIMIT):
+                    fault.overdue.append("a worker that was paused was not replaced")
+            machine.resume()
+
+
+def freeze_loop(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """A task keeps the interpreter of its worker for itself, until the worker is replaced. Any machine gets it."""
+    with _django():
+        (job,) = defer_many(jobs.freeze, [()])
+    with stage.fault("loop frozen", POSTGRES) as fault, stage.cluster.connect() as connection:
+
+        def holder() -> tuple[int, str] | None:
+            return connection.execute(
+                "SELECT process.pid, process.name FROM chaos_ledger JOIN skipqueue_job AS job ON job.id = job_id "
+                "JOIN chaos_process AS process ON worker_id = locked_by WHERE what = 'begin' AND job_id = %s",
+                [job],
+            ).fetchone()
+
+        if not stage.until(lambda: holder() is not None, FROZEN_LIMIT) or (found := holder()) is None:
+            fault.overdue.append("the job that freezes a worker did not begin")
+            return
+        pid, name = found
+        fault.target = name.partition("/")[0]
+        fault.deaths = [Death(pid, time.time(), alone=True, frozen=True)]
+        if not stage.until(lambda: stage.is_gone(pid), FROZEN_LIMIT):
+            fault.overdue.append("a worker whose loop was frozen was not replaced")
+            os.kill(pid, signal.SIGKILL)
+
+
+def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """Nobody reads what a machine writes, until the pipe has long been full."""
+    with stage.fault("log blocked", machine.name, slows=False):
+        machine.logbook.block()
+        stage.wait(SILENT)
+        machine.logbook.unblock()
 
 
 def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """A machine's clock jumps, to an hour before or after all others, and back."""
-    with stage.fault("clock off", machine.name):
-        machine.set_clock(choose.choice((HOUR, -HOUR)))
+    with stage.fault("clock off", machine.name, slows=False):
+        machine.clock.set(choose.choice((HOUR, -HOUR)))
         stage.wait(choose.uniform(4, 6))
-        machine.set_clock(0)
+        machine.clock.set(0)
+
+
+# Jobs
+
+
+def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """Jobs that take no time, and behind them others that take long, while one machine serves all; then it has help."""
+    with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, _django():
+        fault.stops = [machine.stop()]
+        defer_many(jobs.quick, [()] * SHORT_JOBS)
+        defer_many(jobs.work, [(LONG_JOB,)] * LONG_JOBS)
+        stage.wait(1)
+        machine.start()
+        for _ in range(6):
+            job = jobs.work.using(priority=URGENT).defer(0.0)
+            promise([job.pk], job.task, priority=URGENT)
+            stage.wait(1)
+
+
+def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """Behind many short jobs others with arguments and results of nearly 1 MB, through a link that takes its time."""
+    loads = [secrets.token_hex(LARGE // 2) for _ in range(4)]
+    with stage.fault("large rows", POSTGRES) as fault, _django(), stage.cluster.connect() as connection:
+        for each in stage.machines:
+            each.proxy.limit(SLOW_LINK)
+        defer_many(jobs.quick, [()] * SHORT_JOBS)
+        ids = [job for load in loads for job in defer_many(jobs.carry, [(load,)] * 40)]
+        ids += [job for load in loads for job in defer_many(jobs.drop, [(load,)] * 10)]
+
+        def left() -> int:
+            unfinished = "SELECT count(*) FROM skipqueue_job WHERE id = ANY (%s) AND status IN ('queued', 'running')"
+            row = connection.execute(unfinished, [ids]).fetchone()
+            return int(row[0]) if row else 0
+
+        if not stage.until(lambda: left() == 0, LARGE_LIMIT):
+            fault.overdue.append(f"{left()} of {len(ids)} large jobs were not finished")
+        for each in stage.machines:
+            each.proxy.limit(float("inf"))
 
 
 # The network between a machine and PostgreSQL
@@ -111,7 +190,7 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """All connections of a machine are reset, and for a moment there are no new ones."""
-    with stage.fault("connections cut", machine.name):
+    with stage.fault("connections cut", machine.name, silences=True):
         machine.proxy.refuse()
         machine.proxy.cut()
         stage.wait(choose.uniform(0, 2))
@@ -120,7 +199,7 @@ def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """No byte and no error gets through to or from a machine, for longer than the lease."""
-    with stage.fault("network stalled", machine.name) as fault:
+    with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
         stage.wait(LONG)
@@ -129,17 +208,46 @@ def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None
 
 def lose_server(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Half-open: the server has closed a machine's connections, and the machine never hears of it."""
-    with stage.fault("half-open", machine.name):
+    with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_server()
         stage.wait(LONG)
 
 
 def lose_clients(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Half-open: a machine's connections are closed, and the server does not hear of it for a while."""
-    with stage.fault("half-open", machine.name):
+    with stage.fault("half-open", machine.name, silences=True):
         machine.proxy.lose_clients()
         stage.wait(choose.uniform(2, 4))
         machine.proxy.tell_server()
+
+
+def stall_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """No byte and no error gets through to or from a supervisor; its workers' connections work."""
+    _without_supervisor(stage, machine, "supervisor stalled", machine.proxy.stall_process)
+
+
+def refuse_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """A supervisor loses its connection, and there is none left for it; its workers have theirs."""
+    _without_supervisor(stage, machine, "no connection for a supervisor", machine.proxy.be_full_for)
+
+
+def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Callable[[int], None]) -> None:
+    supervisor = machine.supervisor
+    if supervisor is not None:
+        with stage.fault(what, machine.name, slows=False):
+            keep_out(supervisor)
+            stage.wait(SILENT)
+            machine.proxy.let_in()
+
+
+def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """Connections are cut again and again, and take their time to be opened: longer than some tasks have."""
+    with stage.fault("slow to connect", machine.name, silences=True):
+        machine.proxy.delay_connects(0.3)
+        for _ in range(8):
+            machine.proxy.cut()
+            stage.wait(choose.uniform(0.5, 1))
+        machine.proxy.delay_connects(0)
 
 
 # PostgreSQL
@@ -162,11 +270,18 @@ def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 
 def terminate_backends(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Twice a second a third of all connections is ended by the server, for some seconds."""
-    with stage.fault("backends terminated", POSTGRES):
-        for _ in range(10):
-            stage.cluster.terminate_backends(choose, share=0.3)
-            stage.wait(0.5)
+    """A third of all connections is ended by the server."""
+    with stage.fault("backends terminated", POSTGRES, silences=True):
+        stage.cluster.terminate_backends(choose, share=0.3)
+
+
+def change_database_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """PostgreSQL's clock jumps forward by more than the lease, and back after a while."""
+    with stage.fault("PostgreSQL's clock off", POSTGRES, slows=False):
+        stage.cluster.clock.set(2 * LEASE)
+        stage.wait(choose.uniform(3, 4))
+        stage.cluster.clock.set(0)
+        stage.wait(1)  # its processes look at it once a second
 
 
 def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -182,3 +297,12 @@ def lock_table(stage: Stage, machine: Machine, choose: random.Random) -> None:
                     "ORDER BY id DESC LIMIT 30 FOR UPDATE"
                 )
                 stage.wait(0.5)
+
+
+@contextlib.contextmanager
+def _django() -> Iterator[None]:
+    """Use Django's connection in a thread that strikes."""
+    try:
+        yield
+    finally:
+        connection.close()

@@ -1,15 +1,15 @@
-"""The ten invariants: each a function from the evidence to the violations found, as sentences.
+"""The fifteen invariants: each a function from the evidence to the violations found, as sentences.
 
 Invariant: pure, and exact but for `speed_is_back`, which is about time on a machine that others use as well.
 """
 
-import bisect
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from .evidence import FINISHED, POSTGRES, Change, Death, Evidence, Fault, Held, Stop
+from .evidence import FINISHED, Change, Evidence, Life, Stop
+from .figures import full_speed_after, longest_gap, repeats, taken_back
+from .reasons import RECONNECT, Reason, excuse, hindrance, reason_of_repeat, was_silenced
 
 Invariant = Callable[[Evidence], Iterator[str]]
 
@@ -19,12 +19,17 @@ PROCESS_LIMIT = 2.0
 MACHINE_LIMIT = 5.0
 """The same for a machine, beyond the lease."""
 
-RECONNECT = 10.0
-"""Seconds, at most, after which a supervisor tries again to reach a database that is back."""
+FROZEN_LIMIT = 15.0
+"""The same for a process that hangs."""
 
-SPEED, SPEED_LIMIT = 0.95, 10.0
-SPEED_WINDOW = 5.0
-"""Seconds over which the speed is taken."""
+SPEED_LIMIT = 10.0
+"""Seconds, at most, from the last fault to full speed, and without a finished job."""
+
+WAIT_LIMIT = 3.0
+"""Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
+
+LAST_BREATH = 0.2
+"""Seconds by which the census, or a clock of hundredths, may be late."""
 
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
@@ -45,7 +50,9 @@ def one_live_lease(evidence: Evidence) -> Iterator[str]:
         for change in changes:
             if change.verb == "illegal":
                 yield f"job {job} went from {change.before} to {change.after}"
-            elif change.verb != "promote" and change.before and change.lease <= (change.lease_before or 0):
+            elif (
+                change.verb not in ("promote", "prune") and change.before and change.lease <= (change.lease_before or 0)
+            ):
                 yield f"job {job} kept lease {change.lease} through a {change.verb}"
         for earlier, later in pairwise(changes):
             if (later.before, later.lease_before) != (earlier.after, earlier.lease):
@@ -79,10 +86,10 @@ def atomic_effects_once(evidence: Evidence) -> Iterator[str]:
 
 
 def repeats_are_explained(evidence: Evidence) -> Iterator[str]:
-    """(5) An effect repeats only where a lease was lost, or where its own attempt failed; a log line tells of it."""
+    """(5) An effect repeats only where a lease was lost, or where its own attempt failed; a line or a row tells why."""
     for held in repeats(evidence):
-        reason = _unexplained(evidence, held)
-        if reason:
+        reason = reason_of_repeat(evidence, held)
+        if not isinstance(reason, Reason):
             yield f"job {held.claim.job} ran to its end under lease {held.claim.lease} and again: {reason}"
 
 
@@ -114,24 +121,82 @@ def stops_are_clean(evidence: Evidence) -> Iterator[str]:
             yield f"{fault.target} did not end"
         elif stop.code != 0 and stop.had_workers:
             yield f"{fault.target} ended with exit code {stop.code}"
-        elif not _disturbed(evidence, fault, stop.began, stop.ended):
+        elif not hindrance(evidence, stop.began - RECONNECT, stop.ended, fault.target, own=fault):
             yield from _left_behind(evidence, stop)
 
 
 def speed_is_back(evidence: Evidence) -> Iterator[str]:
-    """(9) Within 10 s of the last fault's end jobs are finished at 95 % of the speed at which they come in."""
-    seconds = full_speed_after(evidence)
+    """(9) Within 10 s of the last fault's end jobs are finished as fast as before, and never none for as long."""
+    seconds, gap = full_speed_after(evidence), longest_gap(evidence)
     if seconds is None or seconds > SPEED_LIMIT:
-        yield f"{SPEED_LIMIT:g} s after the last fault, jobs were not yet finished as fast as they came in"
+        yield f"{SPEED_LIMIT:g} s after the last fault, jobs were not yet finished as fast as before the first"
+    if gap > SPEED_LIMIT:
+        yield f"after the last fault no job was finished for {gap:.1f} s"
 
 
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
-    """(10) What a dead process held is taken back in under 2 s, what a dead machine held in under the lease + 5 s."""
+    """(10) What a dead process held is taken back in under 2 s, a frozen one's in 15 s, a dead machine's in lease + 5 s."""
     for fault, death, held, seconds in taken_back(evidence):
-        limit = PROCESS_LIMIT if death.alone else evidence.lease + MACHINE_LIMIT
-        if seconds is None or seconds > limit + _excused(evidence, fault, death, held):
+        limit = FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.lease + MACHINE_LIMIT
+        if seconds is None or seconds > limit + excuse(evidence, fault, death, held):
             after = "never" if seconds is None else f"after {seconds:.1f} s"
             yield f"job {held.claim.job} of a process that died ({fault.what}) was taken back {after}"
+
+
+def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
+    """(11) No job is recovered from a worker that lives and can be heard of, and no such worker ends."""
+    for change in evidence.changes:
+        life = evidence.lives.get(evidence.processes.get(change.holder_before or "", 0))
+        lived = life is not None and life.last_seen > change.at + LAST_BREATH
+        if change.verb == "recover" and lived and not was_silenced(evidence, change.holder_before, change.at):
+            yield f"job {change.job} was taken from {_name(evidence, change.holder_before)}, which was alive"
+    harmed = {death.pid for _, death in evidence.deaths} | {pid for _, stop in evidence.stops for pid in stop.pids}
+    for pid, life in evidence.lives.items():
+        if life.is_over and pid not in harmed and not _had_trouble(evidence, life):
+            yield f"a worker of {life.machine} ended, and nothing was done to it"
+
+
+def deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
+    """(12) A job fails because its workers died only where that many different processes really ended."""
+    for job, changes in evidence.by_job.items():
+        recoveries = [change for change in changes if change.verb == "recover"]
+        if recoveries and recoveries[-1].after == "failed":
+            holders = {change.holder_before for change in recoveries}
+            over = [holder for holder in holders if _is_over(evidence, holder)]
+            if len(over) < min(3, recoveries[-1].max_attempts):
+                yield f"job {job} failed for the deaths of its workers, and {len(over)} of them died"
+
+
+def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
+    """(13) A completed job's row is in the schema that its connection was set to, and none is in another."""
+    rows = evidence.rows.get("chaos_tenant", set())
+    for job in sorted(evidence.placed):
+        if evidence.statuses.get(job) == "completed" and job not in rows:
+            yield f"job {job} is completed, and its row is not there"
+    for job in sorted(evidence.rows.get("public", set())):
+        yield f"job {job} wrote into the wrong schema"
+
+
+def nothing_waits_for_long(evidence: Evidence) -> Iterator[str]:
+    """(14) An urgent job begins within 3 s of its enqueue, and any job within 3 s of its claim, or it is given back."""
+    for job in sorted(evidence.urgent):
+        changes = evidence.by_job[job]
+        begun = [at for change in changes if (at := evidence.first_entry.get((job, change.lease)))]
+        if begun and _waited(evidence, changes[0].at, min(begun), changes):
+            yield f"job {job} was urgent, and began after {min(begun) - changes[0].at:.1f} s"
+    for held in evidence.held:
+        begun_at = evidence.first_entry.get((held.claim.job, held.claim.lease))
+        if begun_at is None and held.end is not None and held.end.verb == "release":
+            begun_at = held.end.at
+        if begun_at is not None and _waited(evidence, held.claim.at, begun_at, [held.claim]):
+            name = _name(evidence, held.claim.holder)
+            yield f"job {held.claim.job} was claimed by {name}, and waited there for {begun_at - held.claim.at:.1f} s"
+
+
+def nothing_is_overdue(evidence: Evidence) -> Iterator[str]:
+    """(15) What a fault is to bring about comes about in its time."""
+    for fault in evidence.faults:
+        yield from fault.overdue
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -145,74 +210,15 @@ INVARIANTS: tuple[Invariant, ...] = (
     stops_are_clean,
     speed_is_back,
     deaths_are_noticed,
+    live_workers_keep_their_jobs,
+    deaths_are_counted_right,
+    rows_are_in_their_place,
+    nothing_waits_for_long,
+    nothing_is_overdue,
 )
 
 
-# Figures that the report shows as well
-
-
-def repeats(evidence: Evidence) -> list[Held]:
-    """The runs that reached their end, and whose job ran to its end once more under a later lease."""
-    ends: defaultdict[int, set[int]] = defaultdict(set)
-    for entry in evidence.entries:
-        if entry.what == "end":
-            ends[entry.job].add(entry.lease)
-    leases = {(held.claim.job, held.claim.lease): held for held in evidence.held}
-    return [leases[job, lease] for job, ended in ends.items() for lease in sorted(ended)[:-1] if (job, lease) in leases]
-
-
-def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float | None]]:
-    """Each lease that a process held when it died, and the seconds until it was ended."""
-    for fault, death in evidence.deaths:
-        for held in evidence.held_by({death.pid}, death.at):
-            yield fault, death, held, held.end.at - death.at if held.end else None
-
-
-def full_speed_after(evidence: Evidence) -> float | None:
-    """The seconds from the last fault's end until jobs are finished as fast as they come in; `None`: never."""
-    coming = len(evidence.statuses) / (evidence.load_until - evidence.calm_from)
-    finished = sorted(change.at for change in evidence.changes if change.after in FINISHED)
-    start = evidence.calm_again
-    while start + SPEED_WINDOW <= evidence.load_until:
-        in_window = bisect.bisect(finished, start + SPEED_WINDOW) - bisect.bisect(finished, start)
-        if in_window >= SPEED * coming * SPEED_WINDOW:
-            return start - evidence.calm_again
-        start += 0.1
-    return None
-
-
 # Judging
-
-
-def _unexplained(evidence: Evidence, held: Held) -> str:
-    """Why a run must not have been repeated; nothing if it may."""
-    end = held.end
-    if end is None:
-        return "its lease never ended"
-    if end.verb == "settle":
-        return "" if end.error else f"its outcome was written as {end.after}"
-    if end.verb == "cancel":
-        return ""
-    if end.verb == "recover" and not _log_tells(evidence, end) and not _teller_died(evidence, end):
-        return "no log line tells of the recovery"
-    if end.verb == "release" and not _log_tells_of_release(evidence, held):
-        return "no log line tells that it was given back"
-    return ""
-
-
-def _log_tells(evidence: Evidence, recovery: Change) -> bool:
-    name = re.escape(evidence.names.get(recovery.holder_before or "", ""))
-    return re.search(rf"job recovered task=\S+ id={recovery.job} attempt=\d+ worker={name}\b", evidence.log) is not None
-
-
-def _log_tells_of_release(evidence: Evidence, held: Held) -> bool:
-    name = re.escape(evidence.names.get(held.claim.holder, ""))
-    return re.search(rf"jobs released worker={name} ", evidence.log) is not None
-
-
-def _teller_died(evidence: Evidence, recovery: Change) -> bool:
-    """Whether a supervisor died between the commit of a recovery and the line about it."""
-    return any(0 <= death.at - recovery.at <= 2 and not death.alone for _, death in evidence.deaths)
 
 
 def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:
@@ -232,25 +238,23 @@ def _was_charged(end: Change) -> bool:
     return end.verb == "recover" or (end.verb == "release" and end.attempts == end.attempts_before)
 
 
-def _disturbed(evidence: Evidence, own: Fault, began: float, ended: float) -> bool:
-    """Whether what a stopping `runworker` needs was broken, or hardly mended: PostgreSQL, or its own machine."""
-    others = _others(evidence, own, began - RECONNECT, ended)
-    return any(fault.target in (POSTGRES, own.target) and "SIGTERM" not in fault.what for fault in others)
+def _had_trouble(evidence: Evidence, life: Life) -> bool:
+    """Whether a worker that ended may have had a reason: an attempt that hung in a connection, say."""
+    return hindrance(evidence, life.last_seen - 30, life.last_seen, life.machine) > 0
 
 
-def _excused(evidence: Evidence, own: Fault, death: Death, held: Held) -> float:
-    """Seconds that do not count, because nobody could have taken the job back: other faults were under way."""
-    others = _others(evidence, own, death.at, held.end.at if held.end else float("inf"))
-    # The supervisor of a worker that died alone takes its jobs back; those of a machine, any other machine.
-    hindering = [fault for fault in others if not death.alone or fault.target in (POSTGRES, own.target)]
-    return max((fault.ended - death.at + RECONNECT for fault in hindering), default=0.0)
+def _is_over(evidence: Evidence, holder: str | None) -> bool:
+    life = evidence.lives.get(evidence.processes.get(holder or "", 0))
+    return life is not None and life.is_over
 
 
-def _others(evidence: Evidence, own: Fault, began: float, ended: float) -> list[Fault]:
-    """The other faults of this time that keep a machine from working with the database."""
-    harmless = ("worker killed", "clock off")
-    return [
-        fault
-        for fault in evidence.faults
-        if fault is not own and fault.what not in harmless and fault.overlaps(began, ended)
-    ]
+def _waited(evidence: Evidence, began: float, ended: float, changes: list[Change]) -> bool:
+    """Whether it took too long, and nothing was broken where these changes were made."""
+    if ended - began <= WAIT_LIMIT:
+        return False
+    machines = {evidence.machine_of(change.holder) for change in changes if change.holder}
+    return not any(hindrance(evidence, began - RECONNECT, ended, machine) for machine in machines or {""})
+
+
+def _name(evidence: Evidence, holder: str | None) -> str:
+    return evidence.names.get(holder or "", "a worker that nobody knows")

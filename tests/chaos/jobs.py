@@ -5,20 +5,39 @@ lease is seen.
 """
 
 import asyncio
+import re
 import threading
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connection, transaction
+from django.db.backends.signals import connection_created
 
 from django_skipqueue import Discard, JobContext, Retry, Snooze, job
 from django_skipqueue.backoff import constant
 
+from .models import Row
 from .witness import Ledger
 
 ledger = Ledger()
 soon = constant(0.3)
 
-Result = dict[str, int]
+Result = dict[str, Any]
+
+
+def enter_tenant(connection: Any, **_: Any) -> None:
+    """Set a new connection up, as projects with a schema for each tenant do."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET search_path TO chaos_tenant, public")
+
+
+connection_created.connect(enter_tenant)
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def quick(context: JobContext) -> Result:
+    """Write only that it ran: most jobs are like this."""
+    return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
@@ -49,6 +68,35 @@ def work_completing(context: JobContext, seconds: float) -> None:
     _write(context, "begin")
     with transaction.atomic():
         context.complete(_effect(context, seconds))
+
+
+@job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
+def write_row(context: JobContext) -> Result:
+    """Write a row through Django, which takes longer than there is time where PostgreSQL is slow to connect."""
+    Row.objects.create(job_id=context.job_id)
+    return {"lease": context.lease}
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def carry(context: JobContext, load: str) -> Result:
+    """Return what it was given, however large."""
+    return {**_write(context, "end"), "load": load}
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def drop(context: JobContext, load: str) -> None:
+    """Discard its own job, so that its row is pruned, however large."""
+    _write(context, "begin")
+    raise Discard(_words(context))
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def freeze(context: JobContext) -> Result:
+    """At its first attempt do what never ends and lets no other thread run: a regular expression that backtracks."""
+    _write(context, "begin")
+    if context.attempt == 1:
+        re.match(r"(a+)+$", "a" * 60 + "b")
+    return _write(context, "end")
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)

@@ -1,4 +1,5 @@
-"""What users do all the while: defer jobs of every kind, one by one and many at once, cancel, retry, roll back.
+"""What users do all the while: defer jobs of every kind, one by one and many at once, urgent ones, cancel, retry, roll
+back.
 
 Invariant: each job is deferred in a transaction that also writes a promise, so that the two are there together or not
 at all; whatever an error says, the rows say what was committed.
@@ -8,7 +9,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -19,7 +20,13 @@ from django_skipqueue import Task
 from django_skipqueue.models import Job
 
 from . import jobs
-from .evidence import CANCELLED
+from .evidence import CANCELLED, URGENT
+
+STEADY = 20
+"""Quick jobs that are deferred together; nine jobs of ten come like this."""
+
+URGENT_INTERVAL = 0.5
+"""Seconds between two urgent jobs."""
 
 
 class Rollback(Exception):
@@ -38,11 +45,13 @@ class Load:
         self._deferred = 0
         self._ids: list[int] = []
         kinds: dict[Callable[[], None], int] = {
-            self._work: 23,
+            self._steady: 50,
+            self._work: 20,
             self._work_async: 10,
-            self._work_atomic: 20,
+            self._work_atomic: 16,
             self._work_completing: 6,
-            self._work_long: 10,
+            self._work_long: 8,
+            self._write_row: 8,
             self._in_future: 8,
             self._unique: 8,
             self._stumble: 5,
@@ -68,9 +77,13 @@ class Load:
 
     def _run(self) -> None:
         began = time.monotonic()
+        urgent_at = began
         while not self._over.wait(0.02):
             try:
                 while self._deferred < (time.monotonic() - began) * self._rate and not self._over.is_set():
+                    if urgent_at <= time.monotonic():
+                        urgent_at = time.monotonic() + URGENT_INTERVAL
+                        self._urgent()
                     self._choose.choices(self._kinds, self._weights)[0]()
             except Error:  # the database is gone for now
                 connection.close()
@@ -79,13 +92,8 @@ class Load:
     def _defer(self, task: Task[..., Any], *arguments: float) -> None:
         with transaction.atomic():
             job = task.defer(*arguments)
-            self._promise(job.pk, job.created)
+            promise([job.pk], job.task, created=job.created, priority=job.priority)
         self._did(job.pk)
-
-    def _promise(self, job_id: int, created: bool) -> None:
-        with connection.cursor() as cursor:
-            token = f"{self._choose.getrandbits(64):016x}"
-            cursor.execute("INSERT INTO chaos_promise VALUES (%s, %s, %s)", [token, job_id, created])
 
     def _did(self, *ids: int) -> None:
         self._deferred += len(ids)
@@ -130,17 +138,22 @@ class Load:
     def _give_up(self) -> None:
         self._defer(jobs.give_up)
 
+    def _write_row(self) -> None:
+        self._defer(jobs.write_row)
+
+    def _urgent(self) -> None:
+        self._defer(jobs.work.using(priority=URGENT), 0.0)
+
     def _many(self) -> None:
-        with transaction.atomic():
-            ids = jobs.work.defer_many([(self._short(),) for _ in range(10)])
-            for job_id in ids:
-                self._promise(job_id, created=True)
-        self._did(*ids)
+        self._did(*defer_many(jobs.work, [(self._short(),) for _ in range(10)]))
+
+    def _steady(self) -> None:
+        self._did(*defer_many(jobs.quick, [()] * STEADY))
 
     def _roll_back(self) -> None:
         with contextlib.suppress(Rollback), transaction.atomic():
             job = jobs.work.defer(0.0)
-            self._promise(job.pk, job.created)
+            promise([job.pk], job.task)
             raise Rollback
 
     def _cancel(self) -> None:
@@ -151,3 +164,20 @@ class Load:
     def _retry(self) -> None:
         """Those of the last jobs that failed or were discarded."""
         Job.objects.retry(self._ids)
+
+
+def defer_many(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> list[int]:
+    """Defer a job for each call, with its promise; their ids."""
+    with transaction.atomic():
+        ids = task.defer_many(calls)
+        promise(ids, task.name)
+    return ids
+
+
+def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 0) -> None:
+    """Write down that these jobs were deferred, in the transaction that does it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO chaos_promise SELECT gen_random_uuid()::text, id, %s, %s, %s FROM unnest(%s::bigint[]) AS id",
+            [created, task, priority, ids],
+        )

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
+from .clocks import Clock
 from .cluster import Cluster
 from .evidence import Death, Stop
+from .logbook import Logbook
 from .proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +28,6 @@ RESTART_DELAY = 1.0
 LONGEST_STOP = 40.0
 """Seconds in which a `runworker` must end after SIGTERM; a hang if it does not."""
 
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-"""What gives a machine a clock of its own: Debian's package `faketime`. Without it, clocks are left alone."""
-
 
 class Machine:
     """Two worker processes of four threads, with a proxy before PostgreSQL and, if asked for, a clock of their own."""
@@ -36,24 +35,18 @@ class Machine:
     def __init__(self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False) -> None:
         self.name = name
         self.proxy = Proxy(cluster.socket)
+        self.logbook = Logbook(name)
+        self.clock = Clock(folder / f"{name}.clock", threads=True)
         self._witness = cluster.url
-        self._folder = folder / name
         self._own_clock = own_clock
         self._process: subprocess.Popen[bytes] | None = None
         self._manager: threading.Thread | None = None
         self._wanted = threading.Event()
         self._lock = threading.Lock()
-        self._starts = 0
-
-    @property
-    def logs(self) -> list[str]:
-        """What its processes wrote, from the first start to the last."""
-        return [path.read_text(errors="replace") for path in sorted(self._folder.glob("log-*"))]
 
     def boot(self) -> None:
         """Set it up and start it for the first time."""
-        self._folder.mkdir(parents=True)
-        self.set_clock(0)
+        self.clock.set(0)
         self.proxy.start()
         self.start()
 
@@ -104,23 +97,28 @@ class Machine:
         orphans = [Death(pid, time.time(), alone=False) for pid in self.pids[1:]]
         return self._kill(self.pids[0], alone=False) + orphans if self.pids else []
 
-    def pause(self, *, workers_only: bool = False) -> list[Death]:
-        """SIGSTOP. Whole machines that are paused for long are dead to the others."""
-        pids, now = self.pids, time.time()
-        for pid in pids[workers_only:]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
-        return [Death(pid, now, alone=False) for pid in pids]
+    def pause(self) -> list[Death]:
+        """SIGSTOP to everything. Whole machines that are paused for long are dead to the others."""
+        deaths = [Death(pid, time.time(), alone=False) for pid in self.pids]
+        self._stop_running(death.pid for death in deaths)
+        return deaths
+
+    def pause_supervisor(self) -> None:
+        """SIGSTOP to the parent alone."""
+        self._stop_running(self.pids[:1])
+
+    def pause_worker(self, number: int) -> list[Death]:
+        """SIGSTOP to one of the workers, if there is one."""
+        workers = self.pids[1:]
+        if not workers:
+            return []
+        frozen = Death(workers[number % len(workers)], time.time(), alone=True, frozen=True)
+        self._stop_running([frozen.pid])
+        return [frozen]
 
     def resume(self) -> None:
         """SIGCONT, to all of them."""
         self._signal(signal.SIGCONT)
-
-    def set_clock(self, seconds: int) -> None:
-        """Have its clocks be off by this much from now on. Time that only runs forward, monotonic, is left alone."""
-        fresh = self._clock.with_suffix(".new")
-        fresh.write_text(f"{seconds:+d}\n")
-        fresh.rename(self._clock)
 
     @property
     def has_workers(self) -> bool:
@@ -139,8 +137,9 @@ class Machine:
         return []
 
     @property
-    def _clock(self) -> Path:
-        return self._folder / "clock"
+    def supervisor(self) -> int | None:
+        """The process id of the supervisor; `None` while there is none."""
+        return next(iter(self.pids), None)
 
     def _manage(self) -> None:
         assert self._process is not None
@@ -166,29 +165,20 @@ class Machine:
         self._manager.join()
 
     def _run(self) -> None:
-        self._starts += 1
-        with (self._folder / f"log-{self._starts:03}").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "django", "runworker", "--processes", "2", "--name", self.name],
-                env={**os.environ, **self._environment()},
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _environment(self) -> Mapping[str, str]:
         address = f"postgres://postgres@127.0.0.1:{self.proxy.port}/chaos?sslmode=disable&gssencmode=disable"
-        basics = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT)}
-        if not self._own_clock:
-            return basics
-        return basics | {
-            "LD_PRELOAD": str(FAKETIME),
-            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-            "FAKETIME_CACHE_DURATION": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        settings = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT)}
+        clock = self.clock.environment if self._own_clock else {}
+        log = self.logbook.open()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "django", "runworker", "--processes", "2", "--name", self.name],
+            env={**os.environ, **settings, **clock},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(log)
 
     def _kill(self, pid: int, *, alone: bool) -> list[Death]:
         death = Death(pid, time.time(), alone=alone)
@@ -196,6 +186,12 @@ class Machine:
             os.kill(pid, signal.SIGKILL)
             return [death]
         return []
+
+    @staticmethod
+    def _stop_running(pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:

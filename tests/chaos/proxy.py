@@ -1,17 +1,27 @@
-"""A TCP proxy in front of PostgreSQL that can cut, stall, and lose connections.
+"""A TCP proxy in front of PostgreSQL that can cut, stall, slow down and lose connections: all, or those of one process.
 
 Invariant: what it lets through it does not change. All but the public methods runs in a thread of its own.
 """
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import psutil
+
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset, as a machine does that was restarted
+
+TOO_MANY = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0"
+FULL = b"E" + struct.pack("!i", len(TOO_MANY) + 4) + TOO_MANY
+"""How PostgreSQL answers whoever connects when all its connections are taken."""
+
+FIRST_MESSAGES = 6
+"""Messages from a client that belong to its connecting: the startup, and the first settings of its session."""
 
 
 class Link:
@@ -20,8 +30,12 @@ class Link:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
         self.server = server
+        self.client_port: int = client.get_extra_info("peername")[1]
+        self.flowing = asyncio.Event()
         self.torn = False
         """One end is gone and the other does not know."""
+        self.delay = 0.0
+        """Seconds, at most, for which each of the first messages is held up."""
 
 
 class Proxy:
@@ -31,6 +45,12 @@ class Proxy:
         self._server_socket = server_socket
         self._links: set[Link] = set()
         self._flowing = asyncio.Event()
+        self._outcast: int | None = None
+        """A process that gets nothing through."""
+        self._is_full = False
+        """Whether it is told that there is no connection for it; else it is told nothing."""
+        self._delay = 0.0
+        self._rate = float("inf")
         self._loop = asyncio.new_event_loop()
         self._listener: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -70,6 +90,29 @@ class Proxy:
         """Let everything through that waited."""
         self._soon(self._flowing.set)
 
+    def stall_process(self, pid: int) -> None:
+        """Let no byte through for this process, whose connections are those that it opened itself."""
+        self._outcast, self._is_full = pid, False
+        self._do(self._cast_out(pid))
+
+    def be_full_for(self, pid: int) -> None:
+        """Cut the connections of this process, and tell it that no other one is free."""
+        self._outcast, self._is_full = pid, True
+        self._do(self._cast_out(pid))
+
+    def let_in(self) -> None:
+        """Let every process through again."""
+        self._outcast = None
+        self._do(self._let_all_flow())
+
+    def delay_connects(self, seconds: float) -> None:
+        """Hold up each of the first messages of new connections, at most this long; 0: no more."""
+        self._delay = seconds
+
+    def limit(self, bytes_per_second: float) -> None:
+        """Let no more than this through in each direction of each connection."""
+        self._rate = bytes_per_second
+
     def lose_server(self) -> None:
         """Half-open: the server's ends are gone, and the clients hear nothing, now or later. New connections work."""
         self._do(self._break(client=False, server=True))
@@ -107,28 +150,64 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        is_outcast = self._outcast is not None and client.get_extra_info("peername")[1] in _ports(self._outcast)
+        if is_outcast and self._is_full:
+            await self._turn_away(reader, client)
+            return
         try:
             from_server, server = await asyncio.open_unix_connection(self._server_socket)
         except OSError:
             client.close()
             return
         link = Link(client, server)
+        link.delay = self._delay
+        if not is_outcast:
+            link.flowing.set()
         self._links.add(link)
         await asyncio.gather(self._pump(link, reader, server), self._pump(link, from_server, client))
         self._links.discard(link)
         client.close()
         server.close()
 
+    async def _turn_away(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            await reader.read(65_536)
+            client.write(FULL)
+            await client.drain()
+        client.close()
+
     async def _pump(self, link: Link, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """From one end to the other, until one of them closes; then the other end is closed, if it may know."""
+        messages, owed = 0, 0.0
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 await self._flowing.wait()
+                await link.flowing.wait()
+                messages += 1
+                if link.delay and writer is link.server and messages <= FIRST_MESSAGES:
+                    await asyncio.sleep(random.uniform(0, link.delay))
+                owed += len(data) / self._rate
+                if owed > 0.01:
+                    await asyncio.sleep(owed)
+                    owed = 0.0
                 if not link.torn:
                     writer.write(data)
                     await writer.drain()
         if not link.torn:
             writer.close()
+
+    async def _cast_out(self, pid: int) -> None:
+        ports = _ports(pid)
+        for link in [link for link in self._links if link.client_port in ports and not link.torn]:
+            if self._is_full:
+                link.client.transport.abort()
+                link.server.transport.abort()
+            else:
+                link.flowing.clear()
+
+    async def _let_all_flow(self) -> None:
+        for link in self._links:
+            link.flowing.set()
 
     async def _break(self, *, client: bool, server: bool, torn: bool = False) -> None:
         for link in [link for link in self._links if link.torn == torn]:
@@ -138,3 +217,10 @@ class Proxy:
                     if end.get_extra_info("socket").family != socket.AF_UNIX:
                         end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 end.transport.abort()
+
+
+def _ports(pid: int) -> set[int]:
+    """The ports of this machine from which a process has connected."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return {connection.laddr.port for connection in psutil.Process(pid).net_connections("tcp")}
+    return set()

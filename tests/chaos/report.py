@@ -6,24 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .evidence import Evidence
-from .invariants import (
-    INVARIANTS,
-    atomic_effects_once,
-    full_speed_after,
-    nothing_is_lost,
-    repeats,
-    repeats_are_explained,
-    taken_back,
-)
+from .figures import calm_speed, full_speed_after, longest_gap, repeats, taken_back
+from .invariants import INVARIANTS, atomic_effects_once, live_workers_keep_their_jobs, nothing_is_lost
+from .reasons import Reason, reason_of_repeat
 
 COLUMNS = (
     "scenario",
     "jobs",
+    "jobs/s before",
     "faults",
     "lost",
-    "repeats, all explained",
+    "taken from the living",
+    "repeats, by a line / by a row",
     "exactly-once violations",
     "taken back after, median / max",
+    "longest gap after",
     "full speed after",
 )
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
@@ -39,7 +36,7 @@ class Verdict:
 
 
 def judge(title: str, evidence: Evidence) -> Verdict:
-    """Ask all ten."""
+    """Ask all fifteen."""
     found = {invariant: list(invariant(evidence)) for invariant in INVARIANTS}
     violations = [
         f"({number}) {violation}"
@@ -50,11 +47,14 @@ def judge(title: str, evidence: Evidence) -> Verdict:
     cells = [
         title,
         f"{len(evidence.statuses):,}",
+        f"{calm_speed(evidence):.0f}",
         f"{sum(fault.what != 'SIGTERM at the end' for fault in evidence.faults)}",
         f"{len(found[nothing_is_lost])}",
-        _of_which(len(repeats(evidence)), len(found[repeats_are_explained])),
+        f"{len(found[live_workers_keep_their_jobs])}",
+        _repeats(evidence),
         f"{len(found[atomic_effects_once])}",
         _taken_back(evidence),
+        f"{longest_gap(evidence):.2f} s",
         "never" if speed is None else f"{speed:.1f} s",
     ]
     return Verdict(title, f"| {' | '.join(cells)} |", violations)
@@ -67,8 +67,11 @@ def write(table: list[str], page: Path) -> None:
     page.write_text(marked.sub(lambda marks: f"{marks[1]}{lines}{marks[2]}", page.read_text()))
 
 
-def _of_which(all_of_them: int, unexplained: int) -> str:
-    return f"{all_of_them}, {unexplained} unexplained" if unexplained else f"{all_of_them}"
+def _repeats(evidence: Evidence) -> str:
+    reasons = [reason_of_repeat(evidence, held) for held in repeats(evidence)]
+    unexplained = sum(not isinstance(reason, Reason) for reason in reasons)
+    counts = f"{reasons.count(Reason.LINE)} / {reasons.count(Reason.ROW)}"
+    return f"{counts}, {unexplained} unexplained" if unexplained else counts
 
 
 def _taken_back(evidence: Evidence) -> str:

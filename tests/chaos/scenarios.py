@@ -13,16 +13,21 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from . import LEASE, faults
+from . import LEASE, clocks, faults
+from .census import Census
 from .cluster import Cluster
 from .evidence import FINISHED, Evidence, Fault, gather
-from .faults import Stage, Stroke
+from .faults import Stroke
+from .figures import FULL_SPEED
 from .load import Load
-from .machines import FAKETIME, Machine
+from .machines import Machine
+from .stage import Stage
 from .witness import FORGET
 
-CALM_BEFORE = 5.0
-CALM_AFTER = 13.0
+CALM_BEFORE = 4.0
+CALM_AFTER, LONGEST_CALM_AFTER = 4.0, 12.0
+"""Seconds: the longest until the speed is back."""
+
 LONGEST_DRAIN = 60.0
 """Seconds after the load in which every job must be finished."""
 
@@ -57,30 +62,59 @@ PROCESSES = (
     faults.kill_machine,
     faults.stop_machine,
     faults.pause_machine,
-    faults.pause_workers,
+    faults.pause_worker,
+    faults.pause_supervisor,
+    faults.block_log,
 )
-NETWORK = (faults.cut_network, faults.stall_network, faults.lose_server, faults.lose_clients)
-CLOCKS = (faults.change_clock,) if FAKETIME else ()
-POSTGRES = (faults.crash_postgres, faults.pause_postgres, faults.terminate_backends, faults.lock_table)
+NETWORK = (
+    faults.cut_network,
+    faults.stall_network,
+    faults.lose_server,
+    faults.lose_clients,
+    faults.stall_supervisor,
+    faults.refuse_supervisor,
+    faults.slow_connects,
+)
+CLOCKS = (faults.change_clock,) if clocks.FOLDER else ()
+DATABASE_CLOCK = (faults.change_database_clock,) if clocks.FOLDER else ()
+POSTGRES = (
+    faults.crash_postgres,
+    faults.pause_postgres,
+    faults.terminate_backends,
+    faults.lock_table,
+    *DATABASE_CLOCK,
+)
 
 SCENARIOS = {
     "workers-killed": Scenario(title="workers killed at random", strokes=[faults.kill_worker], pause=(0.3, 1.5)),
     "supervisors-killed": Scenario(title="supervisors killed", strokes=[faults.kill_supervisor]),
     "machine-killed": Scenario(title="a whole machine killed", strokes=[faults.kill_machine]),
     "rolling-restart": Scenario(title="rolling SIGTERM under load", strokes=[faults.stop_machine], pause=(0.5, 1.5)),
-    "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
-    "backends-terminated": Scenario(
-        title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0, 0)
+    "machines-paused": Scenario(title="machines paused beyond the lease", strokes=[faults.pause_machine]),
+    "supervisors-silent": Scenario(
+        title="a supervisor alone paused, stalled, or without a connection",
+        strokes=[faults.pause_supervisor, faults.stall_supervisor, faults.refuse_supervisor],
+        pause=(0.5, 0.5),
     ),
+    "workers-frozen": Scenario(
+        title="a worker that hangs: paused, or by a task that keeps the interpreter",
+        strokes=[faults.pause_worker, faults.freeze_loop],
+    ),
+    "logs-blocked": Scenario(title="a log that nobody reads", strokes=[faults.block_log]),
     "network-cut": Scenario(title="TCP connections cut", strokes=[faults.cut_network]),
     "network-stalled": Scenario(title="TCP stalled beyond the lease", strokes=[faults.stall_network]),
-    "half-open": Scenario(title="TCP half-open", strokes=[faults.lose_server, faults.lose_clients]),
+    "half-open": Scenario(title="TCP half-open", strokes=[faults.lose_server, faults.lose_clients], pause=(0.5, 0.5)),
+    "slow-to-connect": Scenario(title="timeouts while connecting is slow", strokes=[faults.slow_connects]),
+    "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
     "postgres-paused": Scenario(title="PostgreSQL paused beyond the lease", strokes=[faults.pause_postgres]),
-    "machines-paused": Scenario(
-        title="machines and workers paused beyond the lease", strokes=[faults.pause_machine, faults.pause_workers]
+    "backends-terminated": Scenario(
+        title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0.5, 0.5)
     ),
     "table-locked": Scenario(title="`LOCK TABLE` for 10 s, and rows", strokes=[faults.lock_table]),
-    "clocks-off": Scenario(title="clocks an hour off", strokes=CLOCKS),
+    "clocks-off": Scenario(title="a machine's clock an hour off", strokes=CLOCKS),
+    "database-clock-off": Scenario(title="PostgreSQL's clock off by two leases", strokes=DATABASE_CLOCK),
+    "large-rows": Scenario(title="arguments and results of 1 MB, on a slow link", strokes=[faults.send_large]),
+    "short-then-long": Scenario(title="short jobs, then long ones, then urgent ones", strokes=[faults.short_then_long]),
     "mixed": Scenario(
         title="all of these at once",
         strokes=[],
@@ -98,6 +132,8 @@ class Run:
         self.scenario = SCENARIOS[name]
         self._seconds = seconds * self.scenario.lengths
         self._cluster = cluster
+        self._folder = folder
+        folder.mkdir(parents=True)
         self._choose = random.Random(f"{seed} {name}")
         own_clock = self.scenario.has_clocks
         machines = [Machine(f"machine-{number}", cluster, folder, own_clock=own_clock) for number in (1, 2)]
@@ -109,16 +145,19 @@ class Run:
         with self._cluster.connect() as connection:
             connection.execute(FORGET)
         machines = self._stage.machines
+        census = Census(machines)
         try:
             for machine in machines:
                 machine.boot()
+            census.start()
             self._wait_for_workers()
             calm_from = time.time()
             self._load.start()
             time.sleep(CALM_BEFORE)
+            broken_from = time.time()
             self._break_things()
             calm_again = time.time()
-            time.sleep(CALM_AFTER)
+            self._wait_for_speed(calm_from, broken_from)
             load_until = time.time()
             self._load.stop()
             self._drain()
@@ -127,16 +166,32 @@ class Run:
             self._load.stop()
             for machine in machines:
                 machine.end()
+                machine.logbook.save(self._folder)
         with self._cluster.connect() as connection:
             return gather(
                 connection,
-                log="\n".join(log for machine in machines for log in machine.logs),
+                lives=census.stop(),
+                log=sorted(line for machine in machines for line in machine.logbook.lines),
                 faults=self._stage.faults,
                 lease=LEASE,
                 calm_from=calm_from,
+                broken_from=broken_from,
                 calm_again=calm_again,
                 load_until=load_until,
             )
+
+    def _wait_for_speed(self, calm_from: float, broken_from: float) -> None:
+        """Let it run on, at least for a while, until as many jobs are finished in a second as before; or not."""
+        began = time.monotonic()
+        finished = "SELECT count(*) FROM chaos_change WHERE after = ANY (%s) AND at BETWEEN to_timestamp(%s) AND to_timestamp(%s)"
+        with self._cluster.connect() as connection:
+            before = _count(connection, finished, list(FINISHED), calm_from, broken_from) / (broken_from - calm_from)
+            while (passed := time.monotonic() - began) < LONGEST_CALM_AFTER:
+                now = time.time()
+                last = _count(connection, finished, list(FINISHED), now - 1, now)
+                if passed >= CALM_AFTER and last >= FULL_SPEED * before:
+                    return
+                time.sleep(0.25)
 
     def _wait_for_workers(self) -> None:
         deadline = time.monotonic() + 60

@@ -17,5 +17,5 @@ SKIPQUEUE = {
     "HEARTBEAT_INTERVAL": LEASE / 4,
     "SHUTDOWN_TIMEOUT": 15,
     "POLL_INTERVAL": 0.5,
-    "RETENTION": {"completed": None, "discarded": None, "failed": None},  # the end is judged by all rows
+    "RETENTION": {"completed": None, "discarded": 2, "failed": None},
 }

@@ -5,12 +5,16 @@
   transaction of an atomic task.
 - `chaos_change`: by a trigger, a row for each change of a job's status or lease, in the transaction of the change.
 - `chaos_process`: by a trigger, the worker processes that said that they live.
+- `chaos_row`: by a task, through Django. It is there twice: in the schema that each new connection is set to, where all
+  rows belong, and in the one in which they land where that was left out.
 
 Invariant: a row here is committed if and only if what it says was.
 """
 
 import os
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,16 +22,24 @@ import psycopg
 # The verb behind a change is told from its columns (see `evidence`), not from the statement, which may be rewritten.
 # What a task returns or raises carries the lease under which it ran.
 TABLES = """
-CREATE TABLE chaos_promise (token text PRIMARY KEY, job_id bigint NOT NULL, created boolean NOT NULL);
+CREATE FUNCTION chaos_now() RETURNS timestamptz LANGUAGE sql AS 'SELECT clock_timestamp()';
+
+CREATE TABLE chaos_promise (
+    token text PRIMARY KEY, job_id bigint NOT NULL, created boolean NOT NULL, task text NOT NULL, priority int NOT NULL
+);
+
+CREATE SCHEMA chaos_tenant;
+CREATE TABLE public.chaos_row (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id bigint NOT NULL);
+CREATE TABLE chaos_tenant.chaos_row (LIKE public.chaos_row INCLUDING ALL);
 
 CREATE TABLE chaos_ledger (
-    job_id bigint NOT NULL, lease bigint NOT NULL, what text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp()
+    job_id bigint NOT NULL, lease bigint NOT NULL, what text NOT NULL, at timestamptz NOT NULL DEFAULT chaos_now()
 );
 CREATE INDEX ON chaos_ledger (job_id);
 
 CREATE TABLE chaos_change (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    at timestamptz NOT NULL DEFAULT chaos_now(),
     job_id bigint NOT NULL, unique_key text,
     before text, after text,
     lease_before bigint, lease bigint,
@@ -43,7 +55,11 @@ DECLARE
     said text;
 BEGIN
     IF TG_OP = 'DELETE' THEN
-        INSERT INTO chaos_change (job_id, before) VALUES (OLD.id, OLD.status);
+        INSERT INTO chaos_change (
+            job_id, unique_key, before, lease_before, lease, attempts_before, attempts, max_attempts, holder
+        ) VALUES (
+            OLD.id, OLD.unique_key, OLD.status, OLD.lease, OLD.lease, OLD.attempts, OLD.attempts, OLD.max_attempts, ''
+        );
         RETURN NULL;
     END IF;
     IF TG_OP = 'UPDATE' THEN
@@ -84,8 +100,20 @@ CREATE TRIGGER chaos_note AFTER INSERT ON skipqueue_worker FOR EACH ROW EXECUTE 
 """
 
 FORGET = """
-TRUNCATE skipqueue_job, skipqueue_worker, chaos_promise, chaos_ledger, chaos_change, chaos_process RESTART IDENTITY
+TRUNCATE skipqueue_job, skipqueue_worker, chaos_promise, chaos_ledger, chaos_change, chaos_process,
+    public.chaos_row, chaos_tenant.chaos_row RESTART IDENTITY
 """
+
+REAL_TIME = """
+CREATE OR REPLACE FUNCTION chaos_now() RETURNS timestamptz LANGUAGE sql
+AS $$ SELECT to_timestamp({booted} + split_part(pg_read_file('/proc/uptime'), ' ', 1)::float8) $$
+"""
+"""The time of this computer, to a hundredth of a second, where PostgreSQL's own is off. `booted` is when it started."""
+
+
+def booted() -> float:
+    """When this computer started, in seconds since the epoch."""
+    return min(time.time() - float(Path("/proc/uptime").read_text().split()[0]) for _ in range(200))
 
 
 class Ledger:

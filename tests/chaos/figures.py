@@ -1,0 +1,64 @@
+"""The figures of a run: repeats, times until jobs were taken back, and the gap in the service after the last fault.
+
+Invariant: pure. All times are seconds.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterator
+
+from .evidence import FINISHED, Death, Evidence, Fault, Held
+
+FULL_SPEED = 0.95
+"""Of the jobs that were finished in a second before the first fault."""
+
+WINDOW = 1.0
+"""Seconds over which the speed is taken."""
+
+
+def repeats(evidence: Evidence) -> list[Held]:
+    """The runs that reached their end, and whose job ran to its end once more under a later lease."""
+    ends: defaultdict[int, set[int]] = defaultdict(set)
+    for entry in evidence.entries:
+        if entry.what == "end":
+            ends[entry.job].add(entry.lease)
+    leases = {(held.claim.job, held.claim.lease): held for held in evidence.held}
+    return [leases[job, lease] for job, ended in ends.items() for lease in sorted(ended)[:-1] if (job, lease) in leases]
+
+
+def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float | None]]:
+    """Each lease that a process held when it died, and the seconds until it was ended."""
+    for fault, death in evidence.deaths:
+        for held in evidence.held_by({death.pid}, death.at):
+            yield fault, death, held, held.end.at - death.at if held.end else None
+
+
+def calm_speed(evidence: Evidence) -> float:
+    """Jobs finished a second before the first fault."""
+    finished = _finished(evidence)
+    count = bisect.bisect(finished, evidence.broken_from) - bisect.bisect(finished, evidence.calm_from)
+    return count / (evidence.broken_from - evidence.calm_from)
+
+
+def longest_gap(evidence: Evidence) -> float:
+    """The longest time without a finished job, from the end of the last fault to the end of the load."""
+    finished = _finished(evidence)
+    first, last = bisect.bisect(finished, evidence.calm_again), bisect.bisect(finished, evidence.load_until)
+    moments = [evidence.calm_again, *finished[first:last], evidence.load_until]
+    return max(later - earlier for earlier, later in zip(moments, moments[1:], strict=False))
+
+
+def full_speed_after(evidence: Evidence) -> float | None:
+    """The time from the end of the last fault to the first second that is as good as those before; `None`: never."""
+    finished = _finished(evidence)
+    enough = FULL_SPEED * calm_speed(evidence) * WINDOW
+    start = evidence.calm_again
+    while start + WINDOW <= evidence.load_until:
+        if bisect.bisect(finished, start + WINDOW) - bisect.bisect(finished, start) >= enough:
+            return start - evidence.calm_again
+        start += 0.05
+    return None
+
+
+def _finished(evidence: Evidence) -> list[float]:
+    return sorted(change.at for change in evidence.changes if change.after in FINISHED)

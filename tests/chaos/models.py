@@ -1,0 +1,13 @@
+"""What tasks of the suite write through Django. The witness makes the tables: see `TABLES` there."""
+
+from django.db import models
+
+
+class Row(models.Model):
+    """One run of `write_row`, in the schema that its connection was set to."""
+
+    job_id = models.BigIntegerField()
+
+    class Meta:
+        db_table = "chaos_row"
+        managed = False

@@ -1,0 +1,98 @@
+"""What explains the end of a lease, and which faults excuse that something took its time.
+
+Invariant: pure. A reason is in the log or in a row of the job's own; that something was broken somewhere is none.
+"""
+
+import re
+from enum import Enum
+
+from .evidence import POSTGRES, Change, Death, Evidence, Fault, Held, Line
+
+RECONNECT = 10.0
+"""Seconds, at most, after which a process tries again to reach a database that is back."""
+
+SOON = 3.0
+"""Seconds, at most, between what is done to a job and the line about it."""
+
+
+class Reason(Enum):
+    """Where it is said why a run that reached its end was repeated."""
+
+    LINE = "a line in the log"
+    ROW = "the job's own row"
+
+
+def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
+    """Where it is said; or, as a sentence, what is wrong."""
+    end = held.end
+    if end is None:
+        return "its lease never ended"
+    if end.verb == "settle" and not end.error:
+        return f"its outcome was written as {end.after}"
+    if end.verb == "release":
+        return Reason.LINE if _tells_of_release(evidence, held) else "no line tells that it was given back"
+    if end.verb not in ("settle", "recover", "cancel"):
+        return f"its lease was ended by a {end.verb}"
+    if _tells_of(evidence, end):
+        return Reason.LINE
+    if end.verb == "recover" and not _teller_ended(evidence, end):
+        return "no line tells of the recovery"
+    return Reason.ROW  # the error, or the reason of the cancel, stands in it: that is how the verb is known
+
+
+def _tells_of(evidence: Evidence, end: Change) -> bool:
+    """Whether a line names the job soon after its lease was ended."""
+    return any(_is_soon(line, end.at) for line in evidence.lines_of.get(end.job, ()))
+
+
+def _tells_of_release(evidence: Evidence, held: Held) -> bool:
+    """Whether a line soon after says that the jobs of this worker were given back."""
+    assert held.end is not None
+    name = re.escape(evidence.names.get(held.claim.holder, ""))
+    told = re.compile(rf"\b(gave back|released)\b.*\b{name}\b|\b{name}\b.*\b(gave back|released)\b")
+    return any(_is_soon(line, held.end.at) and told.search(line.text) for line in evidence.log)
+
+
+def _is_soon(line: Line, at: float) -> bool:
+    return -0.5 <= line.at - at <= SOON
+
+
+def _teller_ended(evidence: Evidence, recovery: Change) -> bool:
+    """Whether a supervisor was killed between the commit of a recovery and the line about it."""
+    return any(0 <= death.at - recovery.at <= 2 and not death.alone for _, death in evidence.deaths)
+
+
+# Faults
+
+
+def hindrance(evidence: Evidence, began: float, ended: float, machine: str, *, own: Fault | None = None) -> float:
+    """Until when something was broken, in this time, that a machine needs: PostgreSQL, or itself; 0: nothing was."""
+    return max((fault.ended for fault in _others(evidence, own, began, ended) if _hits(fault, machine)), default=0.0)
+
+
+def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
+    """Whether the others could take this worker for dead at this time, because its machine was not heard of."""
+    pid = evidence.processes.get(holder or "")
+    machine = evidence.machine_of(holder)
+    return any(
+        (fault.silences and _hits(fault, machine) and fault.overlaps(at - evidence.lease - RECONNECT, at))
+        or any(death.pid == pid and death.at <= at for death in fault.deaths)
+        for fault in evidence.faults
+    )
+
+
+def excuse(evidence: Evidence, own: Fault, death: Death, held: Held) -> float:
+    """Seconds that do not count, because nobody could have taken the job back: other faults were under way."""
+    others = _others(evidence, own, death.at, held.end.at if held.end else float("inf"))
+    # The supervisor of a worker that died alone takes its jobs back; those of a machine, any other machine.
+    hindering = [fault for fault in others if not death.alone or _hits(fault, own.target)]
+    return max((fault.ended - death.at + RECONNECT for fault in hindering), default=0.0)
+
+
+def _hits(fault: Fault, machine: str) -> bool:
+    return fault.target in (POSTGRES, machine)
+
+
+def _others(evidence: Evidence, own: Fault | None, began: float, ended: float) -> list[Fault]:
+    """The other faults of this time that keep a machine from working with the database."""
+    return [fault for fault in evidence.faults if fault is not own and fault.slows and fault.overlaps(began, ended)]
