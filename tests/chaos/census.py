@@ -61,5 +61,5 @@ class Census:
 def _is_alive(process: psutil.Process) -> bool:
     """Whether it is there, running or stopped, and has not ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False

@@ -23,9 +23,8 @@ class Cluster:
     """In the folder `home`, reachable through a Unix socket only; machines come through a proxy."""
 
     def __init__(self, home: Path) -> None:
-        self.clock = Clock(
-            home / "clock", threads=False
-        )  # with threads' locks, PostgreSQL's signal handlers would hang
+        # A library without locks: PostgreSQL asks for the time in signal handlers, too.
+        self.clock = Clock(home / "clock", threads=False)
         self._server = Server(home, self.clock.environment)
         self.socket = str(self._server.sockets / ".s.PGSQL.5432")
         self.url = self._server.url(DATABASE)

@@ -286,7 +286,7 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
     promises = [Promise(*row) for row in connection.execute(PROMISES)]
     processes = connection.execute(PROCESSES).fetchall()
     changes = [Change(*row) for row in connection.execute(CHANGES)]
-    pruned = {change.job: change.before for change in changes if change.verb == "prune"}
+    pruned = {change.job: "discarded" for change in changes if change.verb == "prune"}
     rows: defaultdict[str, set[int]] = defaultdict(set)
     for schema, job in connection.execute(ROWS):
         rows[schema].add(job)

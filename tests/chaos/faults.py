@@ -40,7 +40,10 @@ SLOW_LINK = 6_000_000
 LARGE_LIMIT = 40.0
 """Seconds in which these must be through."""
 
-SHORT_JOBS, LONG_JOBS, LONG_JOB = 3000, 120, 0.3
+VERY_LONG = SILENT - 3
+"""Seconds that a job takes that is to run all through such a time: longer than the lease."""
+
+SHORT_JOBS, LONG_JOBS, LONG_JOB = 3000, 300, 0.3
 """How many jobs come that take no time, and how many after them that take so many seconds."""
 
 Stroke = Callable[[Stage, Machine, random.Random], None]
@@ -89,6 +92,7 @@ def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None
 
 def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """SIGSTOP to a supervisor alone: its workers live, and keep their jobs."""
+    _defer_long()
     with stage.fault("supervisor paused", machine.name, slows=False):
         machine.pause_supervisor()
         stage.wait(SILENT)
@@ -101,9 +105,8 @@ def pause_worker(stage: Stage, machine: Machine, choose: random.Random) -> None:
     if machine.has_workers:
         with stage.fault("worker frozen", machine.name) as fault:
             fault.deaths = machine.pause_worker(number)
-            for death in fault.deaths:
-                if not stage.until(lambda: stage.is_gone(death.pid), FROZEN_LIMIT):
-                    fault.overdue.append("a worker that was paused was not replaced")
+            if not stage.until(lambda: all(stage.is_gone(death.pid) for death in fault.deaths), FROZEN_LIMIT):
+                fault.overdue.append("a worker that was paused was not replaced")
             machine.resume()
 
 
@@ -132,10 +135,13 @@ def freeze_loop(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Nobody reads what a machine writes, until the pipe has long been full."""
-    with stage.fault("log blocked", machine.name, slows=False):
+    """Nobody reads what a machine writes, until the pipe has long been full. A worker dies: there is much to say."""
+    _defer_long()
+    with stage.fault("log blocked", machine.name, slows=False) as fault:
         machine.logbook.block()
-        stage.wait(SILENT)
+        stage.wait(1)
+        fault.deaths = machine.kill_worker(choose.randrange(100))
+        stage.wait(SILENT - 1)
         machine.logbook.unblock()
 
 
@@ -148,6 +154,13 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 # Jobs
+
+
+def _defer_long() -> None:
+    """A few jobs that take longer than the lease, of either kind."""
+    with _django():
+        for task in (jobs.work, jobs.work_async):
+            defer_many(task, [(VERY_LONG,)] * 3)
 
 
 def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -234,6 +247,7 @@ def refuse_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> 
 def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Callable[[int], None]) -> None:
     supervisor = machine.supervisor
     if supervisor is not None:
+        _defer_long()
         with stage.fault(what, machine.name, slows=False):
             keep_out(supervisor)
             stage.wait(SILENT)
@@ -277,6 +291,7 @@ def terminate_backends(stage: Stage, machine: Machine, choose: random.Random) ->
 
 def change_database_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """PostgreSQL's clock jumps forward by more than the lease, and back after a while."""
+    _defer_long()
     with stage.fault("PostgreSQL's clock off", POSTGRES, slows=False):
         stage.cluster.clock.set(2 * LEASE)
         stage.wait(choose.uniform(3, 4))

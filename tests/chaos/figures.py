@@ -6,6 +6,7 @@ Invariant: pure. All times are seconds.
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 
 from .evidence import FINISHED, Death, Evidence, Fault, Held
 
@@ -45,7 +46,7 @@ def longest_gap(evidence: Evidence) -> float:
     finished = _finished(evidence)
     first, last = bisect.bisect(finished, evidence.calm_again), bisect.bisect(finished, evidence.load_until)
     moments = [evidence.calm_again, *finished[first:last], evidence.load_until]
-    return max(later - earlier for earlier, later in zip(moments, moments[1:], strict=False))
+    return max(later - earlier for earlier, later in pairwise(moments))
 
 
 def full_speed_after(evidence: Evidence) -> float | None:

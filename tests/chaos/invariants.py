@@ -3,7 +3,7 @@
 Invariant: pure, and exact but for `speed_is_back`, which is about time on a machine that others use as well.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -28,6 +28,9 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 3.0
 """Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
 
+KEEP_THE_LEASE = ("enqueue", "promote", "prune")
+"""The verbs that do not count the lease up."""
+
 LAST_BREATH = 0.2
 """Seconds by which the census, or a clock of hundredths, may be late."""
 
@@ -50,9 +53,7 @@ def one_live_lease(evidence: Evidence) -> Iterator[str]:
         for change in changes:
             if change.verb == "illegal":
                 yield f"job {job} went from {change.before} to {change.after}"
-            elif (
-                change.verb not in ("promote", "prune") and change.before and change.lease <= (change.lease_before or 0)
-            ):
+            elif change.verb not in KEEP_THE_LEASE and change.lease <= (change.lease_before or 0):
                 yield f"job {job} kept lease {change.lease} through a {change.verb}"
         for earlier, later in pairwise(changes):
             if (later.before, later.lease_before) != (earlier.after, earlier.lease):
@@ -135,7 +136,7 @@ def speed_is_back(evidence: Evidence) -> Iterator[str]:
 
 
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
-    """(10) What a dead process held is taken back in under 2 s, a frozen one's in 15 s, a dead machine's in lease + 5 s."""
+    """(10) A dead process's jobs are back in under 2 s, a frozen one's in 15 s, a dead machine's in the lease + 5 s."""
     for fault, death, held, seconds in taken_back(evidence):
         limit = FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.lease + MACHINE_LIMIT
         if seconds is None or seconds > limit + excuse(evidence, fault, death, held):

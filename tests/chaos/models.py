@@ -11,3 +11,6 @@ class Row(models.Model):
     class Meta:
         db_table = "chaos_row"
         managed = False
+
+    def __str__(self) -> str:
+        return f"of job {self.job_id}"

@@ -183,7 +183,10 @@ class Run:
     def _wait_for_speed(self, calm_from: float, broken_from: float) -> None:
         """Let it run on, at least for a while, until as many jobs are finished in a second as before; or not."""
         began = time.monotonic()
-        finished = "SELECT count(*) FROM chaos_change WHERE after = ANY (%s) AND at BETWEEN to_timestamp(%s) AND to_timestamp(%s)"
+        finished = (
+            "SELECT count(*) FROM chaos_change "
+            "WHERE after = ANY (%s) AND at BETWEEN to_timestamp(%s) AND to_timestamp(%s)"
+        )
         with self._cluster.connect() as connection:
             before = _count(connection, finished, list(FINISHED), calm_from, broken_from) / (broken_from - calm_from)
             while (passed := time.monotonic() - began) < LONGEST_CALM_AFTER:
