@@ -29,7 +29,7 @@ def main() -> int:
         failed = _run_all(options, cluster, home)
     finally:
         cluster.stop()
-    if failed:
+    if failed or options.keep:
         print(f"\nLogs and data are in {home}")
     else:
         shutil.rmtree(home)
@@ -45,6 +45,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--rate", type=float, default=RATE, help="jobs deferred a second (default: %(default)s)")
     parser.add_argument("--markdown", type=Path, help="put the table into this page as well, if nothing failed")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data even if nothing failed")
     return parser.parse_args()
 
 

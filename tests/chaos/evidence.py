@@ -278,7 +278,7 @@ SELECT 'chaos_tenant', job_id FROM chaos_tenant.chaos_row UNION SELECT 'public',
 """
 
 ATOMIC = ("tests.chaos.jobs.work_atomic", "tests.chaos.jobs.work_completing")
-PLACED = "tests.chaos.jobs.write_row"
+PLACED = ("tests.chaos.jobs.write_row", "tests.chaos.jobs.write_row_anew")
 
 
 def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
@@ -297,7 +297,7 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
         statuses=pruned | dict(connection.execute(STATUSES).fetchall()),
         atomic={promise.job for promise in promises if promise.task in ATOMIC},
         urgent={promise.job for promise in promises if promise.priority == URGENT},
-        placed={promise.job for promise in promises if promise.task == PLACED},
+        placed={promise.job for promise in promises if promise.task in PLACED},
         processes={worker: pid for worker, pid, _ in processes},
         names={worker: name for worker, _, name in processes},
         rows=dict(rows),

@@ -34,7 +34,7 @@ FROZEN_LIMIT = 15.0
 LARGE = 900_000
 """Characters: nearly as many bytes as arguments and results may have."""
 
-SLOW_LINK = 6_000_000
+SLOW_LINK = 4_000_000
 """Bytes a second that get through each connection while large rows are on their way."""
 
 LARGE_LIMIT = 40.0
@@ -160,7 +160,7 @@ def _defer_long() -> None:
     """A few jobs that take longer than the lease, of either kind."""
     with _django():
         for task in (jobs.work, jobs.work_async):
-            defer_many(task, [(VERY_LONG,)] * 3)
+            defer_many(task, [(VERY_LONG,)] * 4)
 
 
 def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -184,8 +184,10 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
         for each in stage.machines:
             each.proxy.limit(SLOW_LINK)
         defer_many(jobs.quick, [()] * SHORT_JOBS)
-        ids = [job for load in loads for job in defer_many(jobs.carry, [(load,)] * 40)]
-        ids += [job for load in loads for job in defer_many(jobs.drop, [(load,)] * 10)]
+        ids = defer_many(jobs.produce, [(LARGE,)] * 240)
+        for load in loads:
+            ids += defer_many(jobs.carry, [(load,)] * 10)
+            ids += defer_many(jobs.drop, [(load,)] * 5)
 
         def left() -> int:
             unfinished = "SELECT count(*) FROM skipqueue_job WHERE id = ANY (%s) AND status IN ('queued', 'running')"
@@ -255,13 +257,16 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
 
 
 def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """Connections are cut again and again, and take their time to be opened: longer than some tasks have."""
-    with stage.fault("slow to connect", machine.name, silences=True):
-        machine.proxy.delay_connects(0.3)
-        for _ in range(8):
-            machine.proxy.cut()
-            stage.wait(choose.uniform(0.5, 1))
-        machine.proxy.delay_connects(0)
+    """Connections take their time to be opened: longer than tasks have that open one."""
+    with stage.fault("slow to connect", POSTGRES), _django():
+        for each in stage.machines:
+            each.proxy.delay_connects(0.3)
+        for _ in range(12):
+            defer_many(jobs.write_row_anew, [()] * 12)
+            defer_many(jobs.write_row, [()] * 12)
+            stage.wait(0.5)
+        for each in stage.machines:
+            each.proxy.delay_connects(0)
 
 
 # PostgreSQL

@@ -26,8 +26,9 @@ Result = dict[str, Any]
 
 
 def enter_tenant(connection: Any, **_: Any) -> None:
-    """Set a new connection up, as projects with a schema for each tenant do."""
+    """Set a new connection up, as projects with a schema for each tenant do: in two round trips."""
     with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('chaos.tenant', 'tenant', false)")
         cursor.execute("SET search_path TO chaos_tenant, public")
 
 
@@ -70,17 +71,30 @@ def work_completing(context: JobContext, seconds: float) -> None:
         context.complete(_effect(context, seconds))
 
 
-@job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
+@job(takes_context=True, max_attempts=50, backoff=soon)
 def write_row(context: JobContext) -> Result:
-    """Write a row through Django, which takes longer than there is time where PostgreSQL is slow to connect."""
+    """Write a row through Django, on whatever connection the thread has."""
     Row.objects.create(job_id=context.job_id)
     return {"lease": context.lease}
+
+
+@job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
+def write_row_anew(context: JobContext) -> Result:
+    """The same on a new connection, for which there is too little time where PostgreSQL is slow to connect."""
+    connection.close()
+    return write_row(context)
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
 def carry(context: JobContext, load: str) -> Result:
     """Return what it was given, however large."""
     return {**_write(context, "end"), "load": load}
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def produce(context: JobContext, size: int) -> Result:
+    """Return a text of this many characters."""
+    return {**_write(context, "end"), "load": "x" * size}
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
