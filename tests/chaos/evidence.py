@@ -20,7 +20,7 @@ URGENT = 100
 POSTGRES = "PostgreSQL"
 """The target of faults that hit all machines."""
 
-JOB_ID = re.compile(r"(?:#|\bid=)(\d{1,18})\b")
+JOB_ID = re.compile(r" id=(\d+) ")
 """How lines name a job."""
 
 FINISHED = ("completed", "failed", "discarded")

@@ -6,6 +6,8 @@ from django.db import models
 class Row(models.Model):
     """One run of `write_row`, in the schema that its connection was set to."""
 
+    objects: "models.Manager[Row]" = models.Manager()
+
     job_id = models.BigIntegerField()
 
     class Meta:

@@ -3,7 +3,6 @@
 Invariant: pure. A reason is in the log or in a row of the job's own; that something was broken somewhere is none.
 """
 
-import re
 from enum import Enum
 
 from .evidence import POSTGRES, Change, Death, Evidence, Fault, Held, Line
@@ -13,6 +12,14 @@ RECONNECT = 10.0
 
 SOON = 3.0
 """Seconds, at most, between what is done to a job and the line about it."""
+
+
+LINES = {
+    "settle": ("job retrying ", "job failed ", "job discarded "),
+    "cancel": ("job cancelled ", "lease lost "),
+    "recover": ("job recovered ",),
+}
+"""How the lines begin that tell of what ended a lease, by its verb."""
 
 
 class Reason(Enum):
@@ -31,7 +38,7 @@ def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
         return f"its outcome was written as {end.after}"
     if end.verb == "release":
         return Reason.LINE if _tells_of_release(evidence, held) else "no line tells that it was given back"
-    if end.verb not in ("settle", "recover", "cancel"):
+    if end.verb not in LINES:
         return f"its lease was ended by a {end.verb}"
     if _tells_of(evidence, end):
         return Reason.LINE
@@ -41,16 +48,16 @@ def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
 
 
 def _tells_of(evidence: Evidence, end: Change) -> bool:
-    """Whether a line names the job soon after its lease was ended."""
-    return any(_is_soon(line, end.at) for line in evidence.lines_of.get(end.job, ()))
+    """Whether a line tells of it soon after the job's lease was ended."""
+    lines = [line for line in evidence.lines_of.get(end.job, ()) if _is_soon(line, end.at)]
+    return any(event in line.text for line in lines for event in LINES[end.verb])
 
 
 def _tells_of_release(evidence: Evidence, held: Held) -> bool:
     """Whether a line soon after says that the jobs of this worker were given back."""
     assert held.end is not None
-    name = re.escape(evidence.names.get(held.claim.holder, ""))
-    told = re.compile(rf"\b(gave back|released)\b.*\b{name}\b|\b{name}\b.*\b(gave back|released)\b")
-    return any(_is_soon(line, held.end.at) and told.search(line.text) for line in evidence.log)
+    told = f"jobs released worker={evidence.names.get(held.claim.holder)} "
+    return any(_is_soon(line, held.end.at) and told in line.text for line in evidence.log)
 
 
 def _is_soon(line: Line, at: float) -> bool:
@@ -66,8 +73,12 @@ def _teller_ended(evidence: Evidence, recovery: Change) -> bool:
 
 
 def hindrance(evidence: Evidence, began: float, ended: float, machine: str, *, own: Fault | None = None) -> float:
-    """Until when something was broken, in this time, that a machine needs: PostgreSQL, or itself; 0: nothing was."""
-    return max((fault.ended for fault in _others(evidence, own, began, ended) if _hits(fault, machine)), default=0.0)
+    """Until when something was broken, in this time, that a machine needs: PostgreSQL, or itself; 0: nothing was.
+
+    That it was stopped in order is no hindrance: it gives back what it has not begun.
+    """
+    others = [fault for fault in _others(evidence, own, began, ended) if _hits(fault, machine) and not fault.stops]
+    return max((fault.ended for fault in others), default=0.0)
 
 
 def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:

@@ -1,0 +1,18 @@
+"""The figures of the table."""
+
+import pytest
+
+from .figures import calm_speed, full_speed_after, longest_gap
+from .story import uneventful
+
+
+def test_the_gap_in_the_service_is_not_hidden_by_a_backlog() -> None:
+    story = uneventful()
+    assert calm_speed(story.evidence) == pytest.approx(10, rel=0.1)
+    assert longest_gap(story.evidence) < 0.2
+    assert full_speed_after(story.evidence) == 0
+    for number, change in enumerate(story.evidence.changes):
+        if 130 < change.at < 134.5:
+            story.evidence.changes[number] = change._replace(at=134.5)
+    assert longest_gap(story.evidence) == pytest.approx(4.5, abs=0.1)
+    assert full_speed_after(story.evidence) == pytest.approx(3.5, abs=0.1), "the second that ends with the burst"

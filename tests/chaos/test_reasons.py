@@ -1,0 +1,105 @@
+"""What is forgiven, and why: each time also that the same is not forgiven without its reason."""
+
+from dataclasses import replace
+
+from . import forgeries
+from .evidence import CANCELLED, POSTGRES, Death, Line, Stop
+from .figures import repeats
+from .invariants import (
+    INVARIANTS,
+    deaths_are_counted_right,
+    deaths_are_noticed,
+    live_workers_keep_their_jobs,
+    nothing_waits_for_long,
+    repeats_are_explained,
+    stops_are_clean,
+)
+from .reasons import Reason, reason_of_repeat
+from .story import uneventful
+
+
+def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_died_before_it_could_write_it() -> None:
+    story = uneventful()
+    story.evidence.log = []
+    recovery = next(change for change in story.evidence.changes if change.verb == "recover")
+    story.fault("supervisor killed", began=0, ended=0, deaths=[Death(9, recovery.at + 0.1, alone=False)])
+    assert list(repeats_are_explained(story.evidence)) == []
+
+
+def test_a_repeat_after_an_attempt_that_failed_is_explained_by_a_line_or_by_the_error_in_its_row() -> None:
+    story = uneventful()
+    story.defer(7)
+    story.claim(7)
+    story.write(7, "end")
+    story.settle(7, "queued", error="OperationalError: the connection broke after the commit")
+    told = Line(story.time, "machine-1", "12:00:00 WARNING job retrying task=tests.work id=7 attempt=1/3")
+    story.claim(7)
+    story.write(7, "end")
+    story.settle(7)
+    (held,) = (held for held in repeats(story.evidence) if held.claim.job == 7)
+    assert reason_of_repeat(story.evidence, held) is Reason.ROW
+    story.evidence = replace(story.evidence, log=[told])
+    assert reason_of_repeat(story.evidence, held) is Reason.LINE
+
+
+def test_a_job_is_rightly_taken_from_a_worker_whose_machine_is_silent() -> None:
+    story = uneventful()
+    forgeries.take_from_the_living(story)
+    taken_at = story.evidence.changes[-3].at
+    fault = story.fault("supervisor paused", began=taken_at - 5, ended=taken_at + 5, slows=False)
+    assert len(list(live_workers_keep_their_jobs(story.evidence))) == 1
+    fault.silences = True
+    assert list(live_workers_keep_their_jobs(story.evidence)) == []
+    fault.target = "machine-2"
+    assert len(list(live_workers_keep_their_jobs(story.evidence))) == 1
+    fault.deaths = [Death(11, taken_at - 5, alone=False)]
+    assert list(live_workers_keep_their_jobs(story.evidence)) == [], "it was paused"
+
+
+def test_a_job_that_killed_three_workers_rightly_fails() -> None:
+    story = uneventful()
+    story.end(11)
+    forgeries.fail_for_one_worker(story, "victim", "other", "third")
+    assert list(deaths_are_counted_right(story.evidence)) == []
+
+
+def test_waiting_is_forgiven_where_something_was_broken_that_the_worker_needs() -> None:
+    story = uneventful()
+    forgeries.hoard(story)
+    fault = story.fault("supervisor paused", began=161, ended=162, slows=False)
+    assert len(list(nothing_waits_for_long(story.evidence))) == 1
+    fault.slows = True
+    assert list(nothing_waits_for_long(story.evidence)) == []
+    fault.target = "machine-2"
+    assert len(list(nothing_waits_for_long(story.evidence))) == 1
+
+
+def test_a_late_recovery_is_forgiven_while_there_was_no_database() -> None:
+    story = uneventful()
+    forgeries.die(story, alone=True, seconds=5)
+    assert len(list(deaths_are_noticed(story.evidence))) == 1
+    fault = story.fault("network stalled", began=160.5, ended=163)
+    fault.target = "machine-2"
+    assert len(list(deaths_are_noticed(story.evidence))) == 1, "the supervisor is on machine-1"
+    fault.target = POSTGRES
+    assert list(deaths_are_noticed(story.evidence)) == []
+
+
+def test_a_charge_after_sigterm_is_forgiven_while_there_was_no_database_and_not_for_other_stops() -> None:
+    story = uneventful()
+    forgeries.charge_a_job_for_sigterm(story)
+    story.fault("SIGTERM", began=149, ended=149.5, stops=[Stop(frozenset(), 149, 149.5, 0)])
+    assert len(list(stops_are_clean(story.evidence))) == 1
+    story.fault("PostgreSQL crashed", began=149, ended=149.5).target = POSTGRES
+    assert list(stops_are_clean(story.evidence)) == []
+
+
+def test_a_cancelled_job_and_a_manual_retry_are_legal() -> None:
+    story = uneventful()
+    story.defer(7)
+    story.claim(7)
+    story.settle(7, "discarded", error=CANCELLED, ran_under=None)
+    story.change(7, "discarded", "queued", lease=3, attempts=0)
+    story.claim(7)
+    story.settle(7)
+    assert [list(invariant(story.evidence)) for invariant in INVARIANTS] == [[]] * 15
