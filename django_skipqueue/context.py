@@ -23,7 +23,7 @@ class Runner(Protocol):
         """Whether the attempt was told to end because its job is no longer the worker's."""
 
     def completing(self, lease: Lease) -> None:
-        """Called in the transaction in which a task has completed its job: from here on it is not to be interrupted."""
+        """Called in the transaction in which a task completes its job; raises if the attempt was told to end."""
 
     def completed(self, lease: Lease, outcome: Outcome) -> None:
         """Called once that transaction is committed."""
@@ -100,6 +100,15 @@ def complete(database: str, lease: Lease, outcome: Outcome, runner: Runner) -> N
     if not Job.objects.using(database).complete(lease, outcome):
         raise LeaseLost(f"Job {lease[0]} is no longer held by lease {lease[1]}; what its task wrote is rolled back.")
     runner.completing(lease)
-    transaction.on_commit(partial(runner.completed, lease, outcome), using=database)
+    transaction.on_commit(_Completion(runner.completed, lease, outcome), using=database)
     hooks = connections[database].run_on_commit
     hooks.insert(0, hooks.pop())
+
+
+class _Completion(partial[None]):
+    """The hook by which a runner is told."""
+
+
+def is_completion(hook: object) -> bool:
+    """Whether this hook of a transaction tells a runner that its job's completion is committed."""
+    return isinstance(hook, _Completion)

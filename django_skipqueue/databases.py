@@ -1,18 +1,10 @@
-"""Database connections: the queue's own, and those that Django keeps for each thread of a worker."""
+"""Database connections: the queue's own, outside of what Django keeps for each thread."""
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.backends.signals import connection_created
-from psycopg.pq import TransactionStatus
-
-SHORTEST_LIFE = 60.0
-"""Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
 
 
 def own_connection(alias: str) -> BaseDatabaseWrapper:
@@ -65,68 +57,6 @@ def unpooled(alias: str) -> Iterator[BaseDatabaseWrapper]:
     finally:
         connections[alias].close()
         connections[alias] = before
-
-
-class _Opened(threading.local):
-    """The connections that were opened in this thread."""
-
-    def __init__(self) -> None:
-        self.connections: dict[BaseDatabaseWrapper, None] = {}
-
-
-_opened = _Opened()
-
-
-def _note_opened(connection: BaseDatabaseWrapper, **_: Any) -> None:
-    _opened.connections[connection] = None
-
-
-connection_created.connect(_note_opened, dispatch_uid="django_skipqueue.databases")
-
-
-def tidy() -> None:
-    """Close this thread's connections that broke, grew too old, or were left in a transaction; keep the others.
-
-    Called after each job. To ask Django for the thread's connections costs more than all else that the worker does for
-    a job, so those that were opened are noted instead; a thread whose tasks use no database has none.
-    """
-    for connection in _opened.connections:
-        if connection.in_atomic_block:
-            _leave_block(connection)
-        elif connection.connection is not None and not _is_good(connection):
-            connection.close()
-
-
-def _leave_block(connection: BaseDatabaseWrapper) -> None:
-    """Roll back what a task began and never ended. Within a block, close() would only take effect at its end."""
-    connection.in_atomic_block = False
-    connection.savepoint_ids.clear()
-    connection.atomic_blocks.clear()
-    connection.needs_rollback = False
-    connection.closed_in_transaction = False
-    connection.close()
-
-
-def _is_good(connection: BaseDatabaseWrapper) -> bool:
-    """Whether to keep a connection for the next job."""
-    settings = connection.settings_dict
-    if settings.get("OPTIONS", {}).get("pool"):
-        return False  # closing it gives it back to the pool, which costs nothing
-    if connection.autocommit != settings["AUTOCOMMIT"] or connection.run_on_commit:
-        return False  # hooks that were interrupted are not for the next job
-    pgconn = getattr(connection.connection, "pgconn", None)
-    if pgconn is not None and pgconn.transaction_status != TransactionStatus.IDLE:
-        return False  # an interrupted statement may still be under way, or a task has typed BEGIN
-    if connection.errors_occurred:
-        return False  # without asking the server: where it does not answer, the job would never come out
-    # CONN_MAX_AGE = 0, Django's default, means "until the end of the request": here, a new connection for each job.
-    kept_anyway = 0.0 if settings["CONN_MAX_AGE"] else SHORTEST_LIFE
-    return connection.close_at is None or time.monotonic() < connection.close_at + kept_anyway
-
-
-def close_all() -> None:
-    """Close this thread's connections, at its end."""
-    connections.close_all()
 
 
 def close_before_fork() -> None:

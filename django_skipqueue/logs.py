@@ -19,6 +19,9 @@ from .records import Attempt, ClaimedJob, RecoveredJob
 
 logger = logging.getLogger("django_skipqueue.worker")
 
+STUCK_LINES = 12
+"""Lines of its stack, two a call, that are logged of a stuck attempt; the row has all."""
+
 LARGE_BATCH = 50
 """Jobs completed in one round trip above which they share a line."""
 
@@ -286,6 +289,19 @@ def blocked(worker: str, lines: list[str]) -> None:
     _log_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
     for line in lines:
         _log_worker(logging.ERROR, "worker_blocked", worker, thread=line)
+
+
+def stuck(worker: str, job: ClaimedJob, error: str, stack: str) -> None:
+    """An attempt did not end when it was told to; another thread or coroutine takes its place."""
+    shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "worker": worker, "error": error}
+    place = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
+    _log(logging.ERROR, "job_stuck", {**shown, "place": place}, extra=_job_extra(job, worker))
+
+
+def thread_replaced(worker: str, job: ClaimedJob, error: BaseException) -> None:
+    """What a task has left in its thread cannot be tidied away."""
+    shown = {"worker": worker, "task": job.task, "id": job.id, "reason": repr(error)}
+    _log(logging.ERROR, "thread_replaced", shown, extra=_job_extra(job, worker), error=error)
 
 
 def rows_locked(worker: str, job_id: int, count: int) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from django.dispatch import Signal
 
-from .. import databases, logs
+from .. import logs
 from ..records import Attempt
 from ..signals import announce, job_completed
+from .connections import ThreadConnections
 
 Outcomes = Mapping[Signal, list[Attempt]]
 """The attempts of one batch, by the event that each of them is."""
@@ -71,14 +72,16 @@ class Announcer:
         self._waiting.put((count, tell))
 
     def _run(self) -> None:
+        connections = ThreadConnections()
         try:
             while (work := self._waiting.get()) is not None:
                 count, tell = work
+                connections.check()
                 tell()
                 self._done += count
-                databases.tidy()
+                connections.tidy()
         finally:
-            databases.close_all()
+            connections.throw_away()
 
 
 def _tell(outcomes: Outcomes) -> None:

@@ -6,21 +6,27 @@ those that come after. That is found out, so that the worker can be replaced.
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from asgiref.sync import SyncToAsync
 
-from .. import databases
-from ..records import ClaimedJob
+from ..records import ClaimedJob, Lease
+from .call_threads import MOST_LEFT, CallThreads
+from .connections import ThreadConnections
 from .executor import Executor, Finish
 from .limits import GRACE
 from .started import StartedJobs
 
 LEFTOVER_TIME = 60.0
 """Seconds for which the thread in which asgiref runs queries may be busy with what no attempt waits for any more."""
+
+CHECK_INTERVAL = 1.0
+"""Seconds for which a connection of that thread is taken to be alive."""
 
 NEVER = float("inf")
 
@@ -32,16 +38,21 @@ class EventLoopRunner:
         self._executor = executor
         self._concurrency = concurrency
         self._started = started
-        self._free_slots = list(range(concurrency, 2 * concurrency))  # those before are the threads'
+        self._free_slots = list(range(2 * concurrency, 4 * concurrency))  # those before are the threads'
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
         self._running: dict[asyncio.Task[None], ClaimedJob | None] = {}  # the job until its attempt has come out
+        self._stuck: set[Lease] = set()  # attempts that are given up, and still run
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._call_threads = CallThreads()
+        self._query_connections: ThreadConnections | None = None  # of the thread in which asgiref runs queries
+        self._checked_at = 0.0  # when those were looked at before a job, in monotonic seconds
         self._tidying: Future[None] | None = None
         self._ahead_of_tidying: set[asyncio.Task[None]] = set()
         self._called_at = NEVER  # since when `_fill` is waited for, in monotonic seconds
         self._left_alone_at = NEVER  # since when no attempt is left that may be ahead of the tidying
+        self._calls_left_at = NEVER  # since when so many calls are left behind that the process is to be replaced
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
@@ -49,25 +60,38 @@ class EventLoopRunner:
         """Queue jobs for the event loop."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            self._call_threads.use_in(self._loop)
             self._thread.start()
         self._waiting.extend(jobs)
-        self._called_at = min(self._called_at, time.monotonic())
-        self._loop.call_soon_threadsafe(self._fill)
+        self._call()
 
     @property
     def blocked_at(self) -> float:
-        """When to hold that code which belongs to no attempt any more blocks the event loop, or the thread for queries.
+        """When to hold that code which belongs to no attempt any more blocks the event loop, or a thread that it needs.
 
         In monotonic seconds. While an attempt runs, it may be that which blocks the loop: its own limit is for that.
+        Beside one that is stuck the loop must answer.
         """
         if self._is_given_up:
             return NEVER
         loop_at = query_thread_at = NEVER
-        if self._called_at < NEVER and not any(list(self._running.values())):
+        if self._called_at < NEVER and (self._stuck or not any(list(self._running.values()))):
             loop_at = self._called_at + GRACE
         if self._is_tidying():
             query_thread_at = self._left_alone_at + LEFTOVER_TIME
-        return min(loop_at, query_thread_at)
+        return min(loop_at, query_thread_at, self._calls_left_at)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether as many attempts are stuck as may run."""
+        return len(self._stuck) >= self._concurrency
+
+    def give_up_attempt(self, lease: Lease) -> None:
+        """Have another attempt take the place of this one, which is stuck; if the loop is, that is found out."""
+        assert self._loop is not None  # noqa: S101
+        self._stuck.add(lease)
+        self._loop.call_soon_threadsafe(self._still_stuck, lease)
+        self._call()
 
     def give_up(self) -> None:
         """Find nothing blocked from here on: the worker is being replaced."""
@@ -102,11 +126,17 @@ class EventLoopRunner:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
+    def _call(self) -> None:
+        assert self._loop is not None  # noqa: S101
+        self._called_at = min(self._called_at, time.monotonic())
+        self._loop.call_soon_threadsafe(self._fill)
+
     # In the event loop's thread
 
     def _run(self) -> None:
         assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
         try:
+            self._in_query_thread(self._make_connections)
             while not self._is_ending:  # a task of the project's may stop the loop as well
                 self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -114,17 +144,25 @@ class EventLoopRunner:
             self._finish(error)
         finally:
             self._loop.close()
+            self._call_threads.end()
+
+    def _still_stuck(self, lease: Lease) -> None:
+        """It may have ended when it was given up."""
+        if not any(job is not None and (job.id, job.lease) == lease for job in self._running.values()):
+            self._stuck.discard(lease)
 
     def _fill(self) -> None:
         """Start what there is room for."""
         self._called_at = NEVER
         assert self._loop is not None  # noqa: S101
-        while len(self._running) < self._concurrency:
+        if self._waiting:
+            self._check_soon()
+        while len(self._running) - len(self._stuck) < self._concurrency and self._free_slots:
             try:
                 job = self._waiting.popleft()
             except IndexError:  # all started, or withdrawn meanwhile
                 return
-            task = self._loop.create_task(self._execute(job))
+            task = self._loop.create_task(self._execute(job), context=contextvars.Context())
             self._running[task] = job
             task.add_done_callback(self._done)
 
@@ -132,12 +170,15 @@ class EventLoopRunner:
         slot = self._free_slots.pop()
         self._started.begin(slot, job.id)
         attempt = await self._executor.execute_async(job)
-        self._started.end(slot)
+        self._finish(attempt)
+        lease = (job.id, job.lease)
+        if lease in self._stuck:
+            self._stuck.remove(lease)
+            self._started.end(slot)
         self._free_slots.append(slot)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._running[task] = None
-        self._finish(attempt)
         # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
         # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
         # busy, or hang, in what another task has it do, or in what is left of an attempt that timed out.
@@ -154,9 +195,27 @@ class EventLoopRunner:
             return
         self._ahead_of_tidying = {task for task, job in self._running.items() if job is not None}
         self._note_left_alone()
-        # Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others.
-        self._tidying = SyncToAsync.single_thread_executor.submit(databases.tidy)
-        self._tidying.add_done_callback(self._tell_broken)
+        self._tidying = self._in_query_thread(self._tidy)
+
+    def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
+        """Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others."""
+        future = SyncToAsync.single_thread_executor.submit(do)
+        future.add_done_callback(self._tell_broken)
+        return future
+
+    def _make_connections(self) -> None:
+        self._query_connections = ThreadConnections()
+
+    def _tidy(self) -> None:
+        if self._query_connections is not None:
+            self._query_connections.tidy()
+
+    def _check_soon(self) -> None:
+        """Before the queries of the next attempts, have their connections looked at, if there are any."""
+        connections, now = self._query_connections, time.monotonic()
+        if connections is not None and connections.opened and self._checked_at + CHECK_INTERVAL <= now:
+            self._checked_at = now
+            self._in_query_thread(connections.check)
 
     def _is_tidying(self) -> bool:
         return self._tidying is not None and not self._tidying.done()
@@ -173,6 +232,8 @@ class EventLoopRunner:
         if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
             self._waiting.appendleft(job)
         self._tell_broken(task)
+        if self._call_threads.replace_left() >= MOST_LEFT:
+            self._calls_left_at = time.monotonic()
         self._fill()
 
     def _tell_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:

@@ -57,7 +57,8 @@ class Executor:
         task: Task[Any, Any] | None = None
         try:
             task = tasks.get(job.task)
-            outcome = self.limits.run(job, _timeout(task, job), partial(self._run, task, job))
+            call = partial(contextvars.Context().run, self._run, task, job)
+            outcome = self.limits.run(job, _timeout(task, job), call)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
         duration_ms = (time.perf_counter() - started) * 1000
@@ -83,13 +84,20 @@ class Executor:
         return Attempt(job, outcome, duration_ms, self.worker)
 
     def completing(self, lease: Lease) -> None:
-        """Have the commit not interrupted: Django would not know that it has succeeded, and call no hooks."""
-        self.limits.shield(lease)
+        """Raise where the attempt is interrupted: it has failed, whatever its task makes of that."""
+        self.limits.require_in_time(lease)
 
     def completed(self, lease: Lease, outcome: Outcome) -> None:
-        """Note that the task has committed its outcome itself. Called in the thread of its transaction."""
+        """Note that the task has committed its outcome itself. Called in the thread of its transaction.
+
+        Between the commit and this nothing is interrupted: Django would call no hooks.
+        """
         self._completed[lease] = outcome
         self.limits.unshield(lease)
+
+    def has_completed(self, lease: Lease) -> bool:
+        """Whether the task of this attempt has committed its outcome itself, and goes on."""
+        return lease in self._completed
 
     def is_cancelled(self, lease: Lease) -> bool:
         """Whether this attempt was told to end because its job is no longer the worker's. For any thread."""
@@ -109,10 +117,11 @@ class Executor:
     def _run(self, task: Task[Any, Any], job: ClaimedJob) -> Outcome:
         """All that is limited: the receivers of `job_started`, the task, and for an atomic one the hooks of its commit.
 
-        The commit itself is not interrupted, but found to be stuck.
+        The commit itself is not interrupted, but found to be stuck. A context of its own: what a task sets there
+        (`decimal.getcontext().prec` too) is not seen by the next.
         """
         args, kwargs = self._begin(task, job)
-        call = partial(contextvars.copy_context().run, task.function, *args, **kwargs)
+        call = partial(task.function, *args, **kwargs)
         return self._in_transaction(job, call) if task.atomic else _returned(call())
 
     def _begin(self, task: Task[Any, Any], job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:

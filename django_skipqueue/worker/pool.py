@@ -16,7 +16,7 @@ from ..registry import tasks
 from .event_loop import EventLoopRunner
 from .executor import Executor, Finished
 from .limits import stacks
-from .started import StartedJobs
+from .started import SLOTS_PER_PLACE, StartedJobs
 from .threads import ThreadRunner
 from .wakeup import Wakeup
 
@@ -33,7 +33,7 @@ class Pool:
     def __init__(
         self, executor: Executor, *, concurrency: int, wakeup: Wakeup, started: StartedJobs | None = None
     ) -> None:
-        self._started = started or StartedJobs(2 * concurrency)
+        self._started = started or StartedJobs(SLOTS_PER_PLACE * concurrency)
         self.finished: deque[Finished] = deque()
         self._given_up: dict[Lease, Attempt] = {}  # as stuck; they may come out nevertheless
         self._executor = executor
@@ -75,8 +75,9 @@ class Pool:
         return dropped
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
-        """Interrupt the attempt of this job, if it runs."""
-        self._executor.limits.cancel(job, reason)
+        """Interrupt the attempt of this job, if it runs. One that has completed its job itself is left alone."""
+        if not self._executor.has_completed((job.id, job.lease)):
+            self._executor.limits.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started."""
@@ -101,15 +102,27 @@ class Pool:
         """When to call `enforce_limits` and `is_blocked` next, in monotonic seconds."""
         return min(self._executor.limits.next_deadline, self._event_loop.blocked_at)
 
-    def enforce_limits(self) -> bool:
-        """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
-        stuck = self._executor.limits.enforce()
-        for interruption, stack in stuck:
+    def enforce_limits(self) -> None:
+        """Interrupt the attempts whose time is over. One that is stuck counts as finished then: failed."""
+        for interruption, stack in self._executor.limits.enforce():
             attempt = self._executor.stuck(interruption, stack)
             if not self._has_come_out(attempt.job):  # while its retry policy was asked
-                self._given_up[attempt.job.id, attempt.job.lease] = attempt
+                lease = (attempt.job.id, attempt.job.lease)
+                self._given_up[lease] = attempt
                 self.finished.append(attempt)
-        return bool(stuck)
+                logs.stuck(self._executor.worker, attempt.job, str(interruption.error), stack)
+                if not self._threads.give_up(interruption.thread):
+                    self._event_loop.give_up_attempt(lease)
+
+    @property
+    def has_stuck(self) -> bool:
+        """Whether an attempt that was given up still runs."""
+        return bool(self._given_up)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether as many attempts are stuck as may run at once, of either kind."""
+        return bool(self._given_up) and (self._threads.is_used_up or self._event_loop.is_used_up)
 
     def is_blocked(self) -> bool:
         """Whether code that no attempt waits for any more keeps others from running. True once."""
@@ -137,7 +150,11 @@ class Pool:
 
     def _was_given_up(self, attempt: Attempt) -> bool:
         """Whether it has ended after all."""
-        return self._given_up.get((attempt.job.id, attempt.job.lease), attempt) is not attempt
+        lease = (attempt.job.id, attempt.job.lease)
+        if self._given_up.get(lease, attempt) is attempt:
+            return False
+        del self._given_up[lease]
+        return True
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""

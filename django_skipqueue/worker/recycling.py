@@ -4,17 +4,32 @@ Pure but for the look at the process's memory. Times are monotonic seconds.
 """
 
 from ..log_format import counted
+from ..records import Lease
+from .limits import Limits
 from .memory import resident_mb
 from .options import WorkerOptions
 
 MEMORY_CHECK = 1.0
 """Seconds between two looks at the memory in use."""
 
+INTERRUPTED_TIME = 10.0
+"""Seconds for which a process goes on after an interruption, however little it has to do: interruptions that follow
+each other share one replacement."""
+
+QUIET_CHECK = 1.0
+"""Seconds between two looks at what runs."""
+
 
 class Recycling:
-    """The limits of `--max-jobs-per-worker` and `--max-memory-mb`."""
+    """The limits of `--max-jobs-per-worker` and `--max-memory-mb`, and what interruptions may have left behind.
 
-    def __init__(self, options: WorkerOptions) -> None:
+    An exception that comes between any two instructions may leave a lock taken, or a cache half filled.
+    """
+
+    def __init__(self, options: WorkerOptions, limits: Limits) -> None:
+        self._limits = limits
+        self._ran_before: set[Lease] | None = None
+        self._next_quiet_check = 0.0
         self._max_jobs = options.max_jobs_per_worker
         self._max_memory_mb = options.max_memory_mb
         self._next_memory_check = 0.0
@@ -27,4 +42,15 @@ class Recycling:
             self._next_memory_check = now + MEMORY_CHECK
             if (size := resident_mb()) > self._max_memory_mb:
                 return f"it has grown to {size:,.0f} MiB"
+        if self._limits.interrupted_at + INTERRUPTED_TIME <= now and self._is_quiet(now):
+            return "an attempt in it was interrupted"
         return None
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether to end the process costs nothing: nothing runs, or only jobs that take less than a second or so."""
+        if now < self._next_quiet_check:
+            return False
+        self._next_quiet_check = now + QUIET_CHECK
+        running = self._limits.running()
+        ran_before, self._ran_before = self._ran_before, running
+        return not running or (ran_before is not None and not running & ran_before)

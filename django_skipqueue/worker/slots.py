@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from .. import logs
 from ..payload import shorten
 from .protocol import ENDED_WELL, RECYCLED, cause_of
-from .started import StartedJobs
+from .started import SLOTS_PER_PLACE, StartedJobs
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 """Seconds before a worker is replaced that died again within `SETTLED` of its start."""
@@ -82,7 +82,7 @@ class Slot:
             read_end, self._lifeline = os.pipe()
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
-            self.started = StartedJobs(2 * self.concurrency)
+            self.started = StartedJobs(SLOTS_PER_PLACE * self.concurrency)
             self.pid = os.fork()
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)

@@ -1,11 +1,16 @@
-"""Runs `def` tasks, each in a thread."""
+"""Runs `def` tasks, each in a thread.
+
+Invariant: an attempt is handed in before anything else happens in its thread. A thread is used until an attempt in it
+was interrupted, broke it or is stuck; then another takes its place.
+"""
 
 import queue
 import threading
 import time
 
-from .. import databases
+from .. import logs
 from ..records import ClaimedJob
+from .connections import ThreadConnections
 from .executor import Executor, Finish
 from .started import StartedJobs
 
@@ -16,19 +21,20 @@ class ThreadRunner:
     def __init__(self, executor: Executor, concurrency: int, started: StartedJobs, finish: Finish) -> None:
         self._executor = executor
         self._concurrency = concurrency
+        self._to_start = concurrency
         self._started = started
         self._finish = finish
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[int, threading.Thread] = {}  # by slot
+        self._stuck: dict[int, threading.Thread] = {}  # of those that are given up
+        self._free_slots = list(reversed(range(2 * concurrency)))  # the last that was free is the next in use
+        self._is_ending = False
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Queue jobs for the threads."""
-        while len(self._threads) < self._concurrency:
-            # Daemons: one that is stuck in a task must not keep the process from ending.
-            slot = len(self._threads)
-            thread = threading.Thread(target=self._run, args=[slot], name=f"skipqueue-{slot + 1}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        while self._to_start:
+            self._to_start -= 1
+            self._start()
         for job in jobs:
             self._waiting.put(job)
 
@@ -50,22 +56,87 @@ class ThreadRunner:
         self.submit(withdrawn[:kept])
         return withdrawn[kept:]
 
+    def give_up(self, thread_id: int) -> bool:
+        """Have another thread take the place of this one, which is stuck; False: it is none of ours."""
+        for slot, thread in list(self._threads.items()):
+            if thread.ident == thread_id:
+                self._stuck[slot] = thread
+                if self._threads.pop(slot, None) is not None:
+                    self._start_another()
+                else:  # it has just ended
+                    self._stuck.pop(slot, None)
+                return True
+        return False
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether as many threads are stuck as may be in use."""
+        return len(self._stuck) >= self._concurrency
+
     def stop(self, deadline: float) -> None:
         """End the threads, and wait for them until then."""
-        for _ in self._threads:
+        self._is_ending = True
+        threads = list(self._threads.values())
+        for _ in threads:
             self._waiting.put(None)
-        for thread in self._threads:
+        for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _start(self) -> None:
+        slot = self._free_slots.pop()
+        # Daemons: one that is stuck in a task must not keep the process from ending.
+        thread = threading.Thread(target=self._run, args=[slot], name=f"skipqueue-{slot + 1}", daemon=True)
+        self._threads[slot] = thread
+        thread.start()
+
+    def _start_another(self) -> None:
+        """Whoever has taken a thread out of `_threads` calls this: the control loop that gave it up, or the thread."""
+        if self._free_slots and not self._is_ending:
+            self._start()
+
+    # In the threads
 
     def _run(self, slot: int) -> None:
         try:
-            while (job := self._waiting.get()) is not None:
-                self._started.begin(slot, job.id)
-                attempt = self._executor.execute(job)
-                self._started.end(slot)
-                databases.tidy()
-                self._finish(attempt)
+            connections = ThreadConnections(self._executor.limits)
+            try:
+                self._work(slot, connections)
+            finally:
+                connections.throw_away()
+                self._leave(slot)
         except BaseException as error:
             self._finish(error)
-        finally:
-            databases.close_all()
+
+    def _leave(self, slot: int) -> None:
+        is_given_up = self._threads.pop(slot, None) is None
+        if is_given_up:
+            self._stuck.pop(slot, None)
+            self._started.end(slot)
+        self._free_slots.append(slot)
+        if not is_given_up:
+            self._start_another()
+
+    def _work(self, slot: int, connections: ThreadConnections) -> None:
+        """Run jobs, until the thread is to end or is not fit for another one."""
+        while (job := self._next(connections)) is not None:
+            if connections.opened:
+                connections.check()
+            self._started.begin(slot, job.id)
+            attempt = self._executor.execute(job)
+            self._finish(attempt)
+            if self._executor.limits.take_taint():
+                return
+            if connections.opened:
+                try:
+                    connections.tidy(failed=attempt.outcome.error is not None)
+                except BaseException as error:
+                    logs.thread_replaced(self._executor.worker, job, error)
+                    return
+
+    def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
+        """The next job, waited for; `None`: the thread is to end."""
+        while True:
+            try:
+                return self._waiting.get(timeout=connections.patience)
+            except queue.Empty:
+                connections.close_idle()

@@ -47,13 +47,14 @@ class Worker:
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._control = ControlConnection(options.database, who=f"worker {name}")
-        executor = Executor(worker=name, database=options.database, limits=Limits(self._wakeup.call))
+        limits = Limits(self._wakeup.call)
+        executor = Executor(worker=name, database=options.database, limits=limits)
         self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup, started=started)
         self._announcer = Announcer()
         self._holdings = Holdings(
             options, id=id, name=name, control=self._control, pool=self._pool, announcer=self._announcer
         )
-        self._recycling = Recycling(options)
+        self._recycling = Recycling(options, limits)
         self._stopping = False
         self._stop_by = float("inf")
         self._exit_code = ENDED_WELL
@@ -106,11 +107,12 @@ class Worker:
         return 0 if self._stopping else self._holdings.room(now)
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. One that is stuck keeps its thread: the process is replaced.
+        """Interrupt attempts whose time is over. One that is stuck keeps its thread, and another takes its place.
 
-        So it is where what attempts left behind keeps others from running.
+        The process is replaced where all are stuck, and where what attempts left behind keeps others from running.
         """
-        if self._pool.enforce_limits():
+        self._pool.enforce_limits()
+        if self._pool.is_used_up:
             self._exit_code = STUCK
             self._stop()
         elif self._pool.is_blocked():
@@ -122,7 +124,7 @@ class Worker:
         reason = self._recycling.reason(self.jobs_done, now)
         if reason and not self._stopping:
             logs.recycling(self.name, reason)
-            self._exit_code = RECYCLED
+            self._exit_code = STUCK if self._pool.has_stuck else RECYCLED
             self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
     def _stop_if_drained(self) -> None:
