@@ -114,7 +114,7 @@ def _first_line(text: str) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # an exception whose own __str__ raises must not cost the job its outcome
+    except BaseException as broken:  # an exception whose own __str__ raises must not cost the job its outcome
         return f"<its message could not be read: {type(broken).__name__}>"
 
 

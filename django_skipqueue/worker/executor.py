@@ -107,7 +107,7 @@ class Executor:
         """The attempt that a job comes to whose code ignores that it is to end. For the control loop's thread."""
         job, error, ms = interruption.job, interruption.error, interruption.seconds * 1000
         entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=ms)
-        entry["message"] = f"{error}, and did not end within {GRACE:g} s more; its worker is replaced"
+        entry["message"] = f"{error}, and did not end within {GRACE:g} s more: it is stuck"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
         if written := self._completed.pop((job.id, job.lease), None):  # it is stuck in what came after its commit
             outcome = Outcome("failed", last_error=summary(error), error=entry)

@@ -102,9 +102,10 @@ class Pool:
         """When to call `enforce_limits` and `is_blocked` next, in monotonic seconds."""
         return min(self._executor.limits.next_deadline, self._event_loop.blocked_at)
 
-    def enforce_limits(self) -> None:
-        """Interrupt the attempts whose time is over. One that is stuck counts as finished then: failed."""
-        for interruption, stack in self._executor.limits.enforce():
+    def enforce_limits(self) -> bool:
+        """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
+        stuck = self._executor.limits.enforce()
+        for interruption, stack in stuck:
             attempt = self._executor.stuck(interruption, stack)
             if not self._has_come_out(attempt.job):  # while its retry policy was asked
                 lease = (attempt.job.id, attempt.job.lease)
@@ -113,6 +114,7 @@ class Pool:
                 logs.stuck(self._executor.worker, attempt.job, str(interruption.error), stack)
                 if not self._threads.give_up(interruption.thread):
                     self._event_loop.give_up_attempt(lease)
+        return bool(stuck)
 
     @property
     def has_stuck(self) -> bool:

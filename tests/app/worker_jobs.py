@@ -15,7 +15,9 @@ from django.db import DatabaseError, connection, transaction
 
 from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.backoff import constant
+from django_skipqueue.exceptions import JobTimeout
 from django_skipqueue.models import Job
+from django_skipqueue.worker import connections as worker_connections
 
 from .models import Ledger
 
@@ -107,6 +109,19 @@ def pass_gate_and_get_over_it(name: str) -> None:
     """Whatever it is."""
     with contextlib.suppress(BaseException):
         pass_gate(name)
+
+
+@job
+def pass_gate_come_what_may(name: str) -> None:
+    pass_gate(name)
+
+
+@job
+async def apass_gate_come_what_may(name: str) -> None:
+    """Whoever cancels it."""
+    while not gates[name]._open.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await gates[name].await_()
 
 
 @job
@@ -547,3 +562,76 @@ def completes_itself_and_stays(context: JobContext, name: str) -> None:
     with gates[name]:
         gates[name].wait()
     Ledger.objects.create(entry="not interrupted")
+
+
+@job(timeout=0.1, max_attempts=1)
+def write_at_the_end_of_its_time(entry: str) -> None:
+    try:
+        Ledger.objects.count()
+        time.sleep(0.1)
+    except JobTimeout:
+        Ledger.objects.create(entry=entry)
+        raise
+
+
+@job(max_attempts=1)
+def show(name: str) -> str:
+    """A setting of this thread's session."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting(%s)", [name])
+        return str(cursor.fetchone()[0])
+
+
+def _set_search_path() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET search_path = nowhere, public")
+
+
+def _stay_in_statement() -> None:
+    with connection.cursor() as cursor:
+        for _ in range(100):
+            cursor.execute("SELECT pg_sleep(0.05)")
+
+
+def _lose_note() -> None:
+    """As if the connection had been opened behind the worker's back."""
+    _set_search_path()
+    ours = worker_connections._here.connections
+    assert ours is not None
+    ours.opened.clear()
+
+
+SESSION_CHANGES: dict[str, Callable[[], None]] = {
+    "search_path": _set_search_path,
+    "set_autocommit": lambda: transaction.set_autocommit(False),
+    "statement": _stay_in_statement,
+    "unnoted": _lose_note,
+}
+
+
+@job(max_attempts=1)
+def session_changed(how: str, *, then: str = "stay") -> None:
+    """Change the session, and stay, raise or return."""
+    SESSION_CHANGES[how]()
+    if then == "raise":
+        raise ValueError("as asked")
+    while then == "stay":
+        time.sleep(0.01)
+
+
+class _ThreadLocal(threading.local):
+    value: str | None = None
+
+
+thread_local = _ThreadLocal()
+
+
+@job
+def note_in_thread(value: str) -> None:
+    thread_local.value = value
+
+
+@job
+def noted_in_thread() -> str | None:
+    """What `note_in_thread` has noted in the same thread."""
+    return thread_local.value

@@ -228,7 +228,7 @@ def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
     """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
     monkeypatch.setattr(limits, "GRACE", 0.05)
     atomic_write.using(timeout=0.1, max_attempts=1).defer("slow")
-    assert worker_thread().wait() == STUCK
+    assert worker_thread(concurrency=1).wait() == STUCK
     assert statuses() == {"completed": 1}
     assert Ledger.objects.count() == 1
 

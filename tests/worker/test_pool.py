@@ -9,9 +9,8 @@ from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
 
-from django_skipqueue import databases
 from django_skipqueue.outcomes import Outcome
 from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import job_started
@@ -247,11 +246,48 @@ def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: Ma
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.noop")])
     find_stuck(pool)
-    [stuck] = pool.take_finished()
+    stuck, after = finish(pool, 2)
     assert stuck.outcome.status == "failed"
-    gates["g"].open()
-    [after] = finish(pool, 1)
     assert after.job.task == f"{APP}.noop"
+    assert pool.has_stuck
+    gates["g"].open()
+    wait_until(lambda: pool.take_finished() or not pool.has_stuck)
+    assert pool.take_finished() == []
+
+
+@EITHER
+@pytest.mark.usefixtures("_no_grace")
+def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str) -> None:
+    """Not until as many are stuck as may run at once."""
+    pool = make_pool(2)
+    pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert not pool.is_used_up
+    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "beside") for _ in range(3)])
+    wait_until(lambda: gates["beside"].inside == 2, "two run beside it")
+    gates["beside"].open()
+    finish(pool, 3)
+    assert gates["beside"].most == 2
+    pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert pool.is_used_up
+    gates["g"].open()
+    wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
+    assert not pool.is_used_up
+
+
+@pytest.mark.usefixtures("_no_grace", "_no_patience")
+def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool, gates: Any) -> None:
+    """The other one, which has no limit, would wait for ever."""
+    pool = make_pool(3)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
+    wait_until(lambda: gates["other"].inside == 1)
+    pool.submit([limited(f"{WORKER_APP}.ablock_loop", "g")])
+    find_stuck(pool)
+    assert not pool.is_used_up
+    wait_until(pool.is_blocked, "it is found to be blocked")
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -429,6 +465,16 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
 # Connections
 
 
+def other_backends() -> list[int]:
+    """The sessions in the database under test, but for this thread's own."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'"
+        )
+        return [pid for (pid,) in cursor.fetchall()]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_connection_on_which_nothing_comes_any_more_does_not_keep_the_attempt(make_pool: MakePool) -> None:
     pool = make_pool(1)
@@ -514,11 +560,11 @@ def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
     assert len(opened) == 1
 
 
-def test_closing_all_is_what_a_thread_does_at_its_end(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[str] = []
-    monkeypatch.setattr(databases, "close_all", lambda: closed.append(threading.current_thread().name))
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None:
     pool = make_pool(2)
-    pool.submit([claimed(f"{APP}.noop")])
-    finish(pool, 1)
+    pool.submit([claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
+    finish(pool, 5)
+    assert len(other_backends()) > 0
     pool.stop()
-    assert sorted(closed) == ["skipqueue-1", "skipqueue-2"]
+    wait_until(lambda: not other_backends(), "the threads' sessions are over")
