@@ -22,7 +22,7 @@ def formatted(error: BaseException) -> str:
     """The traceback as text; says so where it cannot be made."""
     try:
         return "".join(traceback.format_exception(error))
-    except Exception as broken:  # an exception whose own __str__ raises must not cost the job its outcome
+    except BaseException as broken:  # an exception whose own __str__ raises must not cost the job its outcome
         return f"<its traceback could not be formatted: {type(broken).__name__}>"
 
 

@@ -198,7 +198,7 @@ def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_r
     assert worker.wait() == STUCK
     stuck.refresh_from_db()
     assert "pass_gate" in stuck.errors[0]["traceback"]
-    assert f"gives up tests.app.worker_jobs.pass_gate #{stuck.pk}, which is stuck: timed out after 0.1 s" in caplog.text
+    assert f"job stuck task=tests.app.worker_jobs.pass_gate id={stuck.pk} attempt=1/1" in caplog.text
 
 
 def test_where_a_cancelled_attempt_is_stuck_is_logged(
@@ -209,7 +209,7 @@ def test_where_a_cancelled_attempt_is_stuck_is_logged(
     worker_thread(concurrency=1)
     wait_until(lambda: gates["stuck"].inside)
     stuck.cancel(reason="nobody wants it")
-    wait_until(lambda: "which is stuck: nobody wants it" in caplog.text)
+    wait_until(lambda: 'error="nobody wants it"' in caplog.text)
     assert "gates[name].wait()" in caplog.text
 
 
