@@ -17,7 +17,6 @@ from django.utils.translation import gettext
 
 from ..models import Job, Status
 from . import orders
-from .banner import Banner
 from .counts import Count
 from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter, is_indexed, since, time_column
 from .orders import Indexed, Look, Scheduled
@@ -130,11 +129,6 @@ class JobChangeList(ChangeList):
             Tab(state, label, self._address(state), state == self.state, self._count(state))
             for state, label in STATES.items()
         ]
-
-    @cached_property
-    def banner(self) -> Banner | None:
-        """Whether jobs wait for a worker that nobody has started."""
-        return Banner.now()
 
     def _address(self, state: str | None) -> str:
         """Of the same list for another state."""

@@ -1,25 +1,26 @@
 """The page of one job: what it is, when it was what, with which arguments, and what became of each attempt."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, islice
-from operator import itemgetter
 from typing import Any
 
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 
 from ..models import Job, Status
 from ..outcomes import MESSAGE_LIMIT
 from ..payload import clean, shorten
+from ..records import worker_name
 from ..redaction import MASK, Redacted
-from .attempts import Attempt, attempts_of
-from .durations import distance, span
+from .attempts import Attempt, attempts_of, number_of_attempts
+from .durations import span
+from .explanations import why_it_waits, why_it_was_not_retried
+from .operations import operations_of
 from .parameters import named, redacted
-
-WAITING = frozenset({Status.SCHEDULED, Status.QUEUED})
+from .timeline import Moment, timeline
+from .workforce import Workforce
 
 JSON_LIMIT = 20_000
 """Characters. An argument may be megabytes long; a page should not."""
@@ -31,21 +32,27 @@ LINE_LIMIT = 500
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One entry of the job's timeline."""
-
-    label: str
-    at: datetime
-    distance: str
-
-
-@dataclass(frozen=True)
 class JobPage:
     """One job as its page shows it; `now` is the database's time."""
 
     job: Job
     now: datetime
     mask = MASK
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more happens to the job by itself, so that the page need not be fetched again."""
+        return Status(self.job.status).is_finished
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a worker has it."""
+        return self.job.status == Status.RUNNING
+
+    @property
+    def announcement(self) -> str:
+        """What is said aloud when the status has changed."""
+        return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.job.get_status_display()}
 
     @cached_property
     def call(self) -> Redacted:
@@ -79,17 +86,22 @@ class JobPage:
         return self._masked(self.job.result) if self.job.status == Status.COMPLETED else None
 
     @property
-    def last_error(self) -> str:
-        """Why the job failed, in a line or what else was written there."""
-        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4)
+    def outcome(self) -> str:
+        """Why the job failed or was discarded, and the last error of one that is retried."""
+        is_told = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
+        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4) if is_told else ""
 
     @property
-    def reason(self) -> str:
-        """Why the job was discarded, unless an attempt says so."""
-        errors = self.job.errors
-        last = errors[-1] if errors and isinstance(errors[-1], dict) else {}
-        told = self.job.status == Status.DISCARDED and self.job.last_error != last.get("message")
-        return self.last_error if told else ""
+    def is_retrying(self) -> bool:
+        """Whether an attempt has failed, and another one will come."""
+        return self.job.status in (Status.SCHEDULED, Status.QUEUED) and self.job.attempts > 0
+
+    @cached_property
+    def explanation(self) -> str:
+        """Why the job waits, or why it was not tried again."""
+        if self.is_final:
+            return why_it_was_not_retried(self.job, self.attempts)
+        return why_it_waits(self.job, self.now, Workforce.now())
 
     @property
     def unique_key(self) -> str:
@@ -102,21 +114,35 @@ class JobPage:
         return [self._shown(attempt) for attempt in attempts_of(self.job)]
 
     @property
+    def attempts_come_first(self) -> bool:
+        """Whether they are what the page is opened for: an error."""
+        return bool(self.attempts) and bool(self.attempts[0].exception or self.attempts[0].traceback)
+
+    @property
     def missing_attempts(self) -> int:
         """How many earlier attempts the row has not kept."""
         numbers = [attempt.number for attempt in self.attempts if attempt.number]
         return max(min(numbers) - 1, 0) if numbers else 0
 
+    @property
+    def attempts_made(self) -> str:
+        """How many of how many; after a manual retry, which gives all of them anew, how many before it too."""
+        counted = f"{self.job.attempts}/{self.job.max_attempts}"
+        if earlier := number_of_attempts(self.job) - self.job.attempts:
+            more = ngettext("%(number)s before the retry", "%(number)s before the retries", self._retries)
+            return f"{counted} · {more % {'number': earlier}}"
+        return counted
+
     @cached_property
     def worker_name(self) -> str:
-        """The process that holds or held the job."""
+        """The process that holds the job, or held it last."""
         return shorten(self.job.worker_name, LINE_LIMIT)
 
     @property
     def timeline(self) -> list[Moment]:
-        """When the job was what, in order."""
-        moments = sorted(self._moments(), key=itemgetter(1))
-        return [Moment(label, at, distance(at, self.now)) for label, at in moments]
+        """What happened to the job, in order."""
+        moments = timeline(self.job, self.attempts, self.now)
+        return [replace(each, reason=self.call.text(each.reason)) for each in moments]
 
     @property
     def waited(self) -> str:
@@ -127,22 +153,25 @@ class JobPage:
     @property
     def ran(self) -> str:
         """How long the last attempt took, or has taken so far."""
-        started = self.job.started_at
-        if started is None or self.job.status not in (Status.RUNNING, Status.COMPLETED):
+        last = self.attempts[0] if self.attempts else None
+        if last is None or (last.duration is None and self.job.status != Status.RUNNING):
             return ""
-        return span((self.job.finished_at or self.now) - started)
+        return last.took or span(self.now - (last.started_at or self.now))
 
     @property
     def metadata(self) -> str:
         """What else was kept with the job."""
         return self._masked(self.job.metadata) if self.job.metadata else ""
 
+    @property
+    def _retries(self) -> int:
+        return sum(each.verb == "retry" for each in operations_of(self.job))
+
     def _shown(self, attempt: Attempt) -> Attempt:
         """Masked and cut. A row's texts are short, unless somebody else has written them."""
-        is_holder = attempt.worker == self.job.locked_by
         return replace(
             attempt,
-            worker=self.worker_name if is_holder else shorten(attempt.worker, LINE_LIMIT),
+            worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
             exception=shorten(attempt.exception, LINE_LIMIT),
             message=clean(self.call.text(attempt.message), MESSAGE_LIMIT),
             traceback=clean(self.call.text(attempt.traceback), JSON_LIMIT),
@@ -151,16 +180,6 @@ class JobPage:
     def _masked(self, value: Any) -> str:
         """A value that is no argument, masked by the names within it."""
         return pretty(redacted(self.job.task, [], {"": value}).kwargs[""], JSON_LIMIT)
-
-    def _moments(self) -> Iterator[tuple[str, datetime]]:
-        job = self.job
-        yield gettext("enqueued"), job.enqueued_at
-        if job.run_after > job.enqueued_at:
-            yield gettext("due"), job.run_after
-        if job.started_at:
-            yield gettext("last started") if job.status in WAITING else gettext("started"), job.started_at
-        if job.finished_at:
-            yield job.get_status_display(), job.finished_at
 
 
 def pretty(value: Any, limit: int) -> str:

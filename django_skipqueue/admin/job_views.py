@@ -5,11 +5,12 @@ Invariant: every view checks the user's permission itself, a GET changes nothing
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext
@@ -47,15 +48,20 @@ class JobViews(JobPermissions):
         if not self.has_view_permission(request):
             raise PermissionDenied
         job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if is_id(object_id) else None
+        is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
         if job is None:
-            return self._gone(request, object_id)
-        context = self._context(request, job, title=str(job)) | {
+            return HttpResponseNotFound() if is_fragment else self._gone(request, object_id)
+        context = {
             "page": JobPage(job, job.now),
             "verbs": self._verbs_for(request, job),
+            "others": f"{self._address('changelist')}?{urlencode({'task': job.task})}",
             "history": self._address("history", job.pk),
             "delete": self._address("delete", job.pk) if self.has_delete_permission(request, job) else "",
         }
-        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context | (extra_context or {}))
+        if is_fragment:
+            return TemplateResponse(request, "admin/django_skipqueue/job/job.html", context)
+        context |= self._context(request, job, title=str(job)) | (extra_context or {})
+        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context)
 
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -47,6 +47,11 @@ class JobAdmin(JobViews):
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
 
+    def __init__(self, model: type[Job], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if admin_site.index_template is None:  # a project's own says itself where `{% queue_notices %}` stands
+            admin_site.index_template = "admin/django_skipqueue/index.html"
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         """The list that stays within an index."""
         return JobChangeList

@@ -8,6 +8,8 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
+from django_skipqueue.admin.banner import lookout
+
 from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fixtures)
 from .pictures import picture  # noqa: F401 (a fixture)
 
@@ -18,6 +20,12 @@ WORKERS = "/admin/django_skipqueue/worker/"
 def page(name: str, job_id: int) -> str:
     """The address of a page of one job: change, retry, discard, run_again, delete, history."""
     return reverse(f"admin:django_skipqueue_job_{name}", args=[job_id])
+
+
+@pytest.fixture(autouse=True)
+def _fresh_notices() -> None:
+    """A process looks for what it has to say only now and then; each test is a process of its own."""
+    lookout.forget()
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""For templates of the admin: `{% load skipqueue %}{% queue_notices %}` says what an operator has to see.
+
+Invariant: it says nothing to somebody who may not see jobs, and nothing where the queue cannot be asked.
+"""
+
+from typing import Any
+
+from django import template
+from django.template.context import Context
+
+from ..admin.banner import lookout
+
+register = template.Library()
+
+
+@register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
+def queue_notices(context: Context) -> dict[str, Any]:
+    """Jobs that wait for a worker, queues that are jammed, workers that are not heard of."""
+    request: Any = context.get("request")
+    user = getattr(request, "user", None)
+    if user is None or not (
+        user.has_perm("django_skipqueue.view_job") or user.has_perm("django_skipqueue.view_worker")
+    ):
+        return {}
+    return {
+        "notices": lookout.notices(),
+        "may_view_jobs": user.has_perm("django_skipqueue.view_job"),
+        "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
+    }
