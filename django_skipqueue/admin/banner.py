@@ -26,6 +26,9 @@ from .workforce import Hand, Workforce
 MOST = 20
 """Queues that are named at once; once those are served, it is the next ones' turn."""
 
+MOST_RUNNING = 5_000
+"""Running jobs that are looked at."""
+
 LONG = timedelta(minutes=1)
 """A job that runs for longer takes its slot away from the others."""
 
@@ -142,7 +145,7 @@ def _jams(workforce: Workforce, waiting: Sequence[str]) -> Iterator[Jam]:
     queues: dict[tuple[Hand, ...], list[str]] = {}
     for queue_name in waiting:
         queues.setdefault(tuple(workforce.serving(queue_name)), []).append(queue_name)
-    long = list(_long_jobs(sum(hand.concurrency for hand in workforce.live)))
+    long = list(_long_jobs())
     for hands, queue_names in queues.items():
         ids = {hand.id for hand in hands}
         held = [(worker, task, ran) for worker, task, ran in long if worker in ids]
@@ -156,11 +159,11 @@ def _jams(workforce: Workforce, waiting: Sequence[str]) -> Iterator[Jam]:
             yield Jam(tuple(map(_printed, queue_names)), slots, _printed(task), max(ran for _, _, ran in held), waits)
 
 
-def _long_jobs(slots: int) -> Iterator[tuple[str, str, timedelta]]:
+def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
     """Worker, task and time of the jobs that run for long, the oldest first. Index: recover."""
     running = Job.objects.running().annotate(now=Now()).filter(locked_at__lte=Now() - LONG).order_by("locked_at")
     columns = ("locked_by", "task", "locked_at", "now")
-    for worker, task, locked_at, now in running.values_list(*columns)[: slots + MOST]:
+    for worker, task, locked_at, now in running.values_list(*columns)[:MOST_RUNNING]:
         yield worker, task, now - locked_at
 
 

@@ -16,7 +16,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext
 
 from ..models import Job
-from . import history
+from . import history, names
 from .actions import Action, Delete
 from .job_page import JobPage
 from .job_verbs import VERBS, Verb
@@ -54,7 +54,7 @@ class JobViews(JobPermissions):
         context = {
             "page": JobPage(job, job.now),
             "verbs": self._verbs_for(request, job),
-            "others": f"{self._address('changelist')}?{urlencode({'task': job.task})}",
+            "others": self._others(job),
             "history": self._address("history", job.pk),
             "delete": self._address("delete", job.pk) if self.has_delete_permission(request, job) else "",
         }
@@ -109,6 +109,11 @@ class JobViews(JobPermissions):
         """The buttons that the job's status and the user's permissions allow, and where each is posted."""
         allowed = (verb for verb in VERBS if verb.fits(job) and self.may(request, verb.name))
         return [(verb, self._address(verb.name, job.pk)) for verb in allowed]
+
+    def _others(self, job: Job) -> str:
+        """The list of the jobs of the same task, if that is a name to filter by."""
+        query = urlencode({"task": job.task})
+        return f"{self._address('changelist')}?{query}" if len(job.task) <= names.LONGEST else ""
 
     def _view_of(self, verb: Verb) -> Callable[..., HttpResponse]:
         def view(request: HttpRequest, job_id: int) -> HttpResponse:

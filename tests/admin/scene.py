@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+from django.utils import timezone
+
 from django_skipqueue.models import Job, Worker
 
 from ..app.rows import make_job, make_worker
@@ -48,23 +50,67 @@ def make_workers() -> list[Worker]:
     return [make_worker(started_at=at(86_400 * 2), **each) for each in fields]
 
 
-def make_failed_job(worker: Worker) -> Job:
-    """A payment that could not be captured, three times."""
+def ago(seconds: float) -> str:
+    """The same as a time that stands in JSON."""
+    return (timezone.now() + at(seconds)).isoformat()
+
+
+def error(worker: Worker, number: int, *, seconds_ago: float, **fields: Any) -> dict[str, Any]:
+    """The entry of a failed attempt."""
+    return {
+        "attempt": number,
+        "worker": worker.name,
+        "worker_id": worker.pk,
+        "duration_ms": 214.9,
+        "exception": "psp.errors.GatewayUnavailable",
+        "message": "psp.example.com cannot be reached",
+        "traceback": REFUSED,
+        "at": ago(seconds_ago),
+    } | fields
+
+
+def make_failed_job(worker: Worker, **fields: Any) -> Job:
+    """A payment that could not be captured: not in three attempts, nor in two more after somebody retried it."""
     errors = [
-        {
-            "attempt": number,
-            "worker": worker.name,
-            "worker_id": str(worker.pk),
-            "duration_ms": duration,
-            "exception": "psp.errors.GatewayUnavailable",
-            "message": "psp.example.com cannot be reached",
-            "traceback": REFUSED,
-        }
-        for number, duration in ((1, 30_021.4), (2, 12_804.0), (3, 214.9))
+        error(worker, 1, seconds_ago=4000, duration_ms=30_021.4),
+        error(worker, 2, seconds_ago=3900, duration_ms=12_804.0),
+        error(worker, 3, seconds_ago=3600),
+        error(worker, 1, seconds_ago=560),
+        error(worker, 2, seconds_ago=540),
+        error(worker, 3, seconds_ago=500),
     ]
+    retry = {
+        "at": ago(620),
+        "verb": "retry",
+        "by": "ann",
+        "reason": "the PSP is back",
+        "attempts": 3,
+    }
+    values: dict[str, Any] = {
+        "task": "payments.jobs.capture_payment",
+        "kwargs": {"payment_id": 1187, "amount": "14.85"},
+        "queue_name": "payments",
+        "priority": 10,
+        "attempts": 3,
+        "max_attempts": 3,
+        "errors": errors,
+        "operations": [retry],
+        "last_error": "GatewayUnavailable: psp.example.com cannot be reached",
+        "locked_by": worker.pk,
+        "enqueued_at": at(4031),
+        "run_after": at(501),
+        "started_at": at(500.2),
+        "finished_at": at(500),
+    }
+    return make_job("failed", **(values | fields))
+
+
+def make_running_job(worker: Worker) -> Job:
+    """A long report, in its second attempt."""
     return make_job(
-        "failed", task="payments.jobs.capture_payment", kwargs={"payment_id": 1187, "amount": "14.85"}, errors=errors,
-        queue_name="payments", attempts=3, max_attempts=3, locked_by=str(worker.pk), enqueued_at=at(64),
-        run_after=at(5), started_at=at(4), finished_at=at(3.8), priority=10,
-        last_error="GatewayUnavailable: psp.example.com cannot be reached",
+        "running", task="reports.jobs.build_monthly_report", args=[2026, 11], kwargs={"currency": "EUR"},
+        queue_name="reports", attempts=2, max_attempts=5, locked_by=worker.pk, enqueued_at=at(700), run_after=at(109),
+        started_at=at(108), locked_at=at(108), last_error="TimeoutError: the database of figures did not answer",
+        errors=[error(worker, 1, seconds_ago=180, duration_ms=31_000, exception="builtins.TimeoutError",
+                      message="the database of figures did not answer", traceback="")],
     )  # fmt: skip

@@ -25,6 +25,13 @@ def test_a_failed_job(boss: User, open_admin: Callable[..., Page], picture: Call
     picture(page, "job-failed")
 
 
+def test_a_running_job(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+    worker, *_ = scene.make_workers()
+    job = scene.make_running_job(worker)
+    page = open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", viewport=DESKTOP)
+    picture(page, "job-running")
+
+
 def test_workers(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
     scene.make_workers()
     picture(open_admin(boss, "django_skipqueue/worker/", viewport=DESKTOP), "workers")

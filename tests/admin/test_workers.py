@@ -10,6 +10,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from django_skipqueue.admin.banner import lookout
+
 from ..app.rows import make_job, make_worker
 from .conftest import WORKERS, page
 
@@ -66,10 +68,11 @@ def test_its_queries_do_not_grow_with_the_workers(operator: Client) -> None:
     for amount in (1, 20):
         for _ in range(amount):
             make_job("running", locked_by=str(make_worker().pk))
+        lookout.forget()
         with CaptureQueriesContext(connection) as queries:
             operator.get(WORKERS)
         numbers.append(len(queries))
-    assert numbers[0] == numbers[1] <= 5
+    assert numbers[0] == numbers[1] <= 9
 
 
 def test_nothing_in_it_is_markup(operator: Client) -> None:
