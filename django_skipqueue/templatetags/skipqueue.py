@@ -8,14 +8,14 @@ from typing import Any
 from django import template
 from django.template.context import Context
 
-from ..admin.banner import lookout
-
 register = template.Library()
 
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context) -> dict[str, Any]:
     """Jobs that wait for a worker, queues that are jammed, workers that are not heard of."""
+    from ..admin.banner import lookout  # a project without the admin imports this module, too
+
     request: Any = context.get("request")
     user = getattr(request, "user", None)
     if user is None or not (
