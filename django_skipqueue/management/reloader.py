@@ -84,11 +84,10 @@ class Reloader(autoreload.StatReloader):
     # The child
 
     def _start(self) -> None:
-        """Start a child; the system checks were made by this process, before its first one."""
         ear, self._lifeline = os.pipe()
         self._started_at = time.time()
         self._child = subprocess.Popen(
-            [*self._command, *(["--skip-checks"] if self._is_first else [])],
+            self._command,
             env={
                 **os.environ,
                 LIFELINE: str(ear),
