@@ -51,7 +51,7 @@ def test_ctrl_c_ends_a_reloading_worker_gracefully(runworker: Run) -> None:
 def terminal(runworker: Run) -> Run:
     """Starts `runworker` as a developer does."""
     return lambda *arguments, **options: runworker(
-        "--poll-interval", HOUR, *arguments, settings="DEBUG = True", terminal=True, **options
+        "--poll-interval", HOUR, *arguments, **{"settings": "DEBUG = True", "terminal": True, **options}
     )
 
 
@@ -82,6 +82,15 @@ def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(terminal: Run) -> No
     wait_until(lambda: not group_exists(process.process.pid), "no process is left")
     assert statuses() == {"queued": 1}
     assert not Worker.objects.exists()
+
+
+def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: Run) -> None:
+    process = terminal(settings="DEBUG = True\nimport time\nprint('starting', flush=True)\ntime.sleep(0.5)\n")
+    process.wait_for("starting", times=2)  # the second one is the child
+    process.type(CTRL_C)
+    assert process.wait() == 0
+    assert "Traceback" not in process.log
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -65,7 +65,7 @@ class Reloader(autoreload.StatReloader):
             self._tell()
             code = self._ended()
             if code is not None and not self._goes_on_after(code):
-                return code
+                return 0 if self._asked and code == -signal.SIGTERM else code  # it had not begun to handle signals
             if self._asked and self._child is None:
                 return 0
             if not self._asked and (changed := self._changed()):
@@ -95,6 +95,7 @@ class Reloader(autoreload.StatReloader):
                 autoreload.DJANGO_AUTORELOAD_ENV: "true",
             },
             pass_fds=[ear],
+            preexec_fn=_ignore_ctrl_c,  # noqa: PLW1509 (no thread runs here)
         )
         os.close(ear)
         self._reloads = False
@@ -110,13 +111,11 @@ class Reloader(autoreload.StatReloader):
 
     def _goes_on_after(self, code: int) -> bool:
         """Whether another child is started, now or after the next change."""
-        if self._asked:
-            return False
-        if self._reloads:
+        if self._reloads and not self._asked:
             self._is_first = False
             self._start()
             return True
-        if code and not self._is_first:
+        if code and not (self._is_first or self._asked):
             logs.waiting_for_change(code)
             return True
         return False
@@ -168,6 +167,11 @@ def report_modules(environment: MutableMapping[str, str]) -> int | None:
         Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
     lifeline = environment.pop(LIFELINE, None)
     return int(lifeline) if lifeline else None
+
+
+def _ignore_ctrl_c() -> None:
+    """In the child, until its supervisor handles signals: it then sees the end of its lifeline, without a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _is_projects(file: Path) -> bool:
