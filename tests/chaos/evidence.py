@@ -20,6 +20,9 @@ URGENT = 100
 POSTGRES = "PostgreSQL"
 """The target of faults that hit all machines."""
 
+LOG_BLOCKED = "log blocked"
+"""The fault during which nobody reads a machine's log."""
+
 JOB_ID = re.compile(r" id=(\d+) ")
 """How lines name a job."""
 

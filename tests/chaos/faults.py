@@ -11,11 +11,12 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from django.db import connection
 
 from . import LEASE, jobs
-from .evidence import POSTGRES, URGENT, Death
+from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death
 from .load import defer_many, promise
 from .machines import Machine
 from .stage import Stage
@@ -28,8 +29,8 @@ SILENT = 2 * LEASE + 2
 
 HOUR = 3600.0
 
-FROZEN_LIMIT = 15.0
-"""Seconds in which a worker that does nothing any more must be replaced."""
+FROZEN_LIMIT = 40.0
+"""Seconds in which a worker that does nothing any more must be replaced: its supervisor gives it thirty."""
 
 LARGE = 900_000
 """Characters: nearly as many bytes as arguments and results may have."""
@@ -99,45 +100,52 @@ def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> N
         machine.resume()
 
 
-def pause_worker(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to one worker, until its supervisor has replaced it."""
-    number = choose.randrange(100)
-    if machine.has_workers:
-        with stage.fault("worker frozen", machine.name) as fault:
-            fault.deaths = machine.pause_worker(number)
-            if not stage.until(lambda: all(stage.is_gone(death.pid) for death in fault.deaths), FROZEN_LIMIT):
-                fault.overdue.append("a worker that was paused was not replaced")
-            machine.resume()
+def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """SIGSTOP to the workers for longer than the lease, while their supervisor lives: they keep their jobs."""
+    with stage.fault("workers paused", machine.name):
+        machine.pause_workers()
+        stage.wait(LEASE + choose.uniform(1, 3))
+        machine.resume()
 
 
-def freeze_loop(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """A task keeps the interpreter of its worker for itself, until the worker is replaced. Any machine gets it."""
+def freeze_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """A task keeps the interpreter of its worker for itself, and a worker of the other machine is paused, for good."""
+    with stage.fault("loop frozen", POSTGRES) as frozen, stage.fault("worker frozen", machine.name) as paused:
+        pid, name = _freeze_loop(stage)
+        frozen.target = name.partition("/")[0]
+        frozen.deaths = [Death(pid, time.time(), alone=True, frozen=True)]
+        (other,) = (each for each in stage.machines if each.name != frozen.target)
+        paused.target = other.name
+        paused.deaths = other.pause_worker(choose.randrange(100))
+        for fault in (frozen, paused):
+            (death,) = fault.deaths
+            if not stage.until(partial(stage.is_gone, death.pid), FROZEN_LIMIT - (time.time() - death.at)):
+                fault.overdue.append(f"{fault.what}: it was not replaced within {FROZEN_LIMIT:g} s")
+                os.kill(death.pid, signal.SIGKILL)
+
+
+def _freeze_loop(stage: Stage) -> tuple[int, str]:
+    """Have some worker run the job that freezes it; its process id and its name."""
     with _django():
         (job,) = defer_many(jobs.freeze, [()])
-    with stage.fault("loop frozen", POSTGRES) as fault, stage.cluster.connect() as connection:
-
-        def holder() -> tuple[int, str] | None:
-            return connection.execute(
+    with stage.cluster.connect() as connection:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            found = connection.execute(
                 "SELECT process.pid, process.name FROM chaos_ledger JOIN skipqueue_job AS job ON job.id = job_id "
                 "JOIN chaos_process AS process ON worker_id = locked_by WHERE what = 'begin' AND job_id = %s",
                 [job],
             ).fetchone()
-
-        if not stage.until(lambda: holder() is not None, FROZEN_LIMIT) or (found := holder()) is None:
-            fault.overdue.append("the job that freezes a worker did not begin")
-            return
-        pid, name = found
-        fault.target = name.partition("/")[0]
-        fault.deaths = [Death(pid, time.time(), alone=True, frozen=True)]
-        if not stage.until(lambda: stage.is_gone(pid), FROZEN_LIMIT):
-            fault.overdue.append("a worker whose loop was frozen was not replaced")
-            os.kill(pid, signal.SIGKILL)
+            if found:
+                return int(found[0]), str(found[1])
+            time.sleep(0.05)
+    raise RuntimeError("The job that freezes a worker did not begin within 30 s.")
 
 
 def block_log(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Nobody reads what a machine writes, until the pipe has long been full. A worker dies: there is much to say."""
     _defer_long()
-    with stage.fault("log blocked", machine.name, slows=False) as fault:
+    with stage.fault(LOG_BLOCKED, machine.name, slows=False) as fault:
         machine.logbook.block()
         stage.wait(1)
         fault.deaths = machine.kill_worker(choose.randrange(100))

@@ -19,7 +19,7 @@ PROCESS_LIMIT = 2.0
 MACHINE_LIMIT = 5.0
 """The same for a machine, beyond the lease."""
 
-FROZEN_LIMIT = 15.0
+FROZEN_LIMIT = 40.0
 """The same for a process that hangs."""
 
 SPEED_LIMIT = 10.0
@@ -136,7 +136,7 @@ def speed_is_back(evidence: Evidence) -> Iterator[str]:
 
 
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
-    """(10) A dead process's jobs are back in under 2 s, a frozen one's in 15 s, a dead machine's in the lease + 5 s."""
+    """(10) A dead process's jobs are back in under 2 s, a frozen one's in 40 s, a dead machine's in the lease + 5 s."""
     for fault, death, held, seconds in taken_back(evidence):
         limit = FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.lease + MACHINE_LIMIT
         if seconds is None or seconds > limit + excuse(evidence, fault, death, held):

@@ -107,6 +107,10 @@ class Machine:
         """SIGSTOP to the parent alone."""
         self._stop_running(self.pids[:1])
 
+    def pause_workers(self) -> None:
+        """SIGSTOP to all of the workers."""
+        self._stop_running(self.pids[1:])
+
     def pause_worker(self, number: int) -> list[Death]:
         """SIGSTOP to one of the workers, if there is one."""
         workers = self.pids[1:]

@@ -5,7 +5,7 @@ Invariant: pure. A reason is in the log or in a row of the job's own; that somet
 
 from enum import Enum
 
-from .evidence import POSTGRES, Change, Death, Evidence, Fault, Held, Line
+from .evidence import LOG_BLOCKED, POSTGRES, Change, Death, Evidence, Fault, Held, Line
 
 RECONNECT = 10.0
 """Seconds, at most, after which a process tries again to reach a database that is back."""
@@ -49,7 +49,7 @@ def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
 
 def _tells_of(evidence: Evidence, end: Change) -> bool:
     """Whether a line tells of it soon after the job's lease was ended."""
-    lines = [line for line in evidence.lines_of.get(end.job, ()) if _is_soon(line, end.at)]
+    lines = [line for line in evidence.lines_of.get(end.job, ()) if _is_soon(evidence, line, end.at)]
     return any(event in line.text for line in lines for event in LINES[end.verb])
 
 
@@ -57,11 +57,14 @@ def _tells_of_release(evidence: Evidence, held: Held) -> bool:
     """Whether a line soon after says that the jobs of this worker were given back."""
     assert held.end is not None
     told = f"jobs released worker={evidence.names.get(held.claim.holder)} "
-    return any(_is_soon(line, held.end.at) and told in line.text for line in evidence.log)
+    return any(_is_soon(evidence, line, held.end.at) and told in line.text for line in evidence.log)
 
 
-def _is_soon(line: Line, at: float) -> bool:
-    return -0.5 <= line.at - at <= SOON
+def _is_soon(evidence: Evidence, line: Line, at: float) -> bool:
+    """Whether a line was read soon after this time, or soon after its machine's log was read again."""
+    blocked = (fault for fault in evidence.faults if fault.what == LOG_BLOCKED and fault.target == line.machine)
+    until = max((fault.ended for fault in blocked if fault.overlaps(at, at + SOON)), default=at) + SOON
+    return at - 0.5 <= line.at <= until
 
 
 def _teller_ended(evidence: Evidence, recovery: Change) -> bool:

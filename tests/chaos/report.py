@@ -75,5 +75,10 @@ def _repeats(evidence: Evidence) -> str:
 
 
 def _taken_back(evidence: Evidence) -> str:
-    seconds = [seconds for _, _, _, seconds in taken_back(evidence) if seconds is not None]
+    """Of what others took back. An outcome may have been on its way when its machine fell silent."""
+    seconds = [
+        seconds
+        for _, _, held, seconds in taken_back(evidence)
+        if seconds is not None and held.end is not None and held.end.verb != "settle"
+    ]
     return f"{statistics.median(seconds):.2f} / {max(seconds):.2f} s" if seconds else ""

@@ -62,7 +62,7 @@ PROCESSES = (
     faults.kill_machine,
     faults.stop_machine,
     faults.pause_machine,
-    faults.pause_worker,
+    faults.pause_workers,
     faults.pause_supervisor,
     faults.block_log,
 )
@@ -90,7 +90,9 @@ SCENARIOS = {
     "supervisors-killed": Scenario(title="supervisors killed", strokes=[faults.kill_supervisor]),
     "machine-killed": Scenario(title="a whole machine killed", strokes=[faults.kill_machine]),
     "rolling-restart": Scenario(title="rolling SIGTERM under load", strokes=[faults.stop_machine], pause=(0.5, 1.5)),
-    "machines-paused": Scenario(title="machines paused beyond the lease", strokes=[faults.pause_machine]),
+    "machines-paused": Scenario(
+        title="machines and workers paused beyond the lease", strokes=[faults.pause_machine, faults.pause_workers]
+    ),
     "supervisors-silent": Scenario(
         title="a supervisor alone paused, stalled, or without a connection",
         strokes=[faults.pause_supervisor, faults.stall_supervisor, faults.refuse_supervisor],
@@ -98,7 +100,7 @@ SCENARIOS = {
     ),
     "workers-frozen": Scenario(
         title="a worker that hangs: paused, or by a task that keeps the interpreter",
-        strokes=[faults.pause_worker, faults.freeze_loop],
+        strokes=[faults.freeze_workers],
     ),
     "logs-blocked": Scenario(title="a log that nobody reads", strokes=[faults.block_log]),
     "network-cut": Scenario(title="TCP connections cut", strokes=[faults.cut_network]),

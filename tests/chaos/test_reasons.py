@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from . import forgeries
-from .evidence import CANCELLED, POSTGRES, Death, Line, Stop
+from .evidence import CANCELLED, LOG_BLOCKED, POSTGRES, Death, Line, Stop
 from .figures import repeats
 from .invariants import (
     INVARIANTS,
@@ -40,6 +40,17 @@ def test_a_repeat_after_an_attempt_that_failed_is_explained_by_a_line_or_by_the_
     assert reason_of_repeat(story.evidence, held) is Reason.ROW
     story.evidence = replace(story.evidence, log=[told])
     assert reason_of_repeat(story.evidence, held) is Reason.LINE
+
+
+def test_a_line_may_come_late_where_the_log_was_blocked() -> None:
+    story = uneventful()
+    forgeries.speak_of_a_recovery_too_late(story)
+    assert len(list(repeats_are_explained(story.evidence))) == 1
+    recovered_at = next(change.at for change in story.evidence.changes if change.verb == "recover")
+    fault = story.fault(LOG_BLOCKED, began=recovered_at - 1, ended=recovered_at + 9)
+    assert list(repeats_are_explained(story.evidence)) == []
+    fault.target = "machine-2"
+    assert len(list(repeats_are_explained(story.evidence))) == 1
 
 
 def test_a_job_is_rightly_taken_from_a_worker_whose_machine_is_silent() -> None:

@@ -1,0 +1,27 @@
+"""The page about reliability names the scenarios and the invariants that there are."""
+
+import re
+from pathlib import Path
+
+from .invariants import INVARIANTS
+from .report import COLUMNS
+
+PAGE = (Path(__file__).parents[2] / "docs/explanation/reliability.md").read_text()
+
+
+def test_the_page_has_every_scenario() -> None:
+    # Read, not imported: to import them would register the tasks of the suite in the process of the tests.
+    source = (Path(__file__).parent / "scenarios.py").read_text()
+    names = re.findall(r'^    "([a-z-]+)": Scenario\(', source, re.MULTILINE)
+    assert re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE) == names
+
+
+def test_the_page_has_every_invariant() -> None:
+    list_of_them = PAGE[PAGE.index("invariants\n\nEach is") :]
+    assert len(re.findall(r"^\d+\. ", list_of_them, re.MULTILINE)) == len(INVARIANTS) == 15
+    docstrings = [invariant.__doc__ or "" for invariant in INVARIANTS]
+    assert [docstring[: docstring.index(")") + 1] for docstring in docstrings] == [f"({n})" for n in range(1, 16)]
+
+
+def test_the_page_has_the_columns_of_the_table() -> None:
+    assert f"| {' | '.join(COLUMNS)} |" in PAGE
