@@ -1,4 +1,4 @@
-"""What can be done with one job, by a button on its page: retry, discard, cancel, run again as a new job.
+"""What can be done with one job, by a button on its page: retry, run now, postpone, discard, cancel, run again.
 
 Invariant: the verbs of the queue decide. A status read before says only which buttons to show; what has changed
 meanwhile is refused, and told.
@@ -6,18 +6,20 @@ meanwhile is refused, and told.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar
 
 from django.db.models import TextField
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Now
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import ALIVE, FINISHED, Job, Status
 from ..payload import shorten
+from .durations import span
 from .parameters import redacted
-from .questions import Instruction, Question
+from .questions import Instruction, PostponeQuestion, Question
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ class Verb(ABC):
     asks: ClassVar[bool] = True
     """Whether it is done only once a question is answered."""
     question: ClassVar[type[Question]] = Question
+    is_primary: ClassVar[bool] = False
+    """Whether its button stands out."""
     is_dangerous: ClassVar[bool] = False
-    """Whether its button is red."""
+    """Whether the button below its question is red."""
 
     def fits(self, job: Job) -> bool:
         """Whether the job's status allows it."""
@@ -79,6 +83,7 @@ class RetryJob(Verb):
     hint = _("Put this job back into its queue, with a fresh set of attempts.")
     statuses = frozenset({Status.FAILED, Status.DISCARDED})
     asks = False
+    is_primary = True
 
     def order(self, job: Job) -> str:
         """Retry it."""
@@ -86,11 +91,56 @@ class RetryJob(Verb):
 
     def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Retry."""
-        if not job.retry():
+        if not job.retry(by=wanted.user):
             return self.refused(job)
         values = {"id": job.pk, "queue": shorten(job.queue_name, 200)}
         message = gettext("Job %(id)s is back in the queue “%(queue)s”.") % values
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Retried.")),))
+
+
+class RunJobNow(Verb):
+    """Make a job due that waits for a time, or for its next attempt."""
+
+    name = "run_now"
+    label = _("Run now")
+    hint = _("Put this job into its queue now. The attempts that it has had stay counted.")
+    statuses = frozenset({Status.SCHEDULED})
+    asks = False
+
+    def order(self, job: Job) -> str:
+        """Run it now."""
+        return gettext("Run job %(id)s now") % {"id": job.pk}
+
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
+        """Run now."""
+        if not job.run_now(by=wanted.user, reason=wanted.reason):
+            return self.refused(job)
+        message = gettext("Job %(id)s is due now.") % {"id": job.pk}
+        return Answer(message, job.pk, ((job.pk, str(job), gettext("Made due.")),))
+
+
+class PostponeJob(Verb):
+    """Have a job wait that is not running."""
+
+    name = "postpone"
+    label = _("Postpone")
+    hint = _("This job waits, and runs later.")
+    statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
+    question = PostponeQuestion
+
+    def order(self, job: Job) -> str:
+        """Postpone it."""
+        return gettext("Postpone job %(id)s") % {"id": job.pk}
+
+    def apply(self, job: Job, wanted: Instruction) -> Answer:
+        """Postpone."""
+        delay = timedelta(minutes=wanted.minutes)
+        if not job.postpone(delay, by=wanted.user, reason=wanted.reason):
+            if Job.objects.scheduled().filter(pk=job.pk, run_after__gte=Now() + delay).exists():
+                return Answer(gettext("Job %(id)s is due later than that already.") % {"id": job.pk}, job.pk)
+            return self.refused(job)
+        message = gettext("Job %(id)s is due %(when)s.") % {"id": job.pk, "when": gettext("in %s") % span(delay)}
+        return Answer(message, job.pk, ((job.pk, str(job), gettext("Postponed.")),))
 
 
 class DiscardJob(Verb):
@@ -107,7 +157,7 @@ class DiscardJob(Verb):
 
     def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Discard."""
-        if not job.discard(reason=wanted.told("Discarded")):
+        if not job.discard(by=wanted.user, reason=wanted.reason):
             return self.refused(job)
         message = gettext("Job %(id)s is discarded.") % {"id": job.pk}
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Discarded.")),))
@@ -128,7 +178,7 @@ class CancelJob(Verb):
 
     def apply(self, job: Job, wanted: Instruction) -> Answer:
         """Cancel."""
-        if not job.cancel(reason=wanted.told("Cancelled")):
+        if not job.cancel(by=wanted.user, reason=wanted.reason):
             return self.refused(job)
         message = gettext("Job %(id)s is cancelled; its task ends within a second or two.") % {"id": job.pk}
         return Answer(message, job.pk, ((job.pk, str(job), gettext("Cancelled.")),))
@@ -180,7 +230,7 @@ class RunJobAgain(Verb):
         )
 
 
-VERBS: tuple[Verb, ...] = (RetryJob(), DiscardJob(), CancelJob(), RunJobAgain())
+VERBS: tuple[Verb, ...] = (RetryJob(), RunJobNow(), PostponeJob(), DiscardJob(), CancelJob(), RunJobAgain())
 
 
 def _key_is_held(job: Job, holder: Job) -> str:

@@ -17,12 +17,14 @@ from django.utils.translation import gettext
 
 from ..models import Job
 from . import history, names
-from .actions import Action, Delete
+from .actions import Delete
+from .bulk import Action
 from .job_page import JobPage
 from .job_verbs import VERBS, Verb
 from .permissions import JobPermissions
-from .questions import Instruction, Question, asked
-from .selection import Selection, is_id
+from .questions import Instruction, Question
+from .selection import SAMPLE, Selection, is_id
+from .survey import Survey
 
 
 class JobViews(JobPermissions):
@@ -74,19 +76,20 @@ class JobViews(JobPermissions):
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():
             return self._gone(request, object_id)
-        return self.ask(request, Delete(), selection, Question(), target=self._address("changelist"))
+        return self.ask(request, Delete(), selection, Delete.question(), target=self._address("changelist"))
 
     def ask(
         self, request: HttpRequest, action: Action, selection: Selection, question: Question, *, target: str = ""
     ) -> HttpResponse:
         """Ask whether to do it to many jobs; the answer is posted to `target`, or to where the question was."""
-        count = selection.count()
-        context = self._context(request, action.order(count), title=f"{action.order(count)}?") | {
+        survey = Survey.of(selection, action.statuses)
+        order = action.order(survey)
+        context = self._context(request, order, title=f"{order}{'?' if survey.eligible else '.'}") | {
             "explanation": action.explanation,
-            "count": count,
-            "sample": selection.sample(),
-            "refused": action.refused(selection),
-            "hidden": [("action", action.name), *selection.posted()],
+            "survey": survey,
+            "sample": selection.sample() if survey.count.found <= SAMPLE else [],
+            "can_be_done": survey.eligible > 0 or survey.count.is_capped,
+            "hidden": [("action", action.name), ("number", question.number), *selection.posted()],
             "question": question,
             "is_dangerous": action.is_dangerous,
             "target": target,
@@ -125,9 +128,9 @@ class JobViews(JobPermissions):
             job = Job.objects.filter(pk=job_id).first()
             if job is None:
                 return self._gone(request, str(job_id))
-            question = asked(verb.question, request)
             if not verb.asks:
                 return self._do_one(request, verb, job, Instruction(request.user.get_username()))
+            question = verb.question(request.POST)
             if question.is_valid():
                 return self._do_one(request, verb, job, question.instruction(request.user.get_username()))
             return self._ask_one(request, verb, job, question)
@@ -144,6 +147,7 @@ class JobViews(JobPermissions):
             "explanation": verb.hint,
             "question": question,
             "sample": [job],
+            "can_be_done": True,
             "is_dangerous": verb.is_dangerous,
             "target": self._address(verb.name, job.pk),
             "back": page,

@@ -1,33 +1,28 @@
-"""Jobs in the admin: the list, and what may be done with many of them.
+"""Jobs in the admin: what their list shows, and how it can be filtered and searched.
 
-Invariant: jobs are never added or edited here, and nothing is done to many of them before a question has been answered.
+Invariant: jobs are never added or edited here, and the list reads nothing that it does not show.
 """
 
 from typing import Any
 
-from django.contrib import admin, messages
-from django.contrib.admin import helpers
+from django.contrib import admin
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Left, Now
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
-from . import cells, history
-from .actions import Action, Cancel, Delete, Discard, Retry
+from . import cells
 from .counts import CappedPaginator
 from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter
+from .job_actions import JobActions
 from .job_list import JobChangeList
-from .job_views import JobViews
-from .questions import Question, asked
-from .selection import Selection, is_id
 from .states import state_of
 
 
 @admin.register(Job)
-class JobAdmin(JobViews):
+class JobAdmin(JobActions):
     """The queue, for the people who run it."""
 
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
@@ -40,9 +35,9 @@ class JobAdmin(JobViews):
     sortable_by = ()
     search_fields = ("task",)
     search_help_text = _(
-        "An id (42), a part of a task's name (receipt), or an argument (payment_id=42). Several words must all match."
+        "An id (#42), an argument (payment_id=42, order.id=42), or a part of a task, error, value or queue. "
+        "Several words must all match."
     )
-    actions = ("retry_selected", "discard_selected", "cancel_selected", "delete_selected")
 
     class Media:
         css = {"all": ["django_skipqueue/admin.css"]}
@@ -101,57 +96,3 @@ class JobAdmin(JobViews):
     def when(self, job: Any) -> SafeString:
         """What happened last, or will next."""
         return cells.when(job, job.now)
-
-    # Actions on the list
-
-    def response_action(
-        self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **kwargs: Any
-    ) -> HttpResponse | None:
-        """Run the chosen action, without what was sent as an id and is none: Django fails at that."""
-        posted: Any = request.POST.copy()
-        chosen = [each for each in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(each)]
-        posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen)
-        request.POST = posted
-        return super().response_action(request, queryset, *args, **kwargs)
-
-    @admin.action(permissions=["retry"], description=_("Retry selected %(verbose_name_plural)s"))
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Put the failed and discarded ones back into their queues."""
-        return self._act(request, Retry(), queryset)
-
-    @admin.action(permissions=["discard"], description=_("Discard selected %(verbose_name_plural)s"))
-    def discard_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Finish the scheduled and queued ones without running them."""
-        return self._act(request, Discard(request.user.get_username()), queryset)
-
-    @admin.action(permissions=["cancel"], description=_("Cancel selected %(verbose_name_plural)s"))
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Discard those that are not finished, and interrupt those that run."""
-        return self._act(request, Cancel(request.user.get_username()), queryset)
-
-    @admin.action(permissions=["delete"], description=_("Delete selected %(verbose_name_plural)s"))
-    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Remove those that are not running."""
-        return self._act(request, Delete(), queryset)
-
-    def _act(self, request: HttpRequest, action: Action, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Ask first; then do it."""
-        if request.POST.get("select_across") == "1":
-            selection = Selection.all_matching(queryset)
-        else:
-            selection = Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
-        question = asked(Question, request)
-        if not question.is_valid():
-            return self.ask(request, action, selection, question)
-        self._do(request, action, selection)
-        return None
-
-    def _do(self, request: HttpRequest, action: Action, selection: Selection) -> None:
-        names = history.names_of(selection.ids or ())
-        tally, changed = action.run(selection)
-        if selection.ids is None and tally.changed:
-            history.record_many(request, gettext("all matching jobs"), action.told(tally), flag=action.flag)
-        else:
-            history.record(request, {pk: names[pk] for pk in changed}, str(action.logged), flag=action.flag)
-        level = messages.SUCCESS if tally.changed and tally.is_complete else messages.WARNING
-        self.message_user(request, action.told(tally), level)

@@ -1,6 +1,7 @@
 """Who may do what with jobs.
 
-View and delete are Django's own permissions, retry and discard the model's; a copy of a job is a new job: `add`.
+View and delete are Django's own permissions, retry and discard the model's; who may retry jobs may change when they are
+due. A copy of a job is a new job: `add`.
 """
 
 from typing import TYPE_CHECKING
@@ -39,6 +40,14 @@ class JobPermissions(JobModelAdmin):
     def has_retry_permission(self, request: HttpRequest) -> bool:
         """Whether the user may put jobs back into their queues."""
         return request.user.has_perm("django_skipqueue.retry_job")
+
+    def has_run_now_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may make jobs due that wait for a time: it is a retry before its time."""
+        return self.has_retry_permission(request)
+
+    def has_postpone_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may have jobs wait."""
+        return self.has_retry_permission(request)
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
         """Whether the user may finish jobs without running them."""

@@ -1,6 +1,5 @@
 """The jobs an action is for: some chosen by hand, or all that match a list."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,7 +8,10 @@ from django.db.models import QuerySet
 
 from ..managers import BATCH
 from ..models import Job
-from .counts import CAP, Count
+from .counts import Count
+
+SAMPLE = 5
+"""Jobs that are shown one by one."""
 
 LARGEST_ID = 2**63 - 1
 
@@ -44,17 +46,19 @@ class Selection:
             return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
         return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
 
-    def statuses(self) -> Counter[str]:
-        """How many jobs there are in each status, among the first ones that a count counts."""
-        return Counter(self.jobs.values_list("status", flat=True)[: CAP + 1])
+    def count(self, most: int) -> int:
+        """How many jobs there are, as far as `most`."""
+        return self.jobs[:most].count()
 
-    def count(self) -> Count:
-        """How many jobs there are."""
-        return Count.of(self.jobs)
+    def count_from(self, first: int) -> Count:
+        """How many jobs there are with this id or a higher one."""
+        if self.ids is not None:
+            return Count(sum(pk >= first for pk in self.ids))
+        return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
 
     def sample(self) -> list[Job]:
         """A few of the jobs, to be recognized."""
-        return list(self.jobs.only("pk", "task", "status")[:5])
+        return list(self.jobs.only("pk", "task", "status")[:SAMPLE])
 
     def batches(self) -> Iterator[list[int]]:
         """The ids, ascending, up to the newest there was at the beginning: new jobs never prolong it."""

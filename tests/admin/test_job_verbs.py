@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,19 +19,28 @@ from .conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
-PERMISSIONS = {"retry": "retry_job", "discard": "discard_job", "cancel": "discard_job", "run_again": "add_job"}
+PERMISSIONS = {
+    "retry": "retry_job",
+    "run_now": "retry_job",
+    "postpone": "retry_job",
+    "discard": "discard_job",
+    "cancel": "discard_job",
+    "run_again": "add_job",
+}
 ALLOWED = {
     "retry": {"failed", "discarded"},
+    "run_now": {"scheduled"},
+    "postpone": {"scheduled", "queued"},
     "discard": {"scheduled", "queued"},
     "cancel": {"running"},
     "run_again": {"completed", "failed", "discarded"},
 }
 
-BEFORE = {"discard": "queued", "cancel": "running"}
+BEFORE = {"run_now": "scheduled", "postpone": "queued", "discard": "queued", "cancel": "running"}
 
 
 def press(client: Client, verb: str, job: Job) -> Any:
-    return client.post(page(verb, job.pk), {"confirmed": "yes"}, follow=True)
+    return client.post(page(verb, job.pk), {"confirmed": "yes", "minutes": "90"}, follow=True)
 
 
 class TestButtons:
@@ -63,7 +73,8 @@ class TestButtons:
     def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
         job = make_job(BEFORE.get(verb, "failed"))
         before = state(job)
-        assert log_in(permission).post(page(verb, job.pk), {"confirmed": "yes"}).status_code == 403
+        data = {"confirmed": "yes", "minutes": "90"}
+        assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
         assert state(job) == before
         assert Job.objects.count() == 1
 
@@ -87,7 +98,7 @@ class TestButtons:
 
 
 class TestTheQuestion:
-    @pytest.mark.parametrize("verb", ["discard", "cancel", "run_again"])
+    @pytest.mark.parametrize("verb", ["postpone", "discard", "cancel", "run_again"])
     def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, verb: str) -> None:
         job = make_job(BEFORE.get(verb, "completed"))
         before = state(job)
@@ -109,7 +120,7 @@ class TestTheQuestion:
     def test_retry_alone_stands_out(self, operator: Client) -> None:
         text = operator.get(page("change", make_job("failed").pk)).text
         assert re.findall(r'<(?:button|a)[^>]* class="button"[^>]*>([^<]*)<', text) == ["Retry"]
-        for status in ("queued", "running", "completed"):
+        for status in ("scheduled", "queued", "running", "completed"):
             assert 'class="button"' not in operator.get(page("change", make_job(status).pk)).text
 
     def test_nothing_is_asked_that_would_do_nothing(self, operator: Client) -> None:
@@ -146,6 +157,28 @@ class TestRetry:
         message = f"Nothing was done: the unique key “k” is held by job {holder.pk}, which is running."
         assert messages_of(press(operator, "retry", job)) == [message]
         assert not LogEntry.objects.exists()
+
+
+class TestRunNow:
+    def test_it_makes_the_job_due_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("scheduled", attempts=2)
+        assert messages_of(press(operator, "run_now", job)) == [f"Job {job.pk} is due now."]
+        assert (state(job)["status"], state(job)["attempts"]) == ("queued", 2)
+        assert LogEntry.objects.get().change_message == "Made due."
+
+
+class TestPostpone:
+    def test_it_has_the_job_wait_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("queued")
+        assert messages_of(press(operator, "postpone", job)) == [f"Job {job.pk} is due in 1 h 30 min."]
+        assert state(job)["status"] == "scheduled"
+        assert LogEntry.objects.get().change_message == "Postponed."
+
+    def test_a_job_that_is_due_later_stays_as_it_is(self, operator: Client) -> None:
+        job = make_job("scheduled", run_after=timedelta(days=1))
+        before = state(job)
+        assert messages_of(press(operator, "postpone", job)) == [f"Job {job.pk} is due later than that already."]
+        assert state(job) == before
 
 
 class TestDiscard:

@@ -4,6 +4,7 @@ The views are those that the admin's own `get_urls` has: a new one fails here un
 """
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -56,6 +57,8 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "delete"): View({"deleter", "boss"}, NOBODY),
     ("job", "change"): View(LOOKERS, NOBODY),
     ("job", "retry"): View(NOBODY, {"retrier", "boss"}, is_post=True),
+    ("job", "run_now"): View(NOBODY, {"retrier", "boss"}, is_post=True),
+    ("job", "postpone"): View({"retrier", "boss"}, {"retrier", "boss"}),
     ("job", "discard"): View({"discarder", "boss"}, {"discarder", "boss"}),
     ("job", "cancel"): View({"discarder", "boss"}, {"discarder", "boss"}),
     ("job", "run_again"): View({"copier", "boss"}, {"copier", "boss"}),
@@ -69,6 +72,8 @@ VIEWS: dict[tuple[str, str | None], View] = {
 }
 ACTIONS = {
     "retry_selected": {"retrier", "boss"},
+    "run_now_selected": {"retrier", "boss"},
+    "postpone_selected": {"retrier", "boss"},
     "discard_selected": {"discarder", "boss"},
     "cancel_selected": {"discarder", "boss"},
     "delete_selected": {"deleter", "boss"},
@@ -81,13 +86,16 @@ class Rows:
 
     def __init__(self) -> None:
         self.failed, self.queued, self.done = make_job("failed"), make_job("queued"), make_job("completed")
-        self.running = make_job("running")
+        self.running, self.scheduled = make_job("running"), make_job("scheduled", run_after=timedelta(seconds=90))
         self.worker = make_worker()
         self.before = everything()
 
     def address(self, model: str, name: str | None) -> str:
         """Of a view, for the row that it fits."""
-        jobs = {"discard": self.queued, "cancel": self.running, "run_again": self.done}
+        jobs = {
+            "run_now": self.scheduled, "postpone": self.queued, "discard": self.queued, "cancel": self.running,
+            "run_again": self.done,
+        }  # fmt: skip
         pk = self.worker.pk if model == "worker" else jobs.get(name or "", self.failed).pk
         if name is None:
             return f"/admin/django_skipqueue/{model}/{pk}/"
@@ -159,7 +167,7 @@ class TestViews:
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, person: str, model: str, name: str | None) -> None:
         response = browser_of(person).post(
-            rows.address(model, name), {"post": "yes", "confirmed": "yes", "status": "completed"}
+            rows.address(model, name), {"post": "yes", "confirmed": "yes", "minutes": "5", "status": "completed"}
         )
         assert rows.are_as_they_were() == (person not in VIEWS[model, name].writers)
         if person != "anonymous" and VIEWS[model, name].is_post:
@@ -170,8 +178,8 @@ class TestViews:
 @pytest.mark.parametrize("action", ACTIONS)
 class TestActions:
     def data(self, action: str, rows: Rows) -> dict[str, Any]:
-        chosen = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk]
-        return {"action": action, "_selected_action": chosen, "confirmed": "yes"}
+        chosen = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk, rows.scheduled.pk]
+        return {"action": action, "_selected_action": chosen, "confirmed": "yes", "minutes": "5"}
 
     @pytest.mark.parametrize("across", ["0", "1"])
     def test_a_post_changes_what_the_table_says(self, rows: Rows, person: str, action: str, across: str) -> None:
@@ -238,9 +246,11 @@ class TestForeignIds:
         client = browser_of("boss")
         data = {"action": "delete_selected", "_selected_action": [rows.failed.pk], "confirmed": "yes"}
         client.post(f"{LIST}?status=completed", data | {"select_across": "1"})
-        assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running}
+        assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running, rows.scheduled}
 
-    @pytest.mark.parametrize("name", ["change", "history", "delete", "retry", "discard", "cancel", "run_again"])
+    @pytest.mark.parametrize(
+        "name", ["change", "history", "delete", "retry", "run_now", "postpone", "discard", "cancel", "run_again"]
+    )
     @pytest.mark.parametrize(
         "foreign", ["0", str(2**63 - 1), str(2**63), str(10**30), "9" * 4_400, "x", "-1", "%3Cb%3E", "1%00"]
     )
