@@ -199,6 +199,37 @@ WITH RECURSIVE queue AS (
 SELECT name FROM queue WHERE name IS NOT NULL LIMIT %(limit)s
 """
 
+# worker, after a claim that got no answer in time → of each queue the id of the first job that could be claimed after
+# the position given, and its own position; where there is none, no id, and now. Locks nothing and reads no payload, so
+# what makes it slow is the way there: dead entries of the index. Index: claim, once for each queue.
+FIRST_IN_QUEUES = """
+SELECT
+    queue.name,
+    job.id,
+    COALESCE(-job.priority, 0),
+    date_part('epoch', COALESCE(job.run_after, statement_timestamp())),
+    COALESCE(job.id, 0)
+FROM
+    unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+        WITH ORDINALITY AS queue (name, rank, run_after, id, place)
+    LEFT JOIN LATERAL (
+        SELECT id, priority, run_after
+        FROM skipqueue_job
+        WHERE
+            status = 'queued'
+            AND queue_name = queue.name
+            AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+        ORDER BY (-priority), run_after, id
+        LIMIT 1
+    ) AS job ON true
+ORDER BY queue.place
+"""
+
+# first_in_queues → allows the transaction under way another statement timeout.
+SET_STATEMENT_TIMEOUT = """
+SELECT set_config('statement_timeout', %(timeout)s, true)
+"""
+
 # settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is
 # not written. Writing one ends the lease: a second outcome for the same attempt matches nothing. Index: the primary
 # key, in the order of the arrays.

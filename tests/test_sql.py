@@ -87,6 +87,12 @@ CASES = [
         "after a position",
     ),
     Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10}, {"claim"}),
+    Case(
+        "FIRST_IN_QUEUES",
+        claim_values(["mail", "default", "none"], after=LATER, limit=1, worker_id=WORKER),
+        {"claim"},
+    ),
+    Case("SET_STATEMENT_TIMEOUT", {"timeout": "20s"}, set()),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
     Case("LOCKED", LEASES, {"pkey"}),

@@ -140,6 +140,19 @@ class Settling(Statements):
         """The names of the queues that have jobs to claim, in alphabetical order; `limit` of those after a name."""
         return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
 
+    def first_in_queues(
+        self, queue_names: Sequence[str], *, after: Mapping[str, Position], seconds: float
+    ) -> list[tuple[str, int | None, Position]]:
+        """Where the first jobs to claim stand, each queue's with the job's id; without one, where it would stand now.
+
+        The statement may take this many seconds, whatever the connection's timeout.
+        """
+        values = claim_values(queue_names, after=after, limit=1, worker_id="")
+        with transaction.atomic(using=self.db):
+            self._rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})
+            rows = self._rows(sql.FIRST_IN_QUEUES, values)
+        return [(name, id, Position(*position)) for name, id, *position in rows]
+
     def _settle(self, batch: list[Settlement], refused: dict[Lease, Outcome]) -> set[Lease]:
         """Settle a batch; where one of its outcomes is refused, each half alone, and what takes its place is noted."""
         if not batch:

@@ -5,15 +5,21 @@ Pure: it is told the time, in monotonic seconds, and what its claims brought.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from .. import logs
 from ..records import ClaimedJob, Position
+from ..registry import tasks
 from .frontier import Frontier, rest_after
 from .options import WorkerOptions
 from .places import Places
+from .portion import Portion
 
 SEARCHED = 5_000
 """Queues that one search finds at most; the next one goes on after them."""
+
+LONGEST_SEARCH_PAUSE = 60.0
+"""Seconds after which queues are searched for again where the last search failed: twice as long each time."""
 
 FEW = 100
 """Queues that a claim can look at whatever it brings, 5 µs each. Of more, it looks at no more than it has room for."""
@@ -26,6 +32,16 @@ class Search(Protocol):
         """Their names in alphabetical order: at most `limit` of those that come after the name `after`."""
 
 
+class Claim(NamedTuple):
+    """What one claim asks for."""
+
+    names: Sequence[str]
+    """Of the queues."""
+    limit: int
+    after: Mapping[str, Position]
+    """From where each queue is looked at; nothing: from its front."""
+
+
 class Claiming:
     """Used by the control loop's thread."""
 
@@ -36,10 +52,15 @@ class Claiming:
         """When to claim although no outcome takes the worker to the database."""
         self.threads = Places(options.concurrency)
         self.coroutines = Places(options.concurrency)
+        self.lost: Claim | None = None
+        """The last claim, where it got no answer in time: find out first where the jobs are that it has asked for."""
         self._frontier = Frontier()
+        self._portion = Portion()
+        self._front_portion = Portion()
         self._listed = bool(options.queue_names)
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
+        self._search_pause = 0.0  # until the next search, where the last one failed
         self._searched_to = ""  # the name after which the next search goes on
 
     def room(self, threads: int, coroutines: int, now: float) -> int:
@@ -71,13 +92,21 @@ class Claiming:
         """
         started = clock()
         goes_on = self._searched_to
+        self._put_off_search(started)
         names = search(after=goes_on, limit=SEARCHED) or (search(after="", limit=SEARCHED) if goes_on else [])
+        self._search_pause = 0.0
         self._searched_to = names[-1] if len(names) == SEARCHED else ""
         now = clock()
         rest = rest_after(now - started)
         self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
         random.shuffle(names)
         self.queue_names = names
+
+    def _put_off_search(self, now: float) -> None:
+        """For the case that it fails: serve the queues that are known, at first those of this process's tasks."""
+        self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
+        self._next_search = now + self._search_pause
+        self.queue_names = self.queue_names or sorted({task.options.queue_name for task in tasks})
 
     def after(self, names: Sequence[str], now: float) -> Mapping[str, Position]:
         """The positions after which to look for jobs now in these queues."""
@@ -95,6 +124,7 @@ class Claiming:
     ) -> bool:
         """Note what a claim from these queues brought, and when to make the next; whether it found all queues empty."""
         from_front = not after
+        (self._front_portion if from_front else self._portion).succeeded()
         self._frontier.claimed(jobs, after=after, took=ended - started, now=ended)
         if len(jobs) == room:
             self.next_look = ended
@@ -108,6 +138,33 @@ class Claiming:
             self.next_look = min(ended + self._poll_interval, self._frontier.due_at)
         return from_front and not jobs
 
+    def limit(self, room: int, after: Mapping[str, Position]) -> int:
+        """How many jobs to claim after these positions, where there is so much room."""
+        return min(room, (self._portion if after else self._front_portion).rows)
+
+    def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
+        """Note that a claim got no answer. timed_out: the way to the first job was too long, or the jobs too large."""
+        (self._portion if claim.after else self._front_portion).failed(claim.limit)
+        if timed_out and (claim.after or not self._frontier.look_failed(now)):
+            self.lost = claim
+
+    def place(self, found: Sequence[tuple[str, int | None, Position]], now: float) -> None:
+        """Note where the first jobs are that the lost claim has asked for, and claim from there.
+
+        If it asked for one alone, and knew already where that is, the job itself is too much: it is left where it is.
+        """
+        assert self.lost is not None  # noqa: S101 (for the type checker: only then is a place looked for)
+        lost, self.lost = self.lost, None
+        places = {
+            name: lost.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
+            for name, job_id, position in found
+        }
+        first = next(((name, job_id, position) for name, job_id, position in found if job_id is not None), None)
+        if first and lost.limit == 1 and places[first[0]] == lost.after.get(first[0]):
+            name, job_id, places[name] = first
+            logs.job_not_claimed(job_id, name)
+        self._frontier.place(places, now)
+
     def _forget(self, names: Sequence[str], now: float) -> None:
         """These queues have no jobs any more. Look at the others; the next search finds those that get some."""
         empty = set(names)
@@ -117,7 +174,8 @@ class Claiming:
 
     def start_over(self) -> None:
         """Claim at once, from the front: nobody knows what came of the last claim."""
-        self.next_look = self._frontier.due_at = 0.0
+        self.next_look = 0.0
+        self._frontier.start_over()
 
     def look_at(self, time: float) -> None:
         """Search and claim again at this time."""

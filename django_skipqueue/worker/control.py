@@ -30,6 +30,9 @@ ANSWER_TIME = 10.0
 """Seconds without an answer after which a connection is cut: longer than the server's own timeouts, which come first
 while the server can be reached."""
 
+STATEMENT_TIMEOUT = "57014"
+"""The SQLSTATE of a statement that the server has given up."""
+
 ECHO_TIME = 5.0
 """Seconds in which a notification to oneself must arrive."""
 
@@ -41,6 +44,8 @@ class ControlConnection:
         self.database = database
         self.is_broken = False
         """Whether the last attempt failed."""
+        self.timed_out = False
+        """Whether that was because an answer took too long, and not because the database was gone."""
         self.retry_at = 0.0
         """When to try again then, in monotonic seconds."""
         self._listening = False
@@ -64,6 +69,7 @@ class ControlConnection:
             with self._watched():
                 yield
         except Error as error:
+            self.timed_out = self._stalled or getattr(error.__cause__, "sqlstate", None) == STATEMENT_TIMEOUT
             self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._stalled else error)
         else:
             if self._failures:
@@ -114,11 +120,16 @@ class ControlConnection:
         if not self._is_watched:
             yield
             return
-        signal.setitimer(signal.ITIMER_REAL, ANSWER_TIME, 1.0)
+        self.allow(ANSWER_TIME)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def allow(self, seconds: float) -> None:
+        """Have this much time from now on, in an attempt that is under way."""
+        if self._is_watched:
+            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def _cut(self) -> None:
         """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""

@@ -19,6 +19,9 @@ SHARE = 1 / 20
 LONGEST_REST = 0.8
 """Seconds after which it does so whatever the last time has cost: nothing is found later than after about a second."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
+"""Seconds after which it does so where the last time brought no answer; twice as many each time."""
+
 
 def rest_after(took: float) -> float:
     """The seconds until the next look, where the last one took so many."""
@@ -30,6 +33,7 @@ class Frontier:
 
     def __init__(self) -> None:
         self._positions: dict[str, Position] = {}
+        self._failures = 0
         self.due_at = 0.0
         """When to look from the front again."""
 
@@ -43,6 +47,7 @@ class Frontier:
     def claimed(self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, Position], took: float, now: float) -> None:
         """Note what a claim after these positions brought, in order, and took, in seconds."""
         if not after:
+            self._failures = 0
             walk = min((job.chosen_in for job in jobs), default=took)  # the first row knows best
             self.due_at = now + rest_after(walk)
             self._positions = {}
@@ -50,3 +55,19 @@ class Frontier:
             # Not where a look from the front has come between, and found that there is more before `after`.
             if name not in self._positions or self._positions[name] >= after.get(name, FRONT):
                 self._positions[name] = last.position
+
+    def start_over(self) -> None:
+        """Look from the front at once, unless that is what failed."""
+        if not self._failures:
+            self.due_at = 0.0
+
+    def look_failed(self, now: float) -> bool:
+        """Note that a look from the front took too long; whether there is a place to go on from meanwhile."""
+        self._failures += 1
+        self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
+        return bool(self._positions)
+
+    def place(self, positions: Mapping[str, Position], now: float) -> None:
+        """Claim after these positions, and those that were known, until the next look from the front."""
+        self._positions.update(positions)
+        self.due_at = max(self.due_at, now + LONGEST_REST)

@@ -6,9 +6,9 @@ until it is released. What the last exchange has brought is taken up before anyt
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from django.dispatch import Signal
 
@@ -16,11 +16,12 @@ from .. import logs
 from ..managers.batches import Answer
 from ..models import Job
 from ..outcomes import Outcome
-from ..records import Attempt, ClaimedJob, Lease, Position
+from ..records import Attempt, ClaimedJob, Lease
 from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_retrying, lease_lost
 from .announcer import Announcer
 from .claiming import Claiming
 from .control import ControlConnection
+from .exchanging import Exchanged, Exchanging
 from .options import WorkerOptions
 from .outbox import Outbox
 from .pool import Pool
@@ -37,6 +38,9 @@ LARGE_ANSWER = 100
 """A claim that brought all it asked for, and as many jobs as this, waits until the next is on its way. Others are begun
 at once."""
 
+LAST_OUTCOMES = 10.0
+"""Seconds for which outcomes are written when the time to stop is over."""
+
 EVENT_BACKLOG = 10_000
 """Events that may wait for the project's receivers before the worker claims no more."""
 
@@ -46,20 +50,6 @@ EVENTS = {
     "failed": job_failed,
     "discarded": job_discarded,
 }
-
-
-class Exchanged(NamedTuple):
-    """A round trip that is over."""
-
-    answer: Answer
-    attempts: list[Attempt]
-    """Whose outcomes were sent."""
-    room: int
-    """How many jobs were asked for."""
-    after: Mapping[str, Position]
-    """From where each queue was looked at; nothing: from its front."""
-    started: float
-    ended: float
 
 
 class Holdings:
@@ -85,6 +75,7 @@ class Holdings:
         self._pool = pool
         self._announcer = announcer
         self._outbox = Outbox()
+        self._exchanging = Exchanging(self.claiming, self._outbox, control, worker_id=id)
         self._exchanged: Exchanged | None = None  # while what it has brought is still to be taken up
         self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
         self._revocations = Revocations()
@@ -96,7 +87,7 @@ class Holdings:
 
         What has finished takes no room: it is settled in the round trip that claims.
         """
-        if self._announcer.backlog > EVENT_BACKLOG:
+        if self._announcer.backlog > EVENT_BACKLOG or self._outbox.has_more:
             return 0
         coming = self._exchanged.answer.count_claimed() if self._exchanged else 0
         threads, coroutines = self._unfinished()
@@ -152,24 +143,14 @@ class Holdings:
             if self._options.listen:
                 self._control.listen()
             self._release_strays(now)
-            names = self.claiming.choose_queues(self._jobs.queues_with_jobs, time.monotonic, room) if room else []
-            after = self.claiming.after(names, now) if room else {}
-            attempts = self._outbox.to_send(self._jobs.locked, now)
-            answer = self._jobs.exchange(
-                [attempt.settlement for attempt in attempts if not attempt.is_written],
-                queue_names=names,
-                limit=room,
-                worker_id=self._id,
-                after=after,
-                meanwhile=self.take_up if self._exchanged else None,
-            )
+            exchanged = self._exchanging.exchange(self._jobs, room, self.take_up if self._exchanged else None)
             self.take_up()  # where an outcome was refused, that was not done meanwhile
-            self._exchanged = Exchanged(answer, self._outbox.answered(), room, after, now, time.monotonic())
-            if answer.count_claimed() < max(room, LARGE_ANSWER):
+            self._exchanged = exchanged
+            if exchanged.answer.count_claimed() < max(exchanged.room, LARGE_ANSWER):
                 found_empty = self.take_up()
             self.claiming.heard(self._control.notified())
         if self._control.is_broken:
-            self._outbox.failed()
+            self._exchanging.failed(timed_out=self._control.timed_out, now=time.monotonic())
         self._tell_lost()
         return found_empty
 
@@ -286,9 +267,10 @@ class Holdings:
     def settle_last(self) -> None:
         """Write what has finished, when there is no other time."""
         self._outbox.look_now()
-        for _ in range(2):  # a connection that broke is opened again
-            if self.has_outcomes(time.monotonic()):
-                self.exchange(0)
+        failures, deadline = 0, time.monotonic() + LAST_OUTCOMES
+        while failures < 2 and self.has_outcomes(now := time.monotonic()) and now < deadline:
+            self.exchange(0)
+            failures += self._control.is_broken  # a connection that broke is opened again
         self._tell_lost()
 
     def give_back_running(self) -> bool:

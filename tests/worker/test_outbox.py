@@ -4,15 +4,16 @@ from collections.abc import Collection
 
 import pytest
 
-from django_skipqueue.outcomes import COMPLETED
+from django_skipqueue.outcomes import COMPLETED, Outcome
 from django_skipqueue.records import Attempt, ClaimedJob, Lease
 from django_skipqueue.worker import outbox as module
 from django_skipqueue.worker.outbox import Outbox
+from django_skipqueue.worker.slow_outcomes import FIRST_REST
 
 
-def attempt(id: int) -> Attempt:
+def attempt(id: int, *, size: int = 0) -> Attempt:
     job = ClaimedJob(id, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
-    return Attempt(job, COMPLETED, 1.0, "w")
+    return Attempt(job, Outcome("completed", result="x" * size) if size else COMPLETED, 1.0, "w")
 
 
 class Database:
@@ -25,6 +26,10 @@ class Database:
     def __call__(self, leases: Collection[Lease]) -> set[int]:
         self.asked.append([id for id, _ in leases])
         return self.locked.intersection(self.asked[-1])
+
+
+def fail(outbox: Outbox, *, alone: bool = False, timed_out: bool = False, now: float = 0.0) -> None:
+    outbox.failed(alone=alone, timed_out=timed_out, now=now)
 
 
 def ids(attempts: list[Attempt]) -> list[int]:
@@ -53,7 +58,7 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
     database = Database(2)
     outbox.to_send(database, 99.0)
-    outbox.failed()
+    fail(outbox)
     assert len(outbox) == 3
     assert ids(outbox.to_send(database, 100.0)) == [1, 3]
     assert database.asked == [[1, 2, 3]]
@@ -79,7 +84,7 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
 
 def test_a_failure_with_nothing_to_send_is_no_reason_to_ask() -> None:
     outbox = Outbox()
-    outbox.failed()
+    fail(outbox)
     assert outbox.next_look == float("inf")
     assert not outbox.is_due(0)
 
@@ -88,7 +93,82 @@ def test_whoever_fails_while_asking_loses_nothing(outbox: Outbox) -> None:
     def broken(leases: Collection[Lease]) -> set[int]:
         raise OSError("gone")
 
-    outbox.failed()
+    fail(outbox)
     with pytest.raises(OSError, match="gone"):
         outbox.to_send(broken, 0.0)
     assert ids(outbox.to_send(Database(), 0.0)) == [1, 2, 3]
+
+
+# What is too much for one statement
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BATCH_SIZE", 100)
+    monkeypatch.setattr(module, "MOST_SIZE", 400)
+
+
+def batches(outbox: Outbox) -> list[list[int]]:
+    """The ids of what it sends, until nothing waits."""
+    sent = []
+    while outbox.is_due(0.0):
+        sent.append(ids(outbox.to_send(Database(), 0.0)))
+        outbox.answered()
+    return sent
+
+
+def test_large_outcomes_are_sent_in_batches_and_the_largest_alone(small_batches: None) -> None:
+    outbox = Outbox()
+    outbox.add([attempt(1, size=60), attempt(2), attempt(3, size=40), attempt(4, size=1), attempt(5, size=500)])
+    outbox.add([attempt(6)])
+    assert batches(outbox) == [[1, 2, 3], [4], [5, 6]]
+
+
+def test_while_more_waits_than_is_sent_nothing_should_be_added(small_batches: None) -> None:
+    outbox = Outbox()
+    outbox.add([attempt(1, size=60), attempt(2, size=60)])
+    full = []
+    while outbox.is_due(0.0):
+        outbox.to_send(Database(), 0.0)
+        outbox.answered()
+        full.append(outbox.has_more)
+    assert full == [True, False]
+
+
+def test_a_failure_keeps_claims_only_while_very_much_waits(small_batches: None) -> None:
+    outbox = Outbox()
+    for number in range(9):
+        outbox.add([attempt(number, size=60)])
+        outbox.to_send(Database(), 0.0)
+        fail(outbox, alone=True)
+        assert outbox.has_more == (number >= 6)
+
+
+def test_what_failed_alone_is_sent_in_halves(outbox: Outbox) -> None:
+    outbox.add([attempt(4)])
+    outbox.to_send(Database(), 0.0)
+    fail(outbox, alone=False)
+    assert ids(outbox.to_send(Database(), 0.0)) == [1, 2, 3, 4], "perhaps the claim that went with them is to blame"
+    fail(outbox, alone=True)
+    assert batches(outbox) == [[1, 2], [3, 4]]
+
+
+def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(outbox: Outbox) -> None:
+    database = Database()
+    for _ in range(2):
+        outbox.to_send(database, 0.0)
+        fail(outbox, alone=True, timed_out=True)
+    assert batches(outbox) == [[2], [3]]
+    assert (len(outbox), outbox.leases(), outbox.next_turn) == (1, {(1, 1)}, FIRST_REST)
+    outbox.add([attempt(4)])
+    assert ids(outbox.to_send(database, FIRST_REST)) == [1]
+    assert outbox.is_doubtful
+    fail(outbox, timed_out=True, now=FIRST_REST)
+    assert ids(outbox.to_send(database, 99.0)) == [4], "after a try come the others"
+    outbox.answered()
+    database.locked = {1}
+    assert outbox.to_send(database, 99.0) == [], "somebody has it locked, so it is not to blame"
+    database.locked.clear()
+    assert ids(outbox.to_send(database, float("inf"))) == [1]
+    outbox.answered()
+    assert len(outbox) == 0

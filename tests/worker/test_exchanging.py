@@ -1,0 +1,154 @@
+"""Round trips that PostgreSQL does not manage in time: all that can be claimed and written is, in the end."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue import databases
+from django_skipqueue.models import Job
+from django_skipqueue.worker import control, frontier, slow_outcomes
+
+from ..app import jobs, worker_jobs
+from ..app.waiting import DEADLINE, wait_until
+from .processes import statuses, wait_for_statuses
+from .threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+HOUR = 3600.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL gives up soon, and nobody waits for long."""
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
+    monkeypatch.setattr(control, "LONGEST_DELAY", 0.1)
+    monkeypatch.setattr(slow_outcomes, "FIRST_REST", 0.2)
+    monkeypatch.setattr(slow_outcomes, "LONGEST_REST", 0.4)
+    monkeypatch.setattr(frontier, "FIRST_PAUSE", 0.2)
+
+
+@pytest.fixture
+def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
+    """Has PostgreSQL take a number of seconds for each row that is updated, where a condition on NEW holds."""
+    with connection.cursor() as cursor:
+
+        def slow(condition: str, seconds: str) -> None:
+            cursor.execute(
+                f"CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS "
+                f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NEW; END $$"
+            )
+            cursor.execute(
+                "CREATE TRIGGER be_slow BEFORE UPDATE ON skipqueue_job "
+                f"FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION be_slow()"
+            )
+
+        yield slow
+        cursor.execute("DROP FUNCTION be_slow CASCADE")
+
+
+# Outcomes
+
+
+def test_outcomes_that_take_too_long_together_are_written_in_parts(
+    worker_thread: Start, slow_updates: Callable[[str, str], None]
+) -> None:
+    slow_updates("NEW.status = 'completed' AND NEW.task LIKE '%.return_long'", "0.03")
+    jobs.noop.using(priority=1).defer_many([()] * 500)
+    worker_jobs.return_long.defer_many([(1000,)] * 60)
+    worker_thread(drain=True)
+    wait_for_statuses(completed=560, deadline=4 * DEADLINE)
+
+
+def test_an_outcome_that_takes_too_long_alone_keeps_no_other_and_becomes_an_error_that_says_so(
+    worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    slow_updates("length(NEW.result::text) > 100000", "60")
+    large = worker_jobs.return_long.defer(200_000)
+    jobs.noop.defer_many([()] * 20)
+    worker_thread()
+    for number in range(1_000):
+        if Job.objects.failed().exists():
+            break
+        job = jobs.noop.defer()
+        wait_until(lambda job=job: Job.objects.completed().filter(pk=job.pk).exists(), f"job {number} is done")  # type: ignore[misc]
+    large.refresh_from_db()
+    assert (large.status, large.attempts) == ("failed", 1)
+    assert "did not write this outcome of 200,002 characters in time" in large.last_error
+    assert f"id={large.pk} " in caplog.text
+    assert set(statuses()) == {"completed", "failed"}
+
+
+def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
+    worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    slow_updates("NEW.status = 'completed' AND NEW.task LIKE '%.echo'", "60")
+    small = jobs.echo.defer("small")
+    worker_thread()
+    wait_until(lambda: caplog.text.count("outcome slow") == 1)
+    for _ in range(10):
+        job = jobs.noop.defer()
+        wait_until(lambda job=job: Job.objects.completed().filter(pk=job.pk).exists())  # type: ignore[misc]
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER be_slow ON skipqueue_job")
+    wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
+
+
+# Claims
+
+
+def test_jobs_that_take_too_long_together_are_claimed_in_parts(
+    worker_thread: Start, slow_updates: Callable[[str, str], None]
+) -> None:
+    slow_updates("NEW.status = 'running'", "0.05")
+    jobs.noop.defer_many([()] * 60)
+    worker_thread(concurrency=30)
+    wait_for_statuses(completed=60, deadline=4 * DEADLINE)
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+def test_a_job_that_takes_too_long_to_claim_alone_is_left_where_it_is(
+    worker_thread: Start,
+    slow_updates: Callable[[str, str], None],
+    caplog: pytest.LogCaptureFixture,
+    queue_names: tuple[str, ...],
+) -> None:
+    slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
+    poison = jobs.echo.defer("poison")
+    jobs.noop.defer_many([()] * 200)
+    worker_thread(poll_interval=0.1, queue_names=queue_names)
+    wait_for_statuses(completed=200, queued=1, deadline=4 * DEADLINE)
+    assert f"id={poison.pk} " in caplog.text
+    assert "job not claimed" in caplog.text
+
+
+DEAD = 400_000
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
+    worker_thread: Start,
+    connect: Callable[[], psycopg.Connection[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    queue_names: tuple[str, ...],
+) -> None:
+    """While somebody has an old snapshot open, the index keeps the entries of all jobs that were claimed since."""
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=80ms")
+    old = connect()
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    old.execute("SELECT count(*) FROM skipqueue_job")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after) "
+            "SELECT 'default', 't', '[]', '{}', 'queued', 0, 1, now() - interval '1 hour' FROM generate_series(1, %s)",
+            [DEAD],
+        )
+        cursor.execute("DELETE FROM skipqueue_job")
+    jobs.noop.defer_many([()] * 2_000)
+    worker_thread(poll_interval=0.5, queue_names=queue_names)
+    wait_for_statuses(completed=2_000)
+    old.execute("COMMIT")
