@@ -310,16 +310,14 @@ def rows_locked(worker: str, job_id: int, count: int) -> None:
     _log_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
 
 
-def outcome_slow(attempt: Attempt, retry_in: float) -> None:
+def outcome_slow(job: ClaimedJob, outcome: Outcome, retry_in: float) -> None:
     """PostgreSQL did not write this outcome in time, though it was sent alone."""
-    job, status = attempt.job, attempt.outcome.status
-    shown = {"task": job.task, "id": job.id, "status": status, "retry_in": f"{retry_in:.1f}s"}
-    extra = {"job_id": job.id, "queue_name": job.queue_name}
-    _log(logging.ERROR, "outcome_slow", shown, extra=extra)
+    shown = {"task": job.task, "id": job.id, "status": outcome.status, "retry_in": in_words(retry_in)}
+    _log(logging.ERROR, "outcome_slow", shown, extra={"job_id": job.id, "queue_name": job.queue_name})
 
 
 def job_not_claimed(job_id: int, queue_name: str) -> None:
-    """PostgreSQL did not hand out this job in time, though it was asked for alone: those after it come first."""
+    """PostgreSQL did not hand out this job in time, though it was asked for alone."""
     shown = {"id": job_id, "queue": queue_name}
     _log(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
 

@@ -15,7 +15,13 @@ from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
 from django_skipqueue import sql
-from django_skipqueue.managers.batches import calls_as_values, claim_values, leases_as_values, settlements_as_values
+from django_skipqueue.managers.batches import (
+    calls_as_values,
+    claim_values,
+    leases_as_values,
+    positions_as_values,
+    settlements_as_values,
+)
 from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.records import Call, Position
 
@@ -87,11 +93,7 @@ CASES = [
         "after a position",
     ),
     Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10}, {"claim"}),
-    Case(
-        "FIRST_IN_QUEUES",
-        claim_values(["mail", "default", "none"], after=LATER, limit=1, worker_id=WORKER),
-        {"claim"},
-    ),
+    Case("FIRST_IN_QUEUES", positions_as_values(["mail", "default", "none"], LATER), {"claim"}),
     Case("SET_STATEMENT_TIMEOUT", {"timeout": "20s"}, set()),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),

@@ -48,15 +48,18 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
 def claim_values(
     queue_names: Sequence[str], *, after: Mapping[str, Position], limit: int, worker_id: str
 ) -> dict[str, Any]:
-    """What CLAIM reads: each queue with the position in it after which to look, its front where `after` has none."""
+    """What CLAIM reads."""
+    return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
+
+
+def positions_as_values(queue_names: Sequence[str], after: Mapping[str, Position]) -> dict[str, Any]:
+    """What FIRST_IN_QUEUES reads: each queue with the position after which to look, its front where `after` has none."""
     starts = [after.get(name, FRONT) for name in queue_names]
     return {
         "queue_names": list(queue_names),
         "ranks": [start.rank for start in starts],
         "run_afters": [start.run_after for start in starts],
         "ids": [start.id for start in starts],
-        "limit": limit,
-        "worker_id": worker_id,
     }
 
 

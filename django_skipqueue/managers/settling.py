@@ -17,6 +17,7 @@ from .batches import (
     is_refused,
     leases_as_values,
     pipelined,
+    positions_as_values,
     settlements_as_values,
     unstorable,
 )
@@ -147,10 +148,9 @@ class Settling(Statements):
 
         The statement may take this many seconds, whatever the connection's timeout.
         """
-        values = claim_values(queue_names, after=after, limit=1, worker_id="")
         with transaction.atomic(using=self.db):
             self._rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})
-            rows = self._rows(sql.FIRST_IN_QUEUES, values)
+            rows = self._rows(sql.FIRST_IN_QUEUES, positions_as_values(queue_names, after))
         return [(name, id, Position(*position)) for name, id, *position in rows]
 
     def _settle(self, batch: list[Settlement], refused: dict[Lease, Outcome]) -> set[Lease]:

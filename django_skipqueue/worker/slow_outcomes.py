@@ -60,7 +60,7 @@ class SlowOutcomes:
 
     def add(self, attempt: Attempt, now: float) -> None:
         """This one took too long."""
-        logs.outcome_slow(attempt, FIRST_REST)
+        logs.outcome_slow(attempt.job, attempt.outcome, FIRST_REST)
         self._slow.append(Slow(attempt, now + FIRST_REST))
 
     def due(self, locked: Locked, now: float, *, others_wait: bool) -> Attempt | None:

@@ -62,7 +62,7 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     assert len(outbox) == 3
     assert ids(outbox.to_send(database, 100.0)) == [1, 3]
     assert database.asked == [[1, 2, 3]]
-    assert "the outcomes of 1 job yet, as somebody has the rows locked; the first is job #2" in caplog.text
+    assert "outcomes waiting worker=w count=1 first_id=2" in caplog.text
     assert ids(outbox.answered()) == [1, 3]
     assert (len(outbox), outbox.leases()) == (1, {(2, 1)})
     assert not outbox.is_due(100.0)
