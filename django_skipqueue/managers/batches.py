@@ -53,7 +53,7 @@ def claim_values(
 
 
 def positions_as_values(queue_names: Sequence[str], after: Mapping[str, Position]) -> dict[str, Any]:
-    """What FIRST_IN_QUEUES reads: each queue with the position after which to look, its front where `after` has none."""
+    """What FIRST_IN_QUEUES reads: each queue with where to look after; its front where `after` has none."""
     starts = [after.get(name, FRONT) for name in queue_names]
     return {
         "queue_names": list(queue_names),

@@ -54,6 +54,16 @@ def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
 # Outcomes
 
 
+def test_many_large_results_are_written_however_little_time_there_is(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=150ms")
+    jobs.noop.using(priority=1).defer_many([()] * 500)
+    worker_jobs.return_long.defer_many([(900_000,)] * 24)
+    worker_thread(drain=True)
+    wait_for_statuses(completed=524, deadline=4 * DEADLINE)
+
+
 def test_outcomes_that_take_too_long_together_are_written_in_parts(
     worker_thread: Start, slow_updates: Callable[[str, str], None]
 ) -> None:
