@@ -39,7 +39,7 @@ FLOORS = (
     {"worker.pool"},
     {"worker.event_loop", "worker.threads", "worker.wakeup"},
     {"worker.connections", "worker.executor"},
-    {"worker.call_threads", "worker.limits", "worker.memory", "worker.protocol", "worker.started"},
+    {"worker.call_threads", "worker.children", "worker.limits", "worker.memory", "worker.protocol", "worker.started"},
     {"worker"},
     {"__init__"},
     {"decorator"},

@@ -17,6 +17,7 @@ from asgiref.sync import SyncToAsync
 
 from ..records import ClaimedJob, Lease
 from .call_threads import MOST_LEFT, CallThreads
+from .children import children
 from .connections import ThreadConnections
 from .executor import Executor, Finish
 from .limits import GRACE
@@ -137,8 +138,11 @@ class EventLoopRunner:
         assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
         try:
             self._in_query_thread(self._make_connections)
+            children.call_in_child(self._loop.stop)
             while not self._is_ending:  # a task of the project's may stop the loop as well
                 self._loop.run_forever()
+                if children.is_child:
+                    children.leave()  # a coroutine that waits there: so do its neighbours, who are the parent's
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         except BaseException as error:
             self._finish(error)

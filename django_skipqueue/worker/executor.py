@@ -28,6 +28,7 @@ from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from ..signals import announce, job_started
 from ..tasks import Task
+from .children import children
 from .limits import GRACE, Interruption, Limits
 
 UNKNOWN_TASK_DELAY = 10.0
@@ -73,8 +74,12 @@ class Executor:
         try:
             task = tasks.get(job.task)
             with self.limits.coroutine(job, _timeout(task, job)):
-                args, kwargs = self._begin(task, job)
-                result = await task.function(*args, **kwargs)
+                try:
+                    args, kwargs = self._begin(task, job)
+                    result = await task.function(*args, **kwargs)
+                finally:
+                    if children.is_child:
+                        children.leave()
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
@@ -120,9 +125,14 @@ class Executor:
         The commit itself is not interrupted, but found to be stuck. A context of its own: what a task sets there
         (`decimal.getcontext().prec` too) is not seen by the next.
         """
-        args, kwargs = self._begin(task, job)
-        call = partial(task.function, *args, **kwargs)
-        return self._in_transaction(job, call) if task.atomic else _returned(call())
+        try:
+            args, kwargs = self._begin(task, job)
+            if task.atomic:
+                return self._in_transaction(job, partial(task.function, *args, **kwargs))
+            return _returned(task.function(*args, **kwargs))
+        finally:
+            if children.is_child:
+                children.leave()
 
     def _begin(self, task: Task[Any, Any], job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
         """Say that the attempt begins; the arguments of the task."""
@@ -138,7 +148,11 @@ class Executor:
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
-            outcome = _returned(run())
+            try:
+                outcome = _returned(run())
+            finally:
+                if children.is_child:
+                    children.leave()
             complete(self.database, (job.id, job.lease), outcome, self)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")

@@ -16,6 +16,7 @@ from ..models import Worker as WorkerRow
 from ..records import RecoveredJob
 from ..signals import job_recovered
 from .announcer import Announcer
+from .children import children
 from .control import ControlConnection
 from .maintenance import Chore, Forget, Promote, Prune, Recover
 from .options import WorkerOptions
@@ -140,6 +141,7 @@ class Supervisor:
         self._wakeup.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         logs.identify(slot.id, slot.name)
+        children.become_worker()
         return Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started).run()
 
     def _see_deaths(self) -> None:

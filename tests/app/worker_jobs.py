@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, connection, connections, transaction
 
 from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.backoff import constant
@@ -635,3 +635,61 @@ def note_in_thread(value: str) -> None:
 def noted_in_thread() -> str | None:
     """What `note_in_thread` has noted in the same thread."""
     return thread_local.value
+
+
+@job
+def write_and_pass_gate(name: str) -> None:
+    Ledger.objects.create(entry=name)
+    pass_gate(name)
+
+
+@job
+def is_health_checked() -> list[bool]:
+    """Before and after the first statement."""
+    before = connection.health_check_done
+    Ledger.objects.count()
+    return [before, connection.health_check_done]
+
+
+@job
+def backend_pid() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def pass_on(execute: Any, *args: Any) -> Any:
+    """An execute wrapper that does nothing."""
+    return execute(*args)
+
+
+@job
+def leave_execute_wrapper() -> None:
+    connection.execute_wrappers.append(lambda execute, *args: execute(*args))
+
+
+@job
+def execute_wrappers() -> list[str]:
+    Ledger.objects.count()
+    return [wrapper.__name__ for wrapper in connection.execute_wrappers]
+
+
+@job
+def leave_pipeline() -> None:
+    connection.ensure_connection()
+    connection.connection.pgconn.enter_pipeline_mode()
+
+
+@job
+def break_close(later: bool) -> None:
+    """Leave a connection that cannot be closed, which is tried after this job or before the next one."""
+
+    def close() -> None:
+        raise ZeroDivisionError("in the driver")
+
+    connection.ensure_connection()
+    vars(connections["default"])["close"] = close
+    if later:
+        connection.connection.pgconn.finish()
+    else:
+        transaction.set_autocommit(False)
