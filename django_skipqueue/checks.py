@@ -11,8 +11,11 @@ from django.db import Error as DatabaseError
 from django.db import connections
 
 from . import conf
+from .database_advice import use_postgresql
 from .preflight import OLDEST_POSTGRESQL
 from .registry import describe_duplicate, tasks
+
+KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
 
 def register_all() -> None:
@@ -25,7 +28,11 @@ def register_all() -> None:
 def check_settings(**_: Any) -> list[CheckMessage]:
     """E001: an unknown key or a value of the wrong type in SKIPQUEUE."""
     return [
-        Error(problem, hint="The reference documentation lists every key with its type.", id="skipqueue.E001")
+        Error(
+            problem,
+            hint=KEYS,
+            id="skipqueue.E001",
+        )
         for problem in conf.problems()
     ]
 
@@ -47,7 +54,7 @@ def check_engine(**_: Any) -> list[CheckMessage]:
         return [
             Error(
                 f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}.",
-                hint="Set SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database.",
+                hint=use_postgresql(alias),
                 id="skipqueue.E002",
             )
         ]

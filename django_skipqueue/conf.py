@@ -89,6 +89,20 @@ def as_time(kept: Retention) -> timedelta | None:
 
 DEFAULTS = Settings()
 
+OPTIONS_OF_RUNWORKER = {
+    "CONCURRENCY",
+    "DRAIN",
+    "MAX_JOBS",
+    "MAX_JOBS_PER_WORKER",
+    "MAX_MEMORY_MB",
+    "NAME",
+    "NO_LISTEN",
+    "PROCESSES",
+    "QUEUES",
+    "RELOAD",
+}
+"""What is no setting, as each worker may have another value."""
+
 
 @functools.cache
 def load() -> Settings:
@@ -120,7 +134,7 @@ def problems() -> Iterator[str]:
     for key, value in given.items():
         name = key.lower() if isinstance(key, str) and key.isupper() else None
         if name not in hints:
-            yield f"SKIPQUEUE has no key {key!r}.{did_you_mean(str(key).upper(), [known.upper() for known in hints])}"
+            yield f"SKIPQUEUE has no key {key!r}.{_meant(str(key).upper(), [known.upper() for known in hints])}"
         elif name == "retention":
             yield from retention_problems(f"SKIPQUEUE[{key!r}]", value)
         elif not _fits(value, hints[name], most := MOST.get(name, MOST_ATTEMPTS)):
@@ -169,11 +183,18 @@ def _fits(value: object, kind: type, most: int) -> bool:
 def _describe(kind: type, most: int) -> str:
     described = {
         float: "a number of seconds above 0",
-        int: f"a whole number above 0, within {most:,}",
-        str: "a text",
+        int: f"an int above 0, within {most:,}",
+        str: "a str",
         NAMES: "a tuple of names",
     }
     return described.get(kind, kind.__name__)
+
+
+def _meant(key: str, known: list[str]) -> str:
+    if key not in OPTIONS_OF_RUNWORKER:
+        return did_you_mean(key, known)
+    option = key.lower().replace("_", "-")
+    return f" It is an option of runworker: --{option}, or SKIPQUEUE_{key} in its environment."
 
 
 def did_you_mean(name: str, known: list[str]) -> str:

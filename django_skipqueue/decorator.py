@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from .advice import explained
 from .backoff import Backoff
 from .context import JobContext
 from .exceptions import InvalidOption, InvalidTask
@@ -55,6 +56,7 @@ def job(
     redact: Sequence[str] = (),
     takes_context: Literal[True],
 ) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
+@explained
 def job(
     function: Callable[..., Any] | None = None,
     /,
@@ -121,6 +123,11 @@ def _check_function(function: Callable[..., Any]) -> None:
     if not inspect.isfunction(function):
         raise InvalidTask(
             f"@job takes a function, not {function!r}. Put it below decorators that return something else."
+        )
+    if function.__module__ == "__main__":
+        raise InvalidTask(
+            f"{function.__qualname__} is in __main__, which is another module in a worker. "
+            "Put the function into a module that can be imported: the jobs.py of an installed app."
         )
     if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
         raise InvalidTask(

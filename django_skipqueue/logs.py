@@ -242,6 +242,12 @@ def starting(lines: list[str]) -> None:
         logger.info("%s", printable(line), extra=_extra("supervisor_starting"))
 
 
+def unknown_queue(queue_name: str, known: list[str]) -> None:
+    """A worker is to serve a queue that nothing uses."""
+    shown = {"queue": queue_name, "hint": "no task and no job has this queue", "known": ", ".join(known)}
+    _log(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
+
+
 def stopping(signal_name: str, timeout: float) -> None:
     """The first signal was received."""
     hint = "finishing what runs; a second signal stops at once"

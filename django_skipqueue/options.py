@@ -42,25 +42,29 @@ class Options:
     def __post_init__(self) -> None:
         """Refuse what the table or the worker could not use."""
         if not isinstance(self.queue_name, str) or not self.queue_name or "," in self.queue_name:
-            raise InvalidOption(f"queue_name must be a text without commas, not {self.queue_name!r}.")
+            raise InvalidOption(f"queue_name must be a str without commas, not {self.queue_name!r}.")
         check_key("queue_name", self.queue_name)
         if not _is_whole(self.priority) or not -100 <= self.priority <= 100:
-            raise InvalidOption(f"priority must be a whole number from -100 to 100, not {self.priority!r}.")
+            raise InvalidOption(f"priority must be an int from -100 to 100, not {self.priority!r}.")
         if self.max_attempts is not None and (not _is_whole(self.max_attempts) or not 1 <= self.max_attempts <= 32_767):
-            raise InvalidOption(f"max_attempts must be a whole number from 1 to 32767, not {self.max_attempts!r}.")
+            raise InvalidOption(f"max_attempts must be an int from 1 to 32767, not {self.max_attempts!r}.")
         if not isinstance(self.run_after, datetime | timedelta | None):
-            raise InvalidOption(f"run_after must be a datetime or a timedelta, not {self.run_after!r}.")
+            raise InvalidOption(f"run_after must be a datetime or timedelta(seconds=…), not {self.run_after!r}.")
         if isinstance(self.run_after, timedelta) and abs(self.run_after) > FARTHEST:
             raise InvalidOption(f"run_after must be within {FARTHEST.days // 365} years, not {self.run_after!r}.")
         if isinstance(self.run_after, datetime) and is_naive(self.run_after) == django_settings.USE_TZ:
             kind = "an aware" if django_settings.USE_TZ else "a naive"
-            raise InvalidOption(f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}.")
+            make = "make_aware" if django_settings.USE_TZ else "make_naive"
+            raise InvalidOption(
+                f"run_after must be {kind} datetime under USE_TZ = {django_settings.USE_TZ}. Use a timedelta, "
+                f"django.utils.timezone.now() + timedelta(…), or django.utils.timezone.{make}(…)."
+            )
         if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < math.inf):
             raise InvalidOption(f"timeout must be a number of seconds above 0, not {self.timeout!r}.")
         if isinstance(self.unique_key, str):
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
-            raise InvalidOption(f"unique_key must be a text, or a function that makes one, not {self.unique_key!r}.")
+            raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
 
 
 def check_size(call: Call, most: int) -> Call:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from .exceptions import InvalidArguments
+from .json_advice import instead_of
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
@@ -60,14 +61,11 @@ def _check(name: str, value: Any) -> bool:
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a text. Use text keys.")
+                raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a str. Use str keys.")
             _check_text(f"the key {key!r} in {name}", key)
             large |= _check(f"{name}[{key!r}]", item)
     elif value is not None and not isinstance(value, int):
-        raise InvalidArguments(
-            f"{name} is a {type(value).__name__}, which is not JSON. Pass a text, number, boolean, None, list or dict: "
-            "for a model instance its primary key, for a date its isoformat()."
-        )
+        raise InvalidArguments(f"{name} is a {type(value).__name__}, which is not JSON. Pass {instead_of(value)}.")
     return large
 
 

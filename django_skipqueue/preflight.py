@@ -4,6 +4,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
+from .database_advice import migrate, no_postgresql
 from .databases import unpooled
 from .exceptions import QueueUnavailable
 
@@ -18,10 +19,7 @@ def check_database(alias: str) -> None:
         )
     connection = connections[alias]
     if connection.vendor != "postgresql":
-        raise QueueUnavailable(
-            f"The queue needs PostgreSQL, but the database {alias!r} is {connection.display_name}. "
-            "Set SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database."
-        )
+        raise QueueUnavailable(no_postgresql(alias))
     try:
         with unpooled(alias) as connection:
             connection.ensure_connection()
@@ -37,7 +35,7 @@ def check_database(alias: str) -> None:
     if missing:
         raise QueueUnavailable(
             f"The database {alias!r} lacks the queue's tables or a change to them ({', '.join(missing)}). "
-            f"Run: manage.py migrate django_skipqueue{'' if alias == 'default' else f' --database={alias}'}"
+            f"Run: {migrate(alias)}"
         )
 
 

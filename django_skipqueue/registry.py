@@ -3,8 +3,11 @@
 A task's name in a row can only ever look up this registry; nothing is imported because a row says so.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
 
 from .exceptions import DuplicateTask, UnknownTask
 
@@ -19,6 +22,8 @@ class Registry:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
+        self._late: set[str] = set()
+        """Names that were registered once all apps were ready; a worker may not know them."""
 
     def __iter__(self) -> Iterator["Task[Any, Any]"]:
         return iter(self._tasks.values())
@@ -32,6 +37,8 @@ class Registry:
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         self._tasks[task.name] = task
+        if apps.ready and known is None:  # else it is imported by every process of the project, workers among them
+            self._late.add(task.name)
 
     def get(self, name: str) -> "Task[Any, Any]":
         """The task of this name; raises `UnknownTask`."""
@@ -45,8 +52,32 @@ class Registry:
         if task.name in self.duplicates:
             raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
 
+    def warn_unless_found(self, task: "Task[Any, Any]") -> None:
+        """Warn once of a task that this process has imported, but a worker that starts does not."""
+        if task.name in self._late:
+            self._late.remove(task.name)
+            message = f"A worker may not find {task.name}: {where_to_put(task.__module__)}"
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
 
 tasks = Registry()
+
+
+def where_to_look(name: str) -> str:
+    """What may be wrong where a worker does not know a task of this name."""
+    module = name.rpartition(".")[0]
+    if module.endswith(".jobs"):
+        return f"Is the app of {module} in INSTALLED_APPS, and does this worker run the latest code?"
+    return f"A worker imports the jobs module of each installed app. If it is in {module}, move it or import it there."
+
+
+def where_to_put(module: str) -> str:
+    """What to do about a task in a module that workers do not import by themselves."""
+    configs = [config.name for config in apps.get_app_configs() if f"{module}.".startswith(f"{config.name}.")]
+    if not configs:
+        return f"{module} is in no installed app. Add its app to INSTALLED_APPS, and put the task into its jobs.py."
+    path = max(configs, key=len).replace(".", "/")
+    return f"it is in {module}, which nothing imports at start. Move it to {path}/jobs.py, or import it there."
 
 
 def describe_duplicate(first: "Task[Any, Any]", second: "Task[Any, Any]") -> str:

@@ -12,9 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.db import DatabaseError
 
+from .advice import explained, instead_of_method, wrong_keyword
 from .conf import settings
 from .context import JobContext
+from .database_advice import explain
 from .exceptions import InvalidArguments, InvalidOption, InvalidTask
 from .options import Options, UniqueKey, check_key, check_size
 from .outcomes import RetryPolicy
@@ -69,6 +73,12 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
+    if not TYPE_CHECKING:  # a type checker shall go on refusing names that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to call instead of what other queues have."""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{instead_of_method(name)}")
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, as if it were not a task."""
         return self.function(*args, **kwargs)
@@ -80,7 +90,12 @@ class Task(Generic[P, R]):
         `unique_key` is held by a job that is not finished, returns that job, with `job.created` False.
         """
         call = self._call(args, kwargs, settings.max_argument_bytes)
-        return self._queue().enqueue(self.name, **call._asdict(), **self._columns())
+        queue = self._queue()
+        try:
+            return queue.enqueue(self.name, **call._asdict(), **self._columns())
+        except DatabaseError as error:
+            explain(error, queue.db)
+            raise
 
     async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
         """`defer` for async code."""
@@ -92,12 +107,18 @@ class Task(Generic[P, R]):
         Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the
         first is written. A `unique_key` that is a function gets each call's arguments.
         """
-        return self._queue().enqueue_many(self.name, list(self._calls(calls)), **self._columns())
+        queue, checked = self._queue(), list(self._calls(calls))
+        try:
+            return queue.enqueue_many(self.name, checked, **self._columns())
+        except DatabaseError as error:
+            explain(error, queue.db)
+            raise
 
     async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """`defer_many` for async code."""
         return await sync_to_async(self.defer_many)(calls)
 
+    @explained
     def using(
         self,
         *,
@@ -159,7 +180,7 @@ class Task(Generic[P, R]):
         if callable(unique_key):
             unique_key = unique_key(*args, **kwargs)
             if not isinstance(unique_key, str):
-                raise InvalidOption(f"unique_key's function must make a text, not {unique_key!r}.")
+                raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
             check_key("unique_key", unique_key)
         values = ",".join(map(encode, names, args))
         pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values()))) if kwargs else ""
@@ -183,7 +204,8 @@ class Task(Generic[P, R]):
         try:
             self.signature.bind(*args, **dict.fromkeys(keywords))
         except TypeError as error:
-            raise InvalidArguments(f"{self.name}{self.signature}: {error}.") from None
+            problem = wrong_keyword(keywords, self.signature) or f"{error}."
+            raise InvalidArguments(f"{self.name}{self.signature}: {problem}") from None
         return self.names_of(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
 
     def _columns(self) -> dict[str, Any]:
@@ -200,6 +222,8 @@ class Task(Generic[P, R]):
         from .models import Job
 
         tasks.check_unique(self)
+        if django_settings.DEBUG:
+            tasks.warn_unless_found(self)
         database = self.options.database
         return Job.objects.using(database) if database else Job.objects.all()
 

@@ -73,6 +73,7 @@ def test_e002_names_a_database_that_is_no_postgresql(monkeypatch: pytest.MonkeyP
     (message,) = found(checks.check_engine)
     assert (message.id, message.level) == ("skipqueue.E002", ERROR)
     assert "'default' is SQLite" in message.msg
+    assert str(message.hint).startswith("Set DATABASES['default']['ENGINE'] to 'django.db.backends.postgresql', or ")
 
 
 def test_e002_names_a_database_that_does_not_exist() -> None:

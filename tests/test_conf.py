@@ -1,13 +1,16 @@
 """The `SKIPQUEUE` setting: typed, lazy, validated."""
 
 import math
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import load_command_class
 
 from django_skipqueue import conf
 
@@ -64,11 +67,11 @@ WRONG: dict[str, tuple[Any, str]] = {
     "negative": ({"LEASE": -1.5}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not -1.5."),
     "nan": ({"LEASE": math.nan}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not nan."),
     "bool for a number": ({"LEASE": True}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not True."),
-    "float for a whole number": ({"MAX_ATTEMPTS": 2.5}, "SKIPQUEUE['MAX_ATTEMPTS'] must be a whole number"),
-    "bool for a whole number": ({"MAX_ATTEMPTS": True}, "SKIPQUEUE['MAX_ATTEMPTS'] must be a whole number"),
-    "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be a whole number"),
-    "empty text": ({"DATABASE": ""}, "SKIPQUEUE['DATABASE'] must be a text, not ''."),
-    "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a text, not 1."),
+    "float for a whole number": ({"MAX_ATTEMPTS": 2.5}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an int"),
+    "bool for a whole number": ({"MAX_ATTEMPTS": True}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an int"),
+    "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an int"),
+    "empty text": ({"DATABASE": ""}, "SKIPQUEUE['DATABASE'] must be a str, not ''."),
+    "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a str, not 1."),
     "retention not a dict": ({"RETENTION": 5}, "SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not 5."),
     "retention of nothing": (
         {"RETENTION": {"complete": 5}},
@@ -120,3 +123,16 @@ def test_a_corrected_setting_works_again(settings: Any) -> None:
 def test_importing_reads_no_setting() -> None:
     script = "import django_skipqueue.conf; from django.conf import settings; assert not settings.configured"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_an_option_of_runworker_is_no_setting(settings: Any) -> None:
+    settings.SKIPQUEUE = {"MAX_JOBS": 4}
+    (problem,) = conf.problems()
+    assert problem.startswith("SKIPQUEUE has no key 'MAX_JOBS'. It is an option of runworker: --max-jobs, or ")
+    assert problem.endswith("SKIPQUEUE_MAX_JOBS in its environment.")
+
+
+def test_every_option_of_runworker_is_a_setting_or_known_as_none() -> None:
+    parser = load_command_class("django_skipqueue", "runworker").create_parser("manage.py", "runworker")
+    named = {name for action in parser._actions for name in re.findall(r"\[SKIPQUEUE_(\w+)\]", str(action.help))}
+    assert named - {field.name.upper() for field in fields(conf.Settings)} == conf.OPTIONS_OF_RUNWORKER

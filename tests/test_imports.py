@@ -50,8 +50,10 @@ FLOORS = (
     {"logs", "preflight"},
     {"records", "databases"},
     {"outcomes"},
+    {"advice"},
     {"sql", "payload", "backoff", "conf", "signals"},
-    {"exceptions", "log_format", "redaction", "tracebacks"},
+    {"database_advice"},
+    {"exceptions", "json_advice", "log_format", "redaction", "tracebacks"},
 )
 ROOMS = {room for floor in FLOORS for room in floor}
 

@@ -134,6 +134,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         "job": JOB,
         "outcome": FAILED,
         "counts": {"completed": 1},
+        "known": ["default"],
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }

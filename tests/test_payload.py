@@ -3,13 +3,17 @@
 import enum
 import math
 from collections import OrderedDict, namedtuple
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
+from django.utils.translation import gettext_lazy
 
 from django_skipqueue.exceptions import InvalidArguments
 from django_skipqueue.payload import clean, decode, encode
@@ -144,9 +148,37 @@ def test_what_json_cannot_say_is_refused_with_its_place(value: Any, said: str) -
     assert len(str(raised.value)) < 600, "an error names the place, it does not repeat the payload"
 
 
-def test_a_refusal_of_an_object_says_what_to_pass_instead() -> None:
-    with pytest.raises(InvalidArguments, match="for a model instance its primary key, for a date its isoformat"):
-        encode("value", date(2026, 1, 1))
+@dataclass
+class Payment:
+    total: int = 1
+
+
+INSTEAD = {
+    "date": (date(2026, 1, 1), "value.isoformat()"),
+    "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "value.isoformat()"),
+    "timedelta": (timedelta(1), "value.total_seconds()"),
+    "uuid": (UUID(int=1), "str(value)"),
+    "decimal": (Decimal("1.5"), "str(value)"),
+    "path": (Path("a"), "str(value)"),
+    "lazy text": (gettext_lazy("a"), "str(value)"),
+    "set": ({1}, "list(value)"),
+    "generator": ((n for n in ()), "list(value)"),
+    "keys": ({}.keys(), "list(value)"),
+    "bytes": (b"a", "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
+    "enum": (enum.Enum("Light", "RED")["RED"], "its value"),
+    "dataclass": (Payment(), "dataclasses.asdict(value)"),
+    "model": (User(pk=1), "its primary key"),
+    "queryset": (User.objects.none(), "its primary keys: list(queryset.values_list('pk', flat=True))"),
+    "object": (object(), "a str, int, float, bool, None, list or dict"),
+    "class": (Payment, "a str, int, float, bool, None, list or dict"),
+}
+
+
+@pytest.mark.parametrize(("value", "advice"), INSTEAD.values(), ids=INSTEAD.keys())
+def test_a_refusal_says_what_to_pass_instead(value: Any, advice: str) -> None:
+    with pytest.raises(InvalidArguments) as raised:
+        encode("value", [value])
+    assert str(raised.value) == f"value[0] is a {type(value).__name__}, which is not JSON. Pass {advice}."
 
 
 @pytest.mark.django_db

@@ -184,18 +184,49 @@ def test_help_names_the_variable_of_each_option() -> None:
         ("--lease", "inf"),
         ("--shutdown-timeout", "-1"),
         ("--shutdown-timeout", "soon"),
+        ("-c", "99999999999999999999"),
+        ("-c", "10001"),
+        ("--max-jobs", "1" * 30),
+        ("--poll-interval", "1e9"),
         ("-q", " , "),
     ],
 )
 def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(CommandError, match=r"--(concurrency|processes|max-jobs|poll|lease|shutdown|queues)"):
+    with pytest.raises(CommandError, match=r"--(concurrency|processes|max-jobs|poll|lease|shutdown|queues)\b"):
         options(*arguments)
 
 
-def test_a_wrong_value_in_the_environment_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKIPQUEUE_CONCURRENCY", "lots")
-    with pytest.raises(CommandError, match="--concurrency"):
-        options()
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("SKIPQUEUE_CONCURRENCY", "lots", "SKIPQUEUE_CONCURRENCY = 'lots' is not an integer from 1 to 10000"),
+        ("SKIPQUEUE_LEASE", "0", "SKIPQUEUE_LEASE = '0' is not a number of seconds from 1 to 1209600"),
+        ("SKIPQUEUE_QUEUES", ",", "SKIPQUEUE_QUEUES"),
+        ("SKIPQUEUE_DRAIN", "maybe", "SKIPQUEUE_DRAIN must be one of 1, on, true, yes, or of 0, .* not 'maybe'"),
+        ("SKIPQUEUE_RELOAD", "2", "SKIPQUEUE_RELOAD must be one of"),
+    ],
+)
+def test_a_wrong_variable_of_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(CommandError, match=expected):
+        call_command("runworker", "--database", "nosuch")
+
+
+@pytest.mark.parametrize("value", ["0", "false", "no", "off"])
+def test_a_flag_can_be_switched_off_by_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SKIPQUEUE_DRAIN", value)
+    assert options().drain is False
+
+
+@db
+def test_a_queue_that_nothing_uses_is_named(runworker: Run) -> None:
+    jobs.noop.using(queue_name="busy").defer()
+    process = runworker("--drain", "--queues", "a b,busy,default")
+    assert process.wait() == 0
+    [line] = [line for line in process.log.splitlines() if "queue unknown" in line]
+    assert 'queue="a b" hint="no task and no job has this queue" known="busy, default' in line
 
 
 # When it cannot run

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from django.apps import apps
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
@@ -25,7 +24,7 @@ from ..exceptions import InvalidArguments, UnknownTask
 from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Discard, Outcome, Retry, Snooze, error_entry, summary
 from ..payload import clean, decode, encode, size_of
 from ..records import Attempt, ClaimedJob, Lease
-from ..registry import tasks
+from ..registry import tasks, where_to_look
 from ..signals import announce, job_started
 from ..tasks import Task
 from .children import children
@@ -254,8 +253,7 @@ def _returned(result: Any) -> Outcome:
 def _put_off(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
     """A task that nobody registered may be one that a deploy under way brings; after a grace time it is a mistake."""
     since = decode(job.metadata).get("unknown_since", job.locked_at)
-    apps_searched = ", ".join(config.name for config in apps.get_app_configs())
-    message = f"No task is registered as {job.task!r}. Looked in the jobs modules of {apps_searched}."
+    message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
     entry["message"] = message
     if job.locked_at - since >= settings.unknown_task_grace:
         return Outcome("failed", last_error=f"UnknownTask: {message}", error=entry)

@@ -12,8 +12,10 @@ from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ... import __version__, conf, logs
+from ...databases import unpooled
 from ...exceptions import QueueUnavailable
 from ...log_format import configure, counted, printable
+from ...models import Job
 from ...preflight import check_database
 from ...registry import tasks
 from ...worker.options import WorkerOptions
@@ -22,6 +24,13 @@ from ..reloader import Reloader, report_modules
 
 SHOWN = 10
 """How many tasks a worker names when it introduces itself."""
+
+
+ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+"""What the variable of a flag may say."""
+
+LONGEST = 14 * 86_400
+"""Seconds in the longest time that an option may name: a system call that waits takes no more than 24 days."""
 
 
 class Command(BaseCommand):
@@ -34,12 +43,26 @@ class Command(BaseCommand):
         add = _Options(parser)
         settings = conf.load_or_default()
         add("-q", "--queues", help="queues to serve, separated by commas, in this order; default: all that have jobs")
-        add("-c", "--concurrency", type=_at_least(1), default=4, help="threads of one process, and as many coroutines")
-        add("--processes", type=_at_least(1), default=1, help="worker processes")
+        add(
+            "-c",
+            "--concurrency",
+            type=_number(10_000),
+            default=4,
+            help="threads of one process; as many coroutines",
+        )
+        add("--processes", type=_number(1_000), default=1, help="worker processes")
         add.flag("--drain", help="stop when nothing is runnable")
-        add("--max-jobs", type=_at_least(1), help="stop each process after this many jobs")
-        add("--max-jobs-per-worker", type=_at_least(1), help="replace each process after this many jobs")
-        add("--max-memory-mb", type=_at_least(1), help="replace each process that has more MiB of memory in use")
+        add(
+            "--max-jobs",
+            type=_number(),
+            help="end each process after so many attempts, and the command with them",
+        )
+        add("--max-jobs-per-worker", type=_number(), help="replace each process by a fresh one after so many attempts")
+        add(
+            "--max-memory-mb",
+            type=_number(),
+            help="replace each process by a fresh one that uses more MiB of memory",
+        )
         add(
             "--poll-interval",
             type=_seconds(0.01),
@@ -62,9 +85,12 @@ class Command(BaseCommand):
         add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
         add("--database", default=settings.database, help="the alias of the database that holds the queue")
         add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
+        self._wrong_variables = add.wrong_variables
 
     def handle(self, **options: Any) -> None:
         """Run until stopped."""
+        if self._wrong_variables:
+            raise CommandError(" ".join(self._wrong_variables))
         configure(options["verbosity"], colour=_colour(options), tracebacks=django_settings.DEBUG)
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
@@ -76,6 +102,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from None
         logs.connect()
         logs.starting(_introduction(worker, reloads=lifeline is not None))
+        _name_unknown_queues(worker)
         Supervisor(worker, lifeline=lifeline).run()
 
     def _options(self, options: dict[str, Any]) -> WorkerOptions:
@@ -83,7 +110,7 @@ class Command(BaseCommand):
             dict.fromkeys(name.strip() for name in (options["queues"] or "").split(",") if name.strip())
         )
         if options["queues"] and not queue_names:
-            raise CommandError("--queues names no queue.")
+            raise CommandError("--queues (SKIPQUEUE_QUEUES) names no queue.")
         return WorkerOptions(
             name=options["name"],
             database=options["database"],
@@ -107,25 +134,52 @@ class _Options:
 
     def __init__(self, parser: CommandParser) -> None:
         self._parser = parser
+        self.wrong_variables: list[str] = []
+        """A sentence for each flag whose variable is neither on nor off."""
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
         variable = _variable(flags[-1])
         shown = "" if default is None else f"; default: {default}"
-        # argparse checks a default that is a text as if it had been typed.
-        given = os.environ.get(variable) or default
+        # argparse checks a default that is a str as if it had been typed.
+        given = _Variable(value, variable) if (value := os.environ.get(variable)) else default
         self._parser.add_argument(*flags, default=given, help=_escaped(f"{help}{shown} [{variable}]"), **options)
 
     def flag(self, flag: str, *, help: str) -> None:
         variable = _variable(flag)
-        given = os.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
-        self._parser.add_argument(flag, action="store_true", default=given, help=_escaped(f"{help} [{variable}]"))
+        given = self._is_on(variable)
+        self._parser.add_argument(flag, action="store_true", default=bool(given), help=_escaped(f"{help} [{variable}]"))
 
     def switch(self, flag: str, *, help: str) -> None:
         variable = _variable(flag)
-        given = {"1": True, "true": True, "0": False, "false": False}.get(os.environ.get(variable, "").lower())
+        given = self._is_on(variable)
         self._parser.add_argument(
             flag, action=argparse.BooleanOptionalAction, default=given, help=_escaped(f"{help} [{variable}]")
         )
+
+    def _is_on(self, variable: str) -> bool | None:
+        """What the variable of a flag says; `None`: nothing."""
+        value = os.environ.get(variable, "")
+        if value.lower() in ON | OFF | {""}:
+            return value.lower() in ON if value else None
+        words = ", ".join(sorted(ON)), ", ".join(sorted(OFF))
+        self.wrong_variables.append(f"{variable} must be one of {words[0]}, or of {words[1]}, not {value!r}.")
+        return None
+
+
+class _Variable(str):
+    """A value from the environment that knows where it comes from."""
+
+    def __new__(cls, value: str, name: str) -> "_Variable":
+        made = super().__new__(cls, value)
+        made.name = name
+        return made
+
+    name: str
+
+
+def _wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
+    variable = f"{text.name} = " if isinstance(text, _Variable) else ""
+    return argparse.ArgumentTypeError(f"{variable}{str(text)!r} is not {allowed}")
 
 
 def _variable(flag: str) -> str:
@@ -136,10 +190,10 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def _number(most: int = 2_147_483_647) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} up")
+        if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= most):
+            raise _wrong(text, f"an integer from 1 to {most}")
         return int(text)
 
     return number
@@ -151,11 +205,23 @@ def _seconds(least: float) -> Callable[[str], float]:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not least <= value < math.inf:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} up")
+        if not least <= value <= LONGEST:
+            raise _wrong(text, f"a number of seconds from {least:g} to {LONGEST}")
         return value
 
     return number
+
+
+def _name_unknown_queues(worker: WorkerOptions) -> None:
+    """Say so where a queue is served that no task and no job has: it may be mistyped."""
+    if not worker.queue_names:
+        return
+    with unpooled(worker.database):
+        waiting = Job.objects.using(worker.database).queues_with_jobs()
+    known = sorted({*(task.options.queue_name for task in tasks), *waiting})
+    for name in worker.queue_names:
+        if name not in known:
+            logs.unknown_queue(name, known)
 
 
 def _colour(options: dict[str, Any]) -> bool | None:
