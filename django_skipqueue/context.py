@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from .exceptions import CannotComplete, LeaseLost
-from .outcomes import COMPLETED, Outcome
+from .outcomes import COMPLETED, Outcome, Settlement
 from .payload import encode
 from .records import Lease
 
@@ -43,6 +43,8 @@ class JobContext:
     database: str
     """The alias of the database that holds the job."""
     lease: int = 0
+    started: float | None = None
+    """When the attempt began, in monotonic seconds."""
     is_atomic: bool = False
     """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
     runner: Runner | None = field(default=None, repr=False, compare=False)
@@ -87,20 +89,21 @@ class JobContext:
                 f"complete() must share a transaction: call it within transaction.atomic(using={self.database!r})."
             )
         outcome = COMPLETED if result is None else Outcome("completed", result=encode("The result", result))
-        complete(self.database, (self.job_id, self.lease), outcome, self.runner)
+        complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.runner)
 
 
-def complete(database: str, lease: Lease, outcome: Outcome, runner: Runner) -> None:
+def complete(database: str, settlement: Settlement, runner: Runner) -> None:
     """Write the outcome in the transaction that is open; the runner is told after the commit, before any other hook.
 
     Before any other: one that raises keeps those after it from being called.
     """
     from .models import Job
 
-    if not Job.objects.using(database).complete(lease, outcome):
+    lease = settlement.job_id, settlement.lease
+    if not Job.objects.using(database).complete(settlement):
         raise LeaseLost(f"Job {lease[0]} is no longer held by lease {lease[1]}; what its task wrote is rolled back.")
     runner.completing(lease)
-    transaction.on_commit(_Completion(runner.completed, lease, outcome), using=database)
+    transaction.on_commit(_Completion(runner.completed, lease, settlement.outcome), using=database)
     hooks = connections[database].run_on_commit
     hooks.insert(0, hooks.pop())
 

@@ -15,7 +15,7 @@ from django.dispatch import Signal
 from . import signals
 from .log_format import in_words, pairs, printable
 from .outcomes import Outcome
-from .records import Attempt, ClaimedJob, RecoveredJob
+from .records import Attempt, ClaimedJob, RecoveredJob, worker_name
 
 logger = logging.getLogger("django_skipqueue.worker")
 
@@ -81,9 +81,9 @@ def _extra(event: str, **known: Any) -> dict[str, Any]:
 # Events of jobs
 
 
-def _job_started(job: ClaimedJob, worker: str, **_: Any) -> None:
-    shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(job.wait_ms / 1000)}
-    _log(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker))
+def _job_started(job: ClaimedJob, worker: str, wait_ms: float, **_: Any) -> None:
+    shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(wait_ms / 1000)}
+    _log(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
 
 
 def wants_completed() -> bool:
@@ -156,19 +156,25 @@ def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
 
 
 def _ended(level: int, event: str, attempt: Attempt, **more: Any) -> None:
-    job, outcome = attempt.job, attempt.outcome
-    shown = {
-        "task": job.task,
-        "id": job.id,
-        "attempt": _of_all(job),
-        "ran": in_words(attempt.duration_ms / 1000),
-        "waited": in_words(job.wait_ms / 1000),
-        **more,
-    }
+    outcome = attempt.outcome
+    shown = _attempt_shown(attempt) | more
     if outcome.last_error:
         shown["error"] = outcome.last_error
-    extra = {**_job_extra(job, attempt.worker), "duration_ms": attempt.duration_ms}
-    _log(level, event, shown, extra=extra, **_error(outcome))
+    _log(level, event, shown, extra=_attempt_extra(attempt), **_error(outcome))
+
+
+def _attempt_shown(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "task": attempt.job.task,
+        "id": attempt.job.id,
+        "attempt": _of_all(attempt.job),
+        "ran": in_words(attempt.duration_ms / 1000),
+        "waited": in_words(attempt.wait_ms / 1000),
+    }
+
+
+def _attempt_extra(attempt: Attempt) -> dict[str, Any]:
+    return _job_extra(attempt.job, attempt.worker, attempt.wait_ms) | {"duration_ms": attempt.duration_ms}
 
 
 def _error(outcome: Outcome) -> dict[str, Any]:
@@ -187,23 +193,18 @@ def _short(moment: datetime) -> str:
     return f"{local:%H:%M:%S}" if local.date() == datetime.now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
 
 
-def _job_extra(job: ClaimedJob, worker: str) -> dict[str, Any]:
+def _job_extra(job: ClaimedJob, worker: str, wait_ms: float) -> dict[str, Any]:
     return {
         "job_id": job.id,
         "task": job.task,
         "queue_name": job.queue_name,
         "attempt": job.attempt,
-        "wait_ms": job.wait_ms,
+        "wait_ms": wait_ms,
         "worker_name": worker,
     }
 
 
 # Events of workers
-
-
-def worker_name(worker_id: str) -> str:
-    """The name within a worker's id, which is `NAME:12 hex digits`."""
-    return worker_id.rpartition(":")[0] or worker_id
 
 
 def _worker_started(sender: str, worker_id: str, **_: Any) -> None:
@@ -297,17 +298,18 @@ def blocked(worker: str, lines: list[str]) -> None:
         _log_worker(logging.ERROR, "worker_blocked", worker, thread=line)
 
 
-def stuck(worker: str, job: ClaimedJob, error: str, stack: str) -> None:
+def stuck(attempt: Attempt, error: str, stack: str) -> None:
     """An attempt did not end when it was told to; another thread or coroutine takes its place."""
-    shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "worker": worker, "error": error}
     place = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
-    _log(logging.ERROR, "job_stuck", {**shown, "place": place}, extra=_job_extra(job, worker))
+    shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "place": place}
+    _log(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
 
 
-def thread_replaced(worker: str, job: ClaimedJob, error: BaseException) -> None:
+def thread_replaced(attempt: Attempt, error: BaseException) -> None:
     """What a task has left in its thread cannot be tidied away."""
-    shown = {"worker": worker, "task": job.task, "id": job.id, "reason": repr(error)}
-    _log(logging.ERROR, "thread_replaced", shown, extra=_job_extra(job, worker), error=error)
+    job = attempt.job
+    shown = {"worker": attempt.worker, "task": job.task, "id": job.id, "reason": repr(error)}
+    _log(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
 
 
 def rows_locked(worker: str, job_id: int, count: int) -> None:

@@ -82,6 +82,15 @@ class Settlement(NamedTuple):
     job_id: int
     lease: int
     outcome: Outcome
+    started: float | None = None
+    """When the attempt began, in monotonic seconds of this process; `None`: when the job was claimed."""
+    ended: float | None = None
+    """When it ended; `None`: now."""
+
+    @property
+    def duration_ms(self) -> float:
+        """How long the attempt took, in milliseconds; 0 where that is not known."""
+        return 0.0 if self.started is None or self.ended is None else (self.ended - self.started) * 1000
 
 
 def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms: float) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class ClaimedJob(NamedTuple):
     """A JSON object, not yet decoded."""
     chosen_in: float = 0.0
     """Seconds that its claim had taken when the jobs were chosen."""
+    claimed_at: float | None = None
+    """When its claim was sent, in monotonic seconds of the process that claimed it."""
 
     @property
     def position(self) -> Position:
@@ -73,13 +75,20 @@ class ClaimedJob(NamedTuple):
         """How long the job was due before it was claimed, in milliseconds."""
         return (self.locked_at - self.run_after) * 1000
 
+    def waited_ms(self, started: float) -> float:
+        """How long it was due before an attempt of that process began at `started`, in monotonic seconds."""
+        held = 0.0 if self.claimed_at is None else started - self.claimed_at
+        return self.wait_ms + held * 1000
+
 
 class Attempt(NamedTuple):
     """One run of a job, and what it came to."""
 
     job: ClaimedJob
     outcome: Outcome
-    duration_ms: float
+    started: float
+    """When it began, in monotonic seconds of the process that ran it."""
+    ended: float
     worker: str
     """The name of the worker that ran it."""
     is_written: bool = False
@@ -88,7 +97,17 @@ class Attempt(NamedTuple):
     @property
     def settlement(self) -> Settlement:
         """The outcome with the right to write it."""
-        return Settlement(self.job.id, self.job.lease, self.outcome)
+        return Settlement(self.job.id, self.job.lease, self.outcome, self.started, self.ended)
+
+    @property
+    def duration_ms(self) -> float:
+        """How long the task ran, in milliseconds."""
+        return (self.ended - self.started) * 1000
+
+    @property
+    def wait_ms(self) -> float:
+        """How long the job was due before the task began, in milliseconds."""
+        return self.job.waited_ms(self.started)
 
 
 class RecoveredJob(NamedTuple):

@@ -56,7 +56,8 @@ job_deferred = Event()
 """Jobs were inserted; workers see them once the caller's transaction commits. Carries `queue_name`, `job_ids`."""
 
 job_started = Event()
-"""An attempt begins. Sent in the thread that runs it. Carries `job` (a `ClaimedJob`), `worker` (its name)."""
+"""An attempt begins. Sent in the thread that runs it. Carries `job` (a `ClaimedJob`), `worker` (its name),
+`wait_ms` (how long the job was due before)."""
 
 job_completed = Event()
 """The task returned. Carries `attempt` (an `Attempt`)."""

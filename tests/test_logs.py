@@ -31,7 +31,7 @@ EXTRA = {
 
 
 def attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
-    return Attempt(job, outcome, 12.34, "host/1")
+    return Attempt(job, outcome, 0.0, 0.01234, "host/1")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ SAYS_NOTHING = {"connect", "identify", "wants_completed", "worker_name"}
     [
         (
             signals.job_started,
-            {"job": JOB, "worker": "host/1"},
+            {"job": JOB, "worker": "host/1", "wait_ms": 250.0},
             "DEBUG",
             "job started task=shop.jobs.send id=7 attempt=2/10 waited=0.2s",
         ),
@@ -130,6 +130,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     values: dict[str, Any] = {
         "lines": ["text"],
         "attempts": [attempt()],
+        "attempt": attempt(),
         "error": OSError("no"),
         "job": JOB,
         "outcome": FAILED,
@@ -148,7 +149,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
             "job": recovered if signal is signals.job_recovered else JOB,
             "attempt": attempt(FAILED),
         }
-        announce(signal, "host/1", worker="host/1", worker_id="w:1", jobs_done=1, **about)
+        announce(signal, "host/1", worker="host/1", worker_id="w:1", jobs_done=1, wait_ms=1.5, **about)
     lines.set_level(logging.INFO, logger="django_skipqueue")
     logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
     return lines.records

@@ -1,6 +1,9 @@
 """Batches: what travels in one statement, and in which order it is locked and run."""
 
 import json
+import time
+
+import pytest
 
 from django_skipqueue.managers.batches import (
     calls_as_values,
@@ -17,7 +20,28 @@ JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 
 def test_a_batch_in_which_all_are_simply_completed_names_only_leases() -> None:
     values = settlements_as_values([Settlement(7, 1, COMPLETED), Settlement(9, 3, COMPLETED)])
-    assert {name: value for name, value in values.items() if value} == {"ids": [7, 9], "leases": [1, 3]}
+    assert {name: value for name, value in values.items() if value} == {
+        "ids": "{7,9}",
+        "leases": "{1,3}",
+        "started": "{NULL,NULL}",
+        "ended": "{NULL,NULL}",
+    }
+
+
+def test_the_times_of_attempts_travel_as_microseconds_ago() -> None:
+    now = time.monotonic()
+    values = settlements_as_values(
+        [
+            Settlement(7, 1, COMPLETED, now - 3600, now - 60),
+            Settlement(9, 3, COMPLETED),
+            Settlement(9, 3, COMPLETED, now),
+        ]
+    )
+    started, ended = (values[name].strip("{}").split(",") for name in ("started", "ended"))
+    assert int(started[0]) - int(ended[0]) == pytest.approx(3_540_000_000, abs=1)
+    assert 60_000_000 <= int(ended[0]) < 70_000_000
+    assert (started[1], ended[1:]) == ("NULL", ["NULL", "NULL"])
+    assert 0 <= int(started[2]) < 10_000_000
 
 
 def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
@@ -27,8 +51,10 @@ def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
     )
     errors, metadata = values.pop("errors"), values.pop("metadata")
     assert values == {
-        "ids": [7, 8, 9],
-        "leases": [1, 1, 1],
+        "ids": "{7,8,9}",
+        "leases": "{1,1,1}",
+        "started": "{NULL,NULL,NULL}",
+        "ended": "{NULL,NULL,NULL}",
         "statuses": ["completed", "scheduled", "completed"],
         "delays": [0.0, 2.0, 0.0],
         "refunds": [0, 1, 0],

@@ -153,7 +153,7 @@ def test_the_statements_of_sql_are_plain_literals() -> None:
 
 FORGED = "x\n2030-01-01 CRITICAL forged\r\x1b[2J\x1b]0;t\x07\u2028\x85\u202e\0end"
 JOB = ClaimedJob(7, 1, FORGED, FORGED, "[]", "{}", 2, 10, 0, 0.0, 0.0, "{}")
-ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, FORGED)
+ATTEMPT = Attempt(JOB, Outcome("failed", last_error=FORGED), 1.0, 2.0, FORGED)
 VALUES: dict[str, Any] = {
     "job": JOB, "attempt": ATTEMPT, "attempts": [ATTEMPT], "worker": FORGED, "who": FORGED, "sender": FORGED,
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,

@@ -169,7 +169,9 @@ class Queue(RuleBasedStateMachine):
         held = pick(self.given[worker], chosen)
         settlements = [Settlement(job.pk, job.lease, outcome_of(job, error)) for job in held]
         return settlements, {
-            id: self.model[id].settled(outcome) for id, lease, outcome in settlements if self.holds(worker, (id, lease))
+            id: self.model[id].settled(outcome)
+            for id, lease, outcome, *_ in settlements
+            if self.holds(worker, (id, lease))
         }
 
     @rule(worker=workers, chosen=choices)

@@ -44,7 +44,7 @@ def _empty(connection: psycopg.Connection[Any], batch: int) -> int:
         settle = (sql.SETTLE, settlements_as_values(outcomes)) if outcomes else None
         claim = (sql.CLAIM_TO_RUN, claim_values(["default"], after=after, limit=batch, worker_id="floor"))
         done, claimed = pipelined(connection, [settle, claim], meanwhile=lambda: None)
-        answer = Answer(done, claimed, ["default"])
+        answer = Answer(done, claimed, ["default"], time.monotonic())
         settled += len(answer.settled())
         held = answer.claimed()
         if not held:

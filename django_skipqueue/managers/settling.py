@@ -1,5 +1,6 @@
 """The verbs of whoever runs jobs: claim them, and write what became of them, fenced by the lease."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -47,12 +48,12 @@ class Settling(Statements):
         """
         return {id for id, _ in self._settle(in_lock_order(settlements), {})}
 
-    def complete(self, lease: Lease, outcome: Outcome) -> bool:
+    def complete(self, settlement: Settlement) -> bool:
         """Write one outcome within the caller's transaction; whether the lease still held.
 
         Unlike `settle`, an outcome that PostgreSQL refuses raises: it is to roll back with what it belongs to.
         """
-        return bool(self._rows(sql.SETTLE, settlements_as_values([Settlement(*lease, outcome)])))
+        return bool(self._rows(sql.SETTLE, settlements_as_values([settlement])))
 
     def settle_and_claim(
         self,
@@ -91,6 +92,7 @@ class Settling(Statements):
         claim = (sql.CLAIM_TO_RUN, values) if limit > 0 and queue_names else None
         connection = self._connection()
         connection.ensure_connection()
+        sent = time.monotonic()
         try:
             with connection.wrap_database_errors:
                 settled, claimed = pipelined(connection.connection, [settle, claim], meanwhile)
@@ -101,7 +103,7 @@ class Settling(Statements):
             written = self._settle(batch, refused)
             answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
             return replace(answer, settled_rows=list(written), refused=refused)
-        return Answer(settled, claimed, queue_names)
+        return Answer(settled, claimed, queue_names, sent)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""

@@ -21,7 +21,7 @@ from .. import logs
 from ..conf import settings
 from ..context import JobContext, complete
 from ..exceptions import InvalidArguments, UnknownTask
-from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Discard, Outcome, Retry, Snooze, error_entry, summary
+from ..outcomes import COMPLETED, TRACEBACK_LIMIT, Discard, Outcome, Retry, Settlement, Snooze, error_entry, summary
 from ..payload import clean, decode, encode, size_of
 from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks, where_to_look
@@ -49,32 +49,36 @@ class Executor:
         self.worker = worker
         self.database = database
         self.limits = limits or Limits()
+        self._began: dict[Lease, float] = {}  # when each attempt under way did, in monotonic seconds
         self._completed: dict[Lease, Outcome] = {}  # committed by the attempts themselves, which have not come out yet
 
     def execute(self, job: ClaimedJob) -> Attempt:
         """Run a `def` task in this thread."""
-        started = time.perf_counter()
+        lease = (job.id, job.lease)
+        started = self._began[lease] = time.monotonic()
         task: Task[Any, Any] | None = None
         try:
             task = tasks.get(job.task)
-            call = partial(contextvars.Context().run, self._run, task, job)
+            call = partial(contextvars.Context().run, self._run, task, job, started)
             outcome = self.limits.run(job, _timeout(task, job), call)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._raised(job, task, error, started)
-        duration_ms = (time.perf_counter() - started) * 1000
-        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
-            return self._written(job, written, outcome, duration_ms)
-        return Attempt(job, outcome, duration_ms, self.worker)
+        self._began.pop(lease, None)
+        attempt = Attempt(job, outcome, started, time.monotonic(), self.worker)
+        if self._completed and (written := self._completed.pop(lease, None)):
+            return self._written(attempt, written)
+        return attempt
 
     async def execute_async(self, job: ClaimedJob) -> Attempt:
         """Run an `async def` task in this event loop."""
-        started = time.perf_counter()
+        lease = (job.id, job.lease)
+        started = self._began[lease] = time.monotonic()
         task: Task[Any, Any] | None = None
         try:
             task = tasks.get(job.task)
             with self.limits.coroutine(job, _timeout(task, job)):
                 try:
-                    args, kwargs = self._begin(task, job)
+                    args, kwargs = self._begin(task, job, started)
                     result = await task.function(*args, **kwargs)
                 finally:
                     if children.is_child:
@@ -82,10 +86,11 @@ class Executor:
             outcome = _returned(result)
         except BaseException as error:
             outcome = self._raised(job, task, error, started)
-        duration_ms = (time.perf_counter() - started) * 1000
-        if self._completed and (written := self._completed.pop((job.id, job.lease), None)):
-            return self._written(job, written, outcome, duration_ms)
-        return Attempt(job, outcome, duration_ms, self.worker)
+        self._began.pop(lease, None)
+        attempt = Attempt(job, outcome, started, time.monotonic(), self.worker)
+        if self._completed and (written := self._completed.pop(lease, None)):
+            return self._written(attempt, written)
+        return attempt
 
     def completing(self, lease: Lease) -> None:
         """Raise where the attempt is interrupted: it has failed, whatever its task makes of that."""
@@ -109,40 +114,43 @@ class Executor:
 
     def stuck(self, interruption: Interruption, stack: str) -> Attempt:
         """The attempt that a job comes to whose code ignores that it is to end. For the control loop's thread."""
-        job, error, ms = interruption.job, interruption.error, interruption.seconds * 1000
-        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=ms)
+        job, error, ended = interruption.job, interruption.error, time.monotonic()
+        lease = (job.id, job.lease)
+        started = self._began.get(lease, ended)
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=(ended - started) * 1000)
         entry["message"] = f"{error}, and did not end within {GRACE:g} s more: it is stuck"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        if written := self._completed.pop((job.id, job.lease), None):  # it is stuck in what came after its commit
+        if written := self._completed.pop(lease, None):  # it is stuck in what came after its commit
             outcome = Outcome("failed", last_error=summary(error), error=entry)
-            return self._written(job, written, outcome, ms)
-        return Attempt(job, self._judge_aside(job, tasks.get(job.task), error, entry), ms, self.worker)
+            return self._written(Attempt(job, outcome, started, ended, self.worker), written)
+        outcome = self._judge_aside(job, tasks.get(job.task), error, entry)
+        return Attempt(job, outcome, started, ended, self.worker)
 
-    def _run(self, task: Task[Any, Any], job: ClaimedJob) -> Outcome:
+    def _run(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> Outcome:
         """All that is limited: the receivers of `job_started`, the task, and for an atomic one the hooks of its commit.
 
         The commit itself is not interrupted, but found to be stuck. A context of its own: what a task sets there
         (`decimal.getcontext().prec` too) is not seen by the next.
         """
         try:
-            args, kwargs = self._begin(task, job)
+            args, kwargs = self._begin(task, job, started)
             if task.atomic:
-                return self._in_transaction(job, partial(task.function, *args, **kwargs))
+                return self._in_transaction(job, partial(task.function, *args, **kwargs), started)
             return _returned(task.function(*args, **kwargs))
         finally:
             if children.is_child:
                 children.leave()
 
-    def _begin(self, task: Task[Any, Any], job: ClaimedJob) -> tuple[list[Any], dict[str, Any]]:
+    def _begin(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> tuple[list[Any], dict[str, Any]]:
         """Say that the attempt begins; the arguments of the task."""
         if job_started.has_listeners(job.task):
-            announce(job_started, job.task, job=job, worker=self.worker)
+            announce(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(started))
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, task.context(self._context(job, task), job))
+            args.insert(0, task.context(self._context(job, task, started), job))
         return args, decode(job.kwargs)
 
-    def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any]) -> Outcome:
+    def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any], started: float) -> Outcome:
         """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
@@ -152,12 +160,12 @@ class Executor:
             finally:
                 if children.is_child:
                     children.leave()
-            complete(self.database, (job.id, job.lease), outcome, self)
+            complete(self.database, Settlement(job.id, job.lease, outcome, started), self)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
         return outcome
 
-    def _context(self, job: ClaimedJob, task: Task[Any, Any]) -> JobContext:
+    def _context(self, job: ClaimedJob, task: Task[Any, Any], started: float) -> JobContext:
         return JobContext(
             job_id=job.id,
             attempt=job.attempt,
@@ -166,19 +174,20 @@ class Executor:
             worker=self.worker,
             database=self.database,
             lease=job.lease,
+            started=started,
             is_atomic=task.atomic,
             runner=self,
         )
 
-    def _written(self, job: ClaimedJob, written: Outcome, outcome: Outcome, duration_ms: float) -> Attempt:
+    def _written(self, attempt: Attempt, written: Outcome) -> Attempt:
         """The attempt of a task that has committed its outcome itself, whatever it came to after that."""
-        if outcome.status != "completed":
+        if attempt.outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project's
-                logs.raised_after_completion(job, outcome)
-        return Attempt(job, written, duration_ms, self.worker, is_written=True)
+                logs.raised_after_completion(attempt.job, attempt.outcome)
+        return attempt._replace(outcome=written, is_written=True)
 
     def _raised(self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float) -> Outcome:
-        duration_ms = (time.perf_counter() - started) * 1000
+        duration_ms = (time.monotonic() - started) * 1000
         entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
         if task is None and isinstance(error, UnknownTask):
             return _put_off(job, entry)

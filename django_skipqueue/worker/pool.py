@@ -111,7 +111,7 @@ class Pool:
                 lease = (attempt.job.id, attempt.job.lease)
                 self._given_up[lease] = attempt
                 self.finished.append(attempt)
-                logs.stuck(self._executor.worker, attempt.job, str(interruption.error), stack)
+                logs.stuck(attempt, str(interruption.error), stack)
                 if not self._threads.give_up(interruption.thread):
                     self._event_loop.give_up_attempt(lease)
         return bool(stuck)

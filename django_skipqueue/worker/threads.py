@@ -130,7 +130,7 @@ class ThreadRunner:
                 try:
                     connections.tidy(failed=attempt.outcome.error is not None)
                 except BaseException as error:
-                    logs.thread_replaced(self._executor.worker, job, error)
+                    logs.thread_replaced(attempt, error)
                     return
 
     def _next(self, connections: ThreadConnections) -> ClaimedJob | None:

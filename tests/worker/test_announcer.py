@@ -20,7 +20,7 @@ from ..app.waiting import DEADLINE, wait_until
 
 def attempt(id: int, task: str = "a.task") -> Attempt:
     job = ClaimedJob(id, 1, task, "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
-    return Attempt(job, COMPLETED, 1.0, "w")
+    return Attempt(job, COMPLETED, 1.0, 2.0, "w")
 
 
 @pytest.fixture

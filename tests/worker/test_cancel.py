@@ -1,5 +1,6 @@
 """A running job that is cancelled ends within a second, and never its neighbours; its end is no lost lease."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -176,13 +177,22 @@ def test_a_task_that_has_completed_its_job_is_left_alone(worker_thread: Start, g
     assert (done.status, Ledger.objects.get().entry) == ("completed", "not interrupted")
 
 
-def test_code_that_ignores_the_cancel_has_its_worker_replaced(runworker: Callable[..., ManagePy]) -> None:
+def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_its_worker_replaced(
+    runworker: Callable[..., ManagePy],
+) -> None:
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything")
     worker = runworker(jobs=JOBS)
     wait_for_statuses(running=1)
     assert Job.objects.cancel([stuck.pk])
     worker.wait_for('cause="a job was stuck" restart_in=', deadline=40)
-    assert f"cancelled extra.jobs.ignores_everything #{stuck.pk}" in worker.log
+    lines = worker.log.splitlines()
+    for event in ("job stuck ", "job cancelled "):
+        line = next(line for line in lines if event in line)
+        assert f"task=extra.jobs.ignores_everything id={stuck.pk} " in line
+        assert "Cancelled by hand." in line
+        (seconds,) = re.findall(r"ran=([0-9.]+)s", line)
+        assert float(seconds) >= 5
+        assert ("in ignores_everything" in line) == (event == "job stuck ")
     assert "lease lost" not in worker.log
     stuck.refresh_from_db()
     assert stuck.status == "discarded"

@@ -235,7 +235,7 @@ def test_an_attempt_knows_its_job_its_worker_and_how_long_it_took(run: Run) -> N
     assert (attempt.job, attempt.worker) == (job, "host/1")
     assert attempt.duration_ms >= 10
     assert job.wait_ms == 1500
-    assert attempt.settlement == (7, 3, attempt.outcome)
+    assert attempt.settlement == (7, 3, attempt.outcome, attempt.started, attempt.ended)
 
 
 # Tasks that nobody registered

@@ -13,7 +13,7 @@ from django_skipqueue.worker.slow_outcomes import FIRST_REST
 
 def attempt(id: int, *, size: int = 0) -> Attempt:
     job = ClaimedJob(id, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
-    return Attempt(job, Outcome("completed", result="x" * size) if size else COMPLETED, 1.0, "w")
+    return Attempt(job, Outcome("completed", result="x" * size) if size else COMPLETED, 1.0, 2.0, "w")
 
 
 class Database:

@@ -943,7 +943,7 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     lost = told(signals.lease_lost)
-    attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, "w")
+    attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: Worker) -> None:
         worker._holdings._lost.append(attempt)

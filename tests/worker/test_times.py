@@ -1,0 +1,131 @@
+"""The times of an attempt: what its row, its log line and its event say is when it began and how long it took."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement, error_entry
+from django_skipqueue.records import Attempt
+from django_skipqueue.signals import job_cancelled, job_completed, job_started
+from django_skipqueue.worker.executor import Executor
+
+from ..app import jobs, worker_jobs
+from ..app.rows import make_job, state
+from .threads import WorkerThread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MICROSECONDS = timedelta(microseconds=2)
+
+
+@pytest.fixture
+def attempts() -> Iterator[dict[int, Attempt]]:
+    """Of the jobs that were completed or cancelled, by their ids."""
+    found: dict[int, Attempt] = {}
+
+    def receive(attempt: Attempt, **_: Any) -> None:
+        found[attempt.job.id] = attempt
+
+    for signal in (job_completed, job_cancelled):
+        signal.connect(receive)
+    yield found
+    for signal in (job_completed, job_cancelled):
+        signal.disconnect(receive)
+
+
+def took(job: Job) -> timedelta:
+    row = state(job)
+    span: timedelta = row["finished_at"] - row["started_at"]
+    return span
+
+
+class TestSettling:
+    def test_the_row_says_when_the_attempt_began_and_ended(self) -> None:
+        job, now = make_job("running"), time.monotonic()
+        before = state(job)["locked_at"]
+        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
+        assert abs(took(job) - timedelta(minutes=59)) <= MICROSECONDS
+        assert before - MICROSECONDS <= state(job)["finished_at"] + timedelta(seconds=60)
+
+    def test_a_failure_says_when_it_came_however_late_it_is_written(self) -> None:
+        job, now = make_job("running"), time.monotonic()
+        entry = error_entry(ValueError("no"), attempt=1, worker="w", duration_ms=5.0)
+        Job.objects.settle([Settlement(job.pk, job.lease, Outcome("failed", error=entry), now - 3600, now - 60)])
+        row = Job.objects.get()
+        assert datetime.fromisoformat(row.errors[0]["at"]) == row.finished_at
+        assert took(job) >= timedelta(minutes=59) - MICROSECONDS
+
+    def test_a_retry_says_when_the_last_attempt_began(self) -> None:
+        job, now = make_job("running"), time.monotonic()
+        Job.objects.settle([Settlement(job.pk, job.lease, Outcome("scheduled", delay=60), now - 3600, now - 60)])
+        row = state(job)
+        assert row["finished_at"] is None
+        assert timedelta(minutes=60) <= row["run_after"] - row["started_at"] - timedelta(seconds=60) + MICROSECONDS
+
+    def test_without_times_an_attempt_lasts_from_its_claim_until_it_is_settled(self) -> None:
+        job = make_job("running", started_at=timedelta(hours=-1))
+        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        assert state(job)["started_at"] == job.started_at
+        assert took(job) >= timedelta(hours=1)
+
+    def test_an_outcome_that_is_refused_keeps_its_times(self) -> None:
+        job, now = make_job("running"), time.monotonic()
+        bad = Outcome("completed", result="{oops")
+        Job.objects.settle([Settlement(job.pk, job.lease, bad, now - 60, now)])
+        assert abs(took(job) - timedelta(seconds=60)) <= MICROSECONDS
+        assert Job.objects.get().errors[0]["duration_ms"] == pytest.approx(60_000)
+
+
+def run_claimed(*jobs: Job) -> list[Attempt]:
+    """Claim them at once, as a worker that looks ahead, run one after the other, and settle them at once."""
+    executor = Executor(worker="w", database="default")
+    _, claimed = Job.objects.settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
+    attempts = [executor.execute(job) for job in claimed]
+    assert len(attempts) == len(jobs)
+    Job.objects.settle(attempt.settlement for attempt in attempts if not attempt.is_written)
+    return attempts
+
+
+def test_the_time_for_which_a_job_was_claimed_ahead_is_waiting_and_not_running() -> None:
+    attempts = run_claimed(*(jobs.slow.defer(0.05) for _ in range(3)))
+    rows = [Job.objects.get(pk=attempt.job.id) for attempt in attempts]
+    for attempt, row in zip(attempts, rows, strict=True):
+        assert abs(took(row) - timedelta(milliseconds=attempt.duration_ms)) <= MICROSECONDS
+        assert attempt.duration_ms >= 50
+    for earlier, later in itertools.pairwise(rows):
+        assert earlier.finished_at is not None
+        assert later.started_at is not None
+        assert earlier.finished_at <= later.started_at + MICROSECONDS
+    assert attempts[2].wait_ms >= attempts[2].job.wait_ms + 100, "two of 50 ms ran before it"
+    assert attempts[2].job.locked_at == attempts[0].job.locked_at
+
+
+def test_what_a_task_completes_itself_began_when_its_attempt_did() -> None:
+    for attempt in run_claimed(
+        jobs.slow.defer(0.05), worker_jobs.completes_itself.defer("entry"), worker_jobs.atomic_write.defer("entry")
+    ):
+        row = Job.objects.get(pk=attempt.job.id)
+        assert took(row) <= timedelta(milliseconds=attempt.duration_ms) + MICROSECONDS
+
+
+def test_the_wait_is_told_when_an_attempt_begins(
+    worker_thread: Callable[..., WorkerThread], attempts: dict[int, Attempt]
+) -> None:
+    waits: list[float] = []
+
+    def receive(wait_ms: float, **_: Any) -> None:
+        waits.append(wait_ms)
+
+    job_started.connect(receive)
+    try:
+        made = make_job(task="tests.app.jobs.noop", run_after=timedelta(hours=-1))
+        worker_thread(drain=True).wait()
+    finally:
+        job_started.disconnect(receive)
+    assert waits == [pytest.approx(attempts[made.pk].wait_ms)]
+    assert waits[0] >= 3_600_000
