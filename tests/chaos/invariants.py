@@ -108,7 +108,7 @@ def unique_keys_are_unique(evidence: Evidence) -> Iterator[str]:
         key = change.unique_key
         if key is None:
             continue
-        if change.after in FINISHED:
+        if change.after is None or change.after in FINISHED:
             if alive.get(key) == change.job:
                 del alive[key]
         elif alive.setdefault(key, change.job) != change.job:

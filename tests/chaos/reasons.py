@@ -54,10 +54,15 @@ def _tells_of(evidence: Evidence, end: Change) -> bool:
 
 
 def _tells_of_release(evidence: Evidence, held: Held) -> bool:
-    """Whether a line soon after says that the jobs of this worker were given back."""
+    """Whether a line says that the jobs of this worker were given back, or that it died since it had claimed them."""
     assert held.end is not None
-    told = f"jobs released worker={evidence.names.get(held.claim.holder)} "
-    return any(_is_soon(evidence, line, held.end.at) and told in line.text for line in evidence.log)
+    name = evidence.names.get(held.claim.holder)
+    released, died = f"jobs released worker={name} ", f"worker died worker={name} "
+    return any(
+        (released in line.text and _is_soon(evidence, line, held.end.at))
+        or (died in line.text and held.claim.at <= line.at and line.at - held.end.at <= SOON)
+        for line in evidence.log
+    )
 
 
 def _is_soon(evidence: Evidence, line: Line, at: float) -> bool:

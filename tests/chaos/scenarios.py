@@ -169,6 +169,7 @@ class Run:
             for machine in machines:
                 machine.end()
                 machine.logbook.save(self._folder)
+            (self._folder / "faults.txt").write_text("".join(f"{fault}\n" for fault in self._stage.faults))
         with self._cluster.connect() as connection:
             return gather(
                 connection,

@@ -53,6 +53,18 @@ def test_a_line_may_come_late_where_the_log_was_blocked() -> None:
     assert len(list(repeats_are_explained(story.evidence))) == 1
 
 
+def test_the_death_of_its_worker_explains_why_a_job_was_given_back() -> None:
+    story = uneventful()
+    forgeries.give_back_in_silence(story)
+    assert len(list(repeats_are_explained(story.evidence))) == 1
+    released = next(change for change in story.evidence.changes if change.job == 7 and change.verb == "release")
+    died = "12:00:00 ERROR   worker died worker=machine-2/1 cause=..."
+    story.evidence.log.append(Line(released.at - 60, "machine-2", died))
+    assert len(list(repeats_are_explained(story.evidence))) == 1, "it was another process, before"
+    story.evidence.log.append(Line(released.at, "machine-2", died))
+    assert list(repeats_are_explained(story.evidence)) == []
+
+
 def test_a_job_is_rightly_taken_from_a_worker_whose_machine_is_silent() -> None:
     story = uneventful()
     forgeries.take_from_the_living(story)
