@@ -13,7 +13,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from . import signals
-from .log_format import in_words, pairs, printable
+from .log_format import in_a_line, in_words, pairs, printable
 from .outcomes import Outcome
 from .records import Attempt, ClaimedJob, RecoveredJob, worker_name
 
@@ -41,7 +41,7 @@ def identify(worker_id: str, worker_name: str) -> None:
     _process.update(worker_id=worker_id, worker_name=worker_name)
 
 
-def _log(
+def write(
     level: int,
     event: str,
     shown: dict[str, Any],
@@ -83,7 +83,7 @@ def _extra(event: str, **known: Any) -> dict[str, Any]:
 
 def _job_started(job: ClaimedJob, worker: str, wait_ms: float, **_: Any) -> None:
     shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(wait_ms / 1000)}
-    _log(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
+    write(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
 
 
 def wants_completed() -> bool:
@@ -103,7 +103,7 @@ def completed(attempts: list[Attempt]) -> None:
         return
     by_task = Counter(attempt.job.task for attempt in attempts)
     tasks = ", ".join(f"{count:,} {task}" for task, count in by_task.most_common(5))
-    _log(logging.INFO, "jobs_completed", {"count": len(attempts), "tasks": tasks}, extra={"jobs": len(attempts)})
+    write(logging.INFO, "jobs_completed", {"count": len(attempts), "tasks": tasks}, extra={"jobs": len(attempts)})
 
 
 def _job_retrying(attempt: Attempt, **_: Any) -> None:
@@ -145,14 +145,14 @@ def _job_recovered(job: RecoveredJob, **_: Any) -> None:
         "worker_id": job.locked_by,
         "worker_name": name,
     }
-    _log(logging.ERROR if job.status == "failed" else logging.WARNING, "job_recovered", shown, extra=extra)
+    write(logging.ERROR if job.status == "failed" else logging.WARNING, "job_recovered", shown, extra=extra)
 
 
 def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
     """A task came to this outcome after it had committed its job's completion itself."""
     shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
     extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
-    _log(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
+    write(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
 
 
 def _ended(level: int, event: str, attempt: Attempt, **more: Any) -> None:
@@ -160,7 +160,7 @@ def _ended(level: int, event: str, attempt: Attempt, **more: Any) -> None:
     shown = _attempt_shown(attempt) | more
     if outcome.last_error:
         shown["error"] = outcome.last_error
-    _log(level, event, shown, extra=_attempt_extra(attempt), **_error(outcome))
+    write(level, event, shown, extra=_attempt_extra(attempt), **_error(outcome))
 
 
 def _attempt_shown(attempt: Attempt) -> dict[str, Any]:
@@ -209,12 +209,12 @@ def _job_extra(job: ClaimedJob, worker: str, wait_ms: float) -> dict[str, Any]:
 
 def _worker_started(sender: str, worker_id: str, **_: Any) -> None:
     extra = {"worker_id": worker_id, "worker_name": sender}
-    _log(logging.INFO, "worker_started", {"worker": sender}, extra=extra)
+    write(logging.INFO, "worker_started", {"worker": sender}, extra=extra)
 
 
 def _worker_stopped(sender: str, worker_id: str, jobs_done: int, **_: Any) -> None:
     extra = {"worker_id": worker_id, "worker_name": sender}
-    _log(logging.INFO, "worker_stopped", {"worker": sender, "attempts": jobs_done}, extra=extra)
+    write(logging.INFO, "worker_stopped", {"worker": sender, "attempts": jobs_done}, extra=extra)
 
 
 RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
@@ -233,8 +233,9 @@ RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
 # What is no event
 
 
-def _log_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
-    _log(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
+def write_about_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
+    """The same about one worker."""
+    write(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
 
 
 def starting(lines: list[str]) -> None:
@@ -246,151 +247,123 @@ def starting(lines: list[str]) -> None:
 def unknown_queue(queue_name: str, known: list[str]) -> None:
     """A worker is to serve a queue that nothing uses."""
     shown = {"queue": queue_name, "hint": "no task and no job has this queue", "known": ", ".join(known)}
-    _log(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
+    write(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
 
 
 def stopping(signal_name: str, timeout: float) -> None:
     """The first signal was received."""
     hint = "finishing what runs; a second signal stops at once"
-    _log(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
+    write(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
 
 
 def stopping_now(signal_name: str) -> None:
     """The second signal was received."""
-    _log(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
+    write(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
 
 
 def reloading(changed: str, grace: float | None) -> None:
     """Code has changed. `grace`: the seconds that running jobs have; `None`: no worker runs."""
     hint = {} if grace is None else {"hint": f"what still runs in {in_words(grace)} is given back"}
-    _log(logging.INFO, "worker_reloading", {"changed": changed, **hint})
+    write(logging.INFO, "worker_reloading", {"changed": changed, **hint})
 
 
 def waiting_for_change(code: int) -> None:
     """Changed code could not be run; the next change is another chance."""
     hint = "waiting for the next change; the reason is above"
-    _log(logging.ERROR, "worker_not_reloaded", {"exit_code": code, "hint": hint})
+    write(logging.ERROR, "worker_not_reloaded", {"exit_code": code, "hint": hint})
 
 
 def given_back(worker: str, count: int) -> None:
     """Jobs were still running when the time to shut down was over."""
     reason = "they still ran when the time to stop was over; no attempt was charged"
-    _log_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
+    write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def strays_released(worker: str, count: int) -> None:
     """Claims whose answer was lost with a connection were given back."""
     reason = "the answer to their claim was lost"
-    _log_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
+    write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def unstarted_released(worker: str, count: int) -> None:
     """A dead worker had claimed jobs that it had not begun."""
     reason = "the worker died before it began them; no attempt was charged"
-    _log_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
+    write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def blocked(worker: str, lines: list[str]) -> None:
     """What `async def` tasks left behind keeps those after them from running. The lines say where its threads are."""
     reason = "what no job waits for any more blocks its event loop, or the thread of its queries; it is replaced"
-    _log_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
+    write_about_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
     for line in lines:
-        _log_worker(logging.ERROR, "worker_blocked", worker, thread=line)
+        write_about_worker(logging.ERROR, "worker_blocked", worker, thread=line)
 
 
 def stuck(attempt: Attempt, error: str, stack: str) -> None:
     """An attempt did not end when it was told to; another thread or coroutine takes its place."""
     place = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
     shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "place": place}
-    _log(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
+    write(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
 
 
 def thread_replaced(attempt: Attempt, error: BaseException) -> None:
     """What a task has left in its thread cannot be tidied away."""
     job = attempt.job
     shown = {"worker": attempt.worker, "task": job.task, "id": job.id, "reason": repr(error)}
-    _log(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
+    write(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
 
 
 def rows_locked(worker: str, job_id: int, count: int) -> None:
     """Outcomes cannot be written yet. The id is that of the first."""
     reason = "somebody has the rows locked"
-    _log_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
+    write_about_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
 
 
 def outcome_slow(job: ClaimedJob, outcome: Outcome, retry_in: float) -> None:
     """PostgreSQL did not write this outcome in time, though it was sent alone."""
     shown = {"task": job.task, "id": job.id, "status": outcome.status, "retry_in": in_words(retry_in)}
-    _log(logging.ERROR, "outcome_slow", shown, extra={"job_id": job.id, "queue_name": job.queue_name})
+    write(logging.ERROR, "outcome_slow", shown, extra={"job_id": job.id, "queue_name": job.queue_name})
 
 
 def job_not_claimed(job_id: int, queue_name: str) -> None:
     """PostgreSQL did not hand out this job in time, though it was asked for alone."""
     shown = {"id": job_id, "queue": queue_name}
-    _log(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
-
-
-def recycling(worker: str, reason: str) -> None:
-    """A worker has reached its limit of jobs or memory."""
-    _log_worker(logging.INFO, "worker_recycled", worker, reason=reason)
-
-
-def worker_died(worker: str, cause: str, restart_in: float | None) -> None:
-    """A worker process ended when nobody had asked it to."""
-    restart = {} if restart_in is None else {"restart_in": in_words(restart_in)}
-    shown = {"worker": worker, "cause": cause, **restart}
-    _log(logging.ERROR, "worker_died", shown, extra={"worker_name": worker})
-
-
-def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
-    """The system has no room for another process."""
-    _log_worker(logging.ERROR, "worker_not_started", worker, retry_in=in_words(retry_in), reason=str(error))
-
-
-def supervisor_gone(worker: str, timeout: float) -> None:
-    """The parent process is gone, and with it the heartbeat."""
-    _log_worker(logging.ERROR, "supervisor_gone", worker, stopping_within=in_words(timeout))
-
-
-def part_died(worker: str, error: BaseException) -> None:
-    """A thread of the worker's own ended; the process follows it."""
-    _log_worker(logging.CRITICAL, "worker_broken", worker, reason=repr(error), error=error)
+    write(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
 
 
 def database_lost(who: str, error: BaseException, retry_in: float) -> None:
     """A statement failed; it is tried again."""
-    message = " ".join(str(error).split())
-    _log(logging.ERROR, "database_lost", {"who": who, "retry_in": in_words(retry_in), "error": message})
+    shown = {"who": who, "retry_in": in_words(retry_in), "error": in_a_line(error)}
+    write(logging.ERROR, "database_lost", shown)
 
 
 def database_back(who: str) -> None:
     """The first statement after a failure went through."""
-    _log(logging.INFO, "database_back", {"who": who})
+    write(logging.INFO, "database_back", {"who": who})
 
 
 def deaf(who: str) -> None:
     """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
     hint = "it only polls, as behind a pooler in transaction mode: connect it directly, or say --no-listen"
-    _log(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
+    write(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
 
 
 def timeouts_refused(who: str, error: BaseException) -> None:
     """A pooler takes no timeouts when a connection is opened."""
-    message = " ".join(str(error).split())
-    _log(logging.WARNING, "server_timeouts_refused", {"who": who, "error": message})
+    write(logging.WARNING, "server_timeouts_refused", {"who": who, "error": in_a_line(error)})
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:
     """Workers were not woken; they find the job when they poll."""
     shown = {"queue": queue_name, "error": repr(error)}
-    _log(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
+    write(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
 
 
 def promoted(count: int) -> None:
     """Scheduled jobs became due."""
-    _log(logging.DEBUG, "jobs_due", {"count": count})
+    write(logging.DEBUG, "jobs_due", {"count": count})
 
 
 def pruned(counts: dict[str, int]) -> None:
     """Finished jobs were deleted."""
-    _log(logging.DEBUG, "jobs_pruned", counts)
+    write(logging.DEBUG, "jobs_pruned", counts)

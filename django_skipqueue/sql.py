@@ -37,9 +37,9 @@ ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND status IN ('scheduled'
 RETURNING id, status, run_after, enqueued_at
 """
 
-# enqueue_many, of calls without unique keys → ids and status of the rows inserted. `args` and `kwargs` have a line for
-# each call: JSON has no line break within. No ON CONFLICT, for which every row is inserted first on trial and then
-# confirmed (a sixth of the time), and one row back.
+# enqueue_many, of calls without unique keys → ids and status of the rows inserted, and the seconds until they are due.
+# `args` and `kwargs` have a line for each call: JSON has no line break within. No ON CONFLICT, for which every row is
+# inserted first on trial and then confirmed (a sixth of the time), and one row back.
 ENQUEUE_MANY = """
 WITH inserted AS (
     INSERT INTO skipqueue_job
@@ -54,15 +54,15 @@ WITH inserted AS (
             SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
             AS run_after
         ) AS due
-    RETURNING id, status
+    RETURNING id, status, run_after
 )
-SELECT array_agg(id), min(status) FROM inserted
+SELECT array_agg(id), min(status), extract(epoch FROM min(run_after) - statement_timestamp())::float8 FROM inserted
 """
 
-# enqueue_many, where calls have unique keys → id, unique_key and status of each row inserted, in the order of calls.
-# Index: unique. The same lines, and `unique_keys`, an element for each; NULL: a call without. Those with keys are in
-# the order of these, so that two batches of the same keys wait for each other and never deadlock. Of two calls with
-# one key, and of one whose key is taken, nothing is inserted.
+# enqueue_many, where calls have unique keys → id, unique_key and status of each row inserted, in the order of calls,
+# and the seconds until it is due. Index: unique. The same lines, and `unique_keys`, an element for each; NULL: a call
+# without. Those with keys are in the order of these, so that two batches of the same keys wait for each other and never
+# deadlock. Of two calls with one key, and of one whose key is taken, nothing is inserted.
 ENQUEUE_MANY_UNIQUE = """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, metadata)
@@ -79,7 +79,7 @@ FROM
         AS run_after
     ) AS due
 ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND status IN ('scheduled', 'queued', 'running') DO NOTHING
-RETURNING id, unique_key, status
+RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8
 """
 
 # enqueue, enqueue_many: after a conflict, the jobs that hold the keys. Index: unique.
@@ -89,20 +89,24 @@ FROM skipqueue_job
 WHERE unique_key = ANY (%(unique_keys)s::text[]) AND status IN ('scheduled', 'queued', 'running')
 """
 
-# enqueue, retry, release, recover, promote: wakes the workers that listen.
+# enqueue, retry, release, recover, promote: wakes the workers that listen. enqueue, settle: wakes the supervisors where
+# a job is scheduled that is due soon.
 NOTIFY = """
-SELECT pg_notify('skipqueue', %(queue_name)s)
+SELECT pg_notify(%(channel)s, %(payload)s)
 """
 
 # The same after a commit, in a transaction of its own, which does not wait until the disk has it: a crash of the server
 # ends those who listen as well.
 NOTIFY_ALONE = """
-SELECT pg_notify('skipqueue', %(queue_name)s)
+SELECT pg_notify(%(channel)s, %(payload)s)
 FROM set_config('synchronous_commit', 'off', true)
 """
 
 # worker: wakes when a queue gets jobs. One channel for all queues; the payload is the queue's name.
 LISTEN = "LISTEN skipqueue"
+
+# supervisor: wakes when a job is scheduled that is due before its next look. The payload is empty.
+LISTEN_SCHEDULED = "LISTEN skipqueue_scheduled"
 
 # claim → at most `limit` jobs, the queues in the listed order, within each by priority, then by the time they are due.
 # Each row returned has a lease that no earlier one had. Index: claim, once for each queue, from the position given: the
@@ -385,11 +389,12 @@ ORDER BY run_after, id
 LIMIT 1
 """
 
-# supervisor → the jobs taken back: from the workers named, or, where none is named, from whoever has held a job for
-# longer than `age` and has not been heard of since. The attempt is charged; the last one fails. Index: recover.
+# supervisor → the jobs taken back: from the workers named; or, with `locked_before`, from holders without a row of whom
+# nothing was heard since that time; or, with neither, from whoever has held a job for longer than `age` and was not
+# heard of since. The attempt is charged; the last one fails. Index: recover.
 # A job that two workers in a row have died of waits for up to 30 s, so that it does not take the same neighbours with
-# it again; with the third it fails, whatever its max_attempts. A number of an attempt that is not below the next one's
-# belongs to the time before a manual retry, and does not count.
+# it again; with the third it fails, whatever its max_attempts. One worker that loses the job several times counts once.
+# A number of an attempt that is not below the next one's belongs to the time before a manual retry, and does not count.
 # A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
 # (hand-written loops) live by the job's own heartbeat.
 RECOVER = """
@@ -398,7 +403,12 @@ WITH lost AS MATERIALIZED (
     FROM skipqueue_job AS job
     WHERE
         job.status = 'running'
-        AND job.locked_at <= statement_timestamp() - make_interval(secs => %(age)s)
+        AND (
+            %(worker_ids)s::text[] IS NOT NULL
+            OR job.locked_at <= COALESCE(
+                %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
+            )
+        )
         AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
         AND CASE
             WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
@@ -406,7 +416,10 @@ WITH lost AS MATERIALIZED (
                 SELECT FROM skipqueue_worker AS worker
                 WHERE
                     worker.id = job.locked_by
-                    AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
+                    AND (
+                        %(locked_before)s::timestamptz IS NOT NULL
+                        OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
+                    )
             )
         END
     ORDER BY job.locked_at
@@ -437,27 +450,38 @@ recovered AS (
                 )
             FROM
                 (
-                    SELECT CASE
-                        WHEN job.errors -> -1 ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied'
-                            AND (job.errors -> -1 ->> 'attempt')::integer < job.attempts
-                        THEN CASE
-                            WHEN job.errors -> -2 ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied'
-                                AND job.errors -> -2 -> 'attempt' < job.errors -> -1 -> 'attempt'
-                            THEN 3
-                            ELSE 2
-                        END
-                        ELSE 1
-                    END
+                    SELECT count(DISTINCT died.worker_id)
+                    FROM (
+                        SELECT
+                            entry ->> 'worker_id' AS worker_id,
+                            -- False from the last entry that is no death, or belongs to the time before a retry.
+                            bool_and(
+                                COALESCE(entry ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied', false)
+                                AND (entry ->> 'attempt')::integer < next_attempt
+                            ) OVER (ORDER BY position DESC) AS is_in_a_row
+                        FROM (
+                            SELECT
+                                entry,
+                                position,
+                                COALESCE(
+                                    lead((entry ->> 'attempt')::integer) OVER (ORDER BY position), job.attempts
+                                ) AS next_attempt
+                            FROM jsonb_array_elements(job.errors) WITH ORDINALITY AS error (entry, position)
+                        ) AS numbered
+                        UNION ALL
+                        SELECT job.locked_by, true
+                    ) AS died
+                    WHERE died.is_in_a_row
                 ) AS death (number),
                 LATERAL (
                     SELECT
                         CASE
-                            WHEN death.number = 3 OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.number >= 3 OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number = 2 THEN 'scheduled'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE
-                            WHEN death.number = 3
+                            WHEN death.number >= 3
                             THEN '; three workers in a row died while they ran this job, so it is not run again'
                             ELSE ''
                         END
@@ -673,7 +697,7 @@ WHERE
     AND (job.status = 'completed' AND job.lease = held.lease + 1) IS NOT TRUE
 """
 
-# supervisor: says that its workers are alive; makes their rows, also anew where another supervisor took them for dead.
+# supervisor: says that its workers are alive; worker: makes its own row before it claims, also anew.
 BEAT = """
 INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, started_at, heartbeat_at)
 SELECT
@@ -686,14 +710,35 @@ ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET heartbeat_at = statement_timestamp()
 """
 
+# worker: says that it is alive → its heartbeat before, by which it sees whether its supervisor beats as well, and its
+# heartbeat now; no row where it has none. Index: the primary key.
+BEAT_OWN = """
+WITH before AS MATERIALIZED (
+    SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
+)
+UPDATE skipqueue_worker AS worker
+SET heartbeat_at = statement_timestamp()
+FROM before
+WHERE worker.id = before.id
+RETURNING before.heartbeat_at, worker.heartbeat_at
+"""
+
+# supervisor, to find out which workers are dead → the time, and each worker's heartbeat.
+HEARTBEATS = """
+SELECT statement_timestamp(), worker.id, worker.heartbeat_at
+FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON true
+"""
+
 # supervisor: removes the rows of workers that have stopped.
 DEREGISTER = "DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])"
 
-# supervisor: removes the rows of workers that died with their machine, once nothing of theirs is left to recover.
+# supervisor: removes the rows of workers that it has found dead, once they are old, and nothing of theirs is left to
+# recover. Index: recover.
 FORGET = """
 DELETE FROM skipqueue_worker AS worker
 WHERE
-    worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
+    worker.id = ANY (%(worker_ids)s::text[])
+    AND worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
     AND NOT EXISTS (
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
     )

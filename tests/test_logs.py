@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue import logs, signals
+from django_skipqueue import liveness_logs, logs, signals
 from django_skipqueue.log_format import COLOURS, configure, in_words, pairs, printable
 from django_skipqueue.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.records import Attempt, ClaimedJob, RecoveredJob
@@ -46,7 +46,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture
 
 FAILED = Outcome("failed", last_error="ValueError: no")
 
-SAYS_NOTHING = {"connect", "identify", "wants_completed", "worker_name"}
+SAYS_NOTHING = {"connect", "identify", "wants_completed", "worker_name", "write", "write_about_worker"}
 """The functions of `logs` that write no line."""
 
 
@@ -139,9 +139,14 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }
-    functions = {name: each for name, each in vars(logs).items() if inspect.isfunction(each)}
+    functions = {
+        name: each
+        for module in (logs, liveness_logs)
+        for name, each in vars(module).items()
+        if inspect.isfunction(each) and each.__module__ == module.__name__
+    }
     for name, function in functions.items():
-        if function.__module__ == logs.__name__ and not name.startswith("_") and name not in SAYS_NOTHING:
+        if not name.startswith("_") and name not in SAYS_NOTHING:
             function(**{each: values.get(each, each) for each in inspect.signature(function).parameters})
     recovered = RecoveredJob(7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}")
     for signal, _, _ in logs.RECEIVERS:
@@ -210,12 +215,12 @@ def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFi
     announce(signals.job_failed, "x", attempt=attempt(Outcome("failed", last_error=f"E: {bad}forged"), job))
     announce(signals.worker_started, f"w{bad}", worker_id="u")
     announce(signals.job_started, "x", job=job, worker="w")
-    logs.worker_died(f"w{bad}", "exit code 1", 0.5)
-    logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
+    liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
+    liveness_logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
     logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
     logs.given_back(f"w{bad}", 1)
     logs.strays_released(f"w{bad}", 1)
-    logs.supervisor_gone(f"w{bad}", 1)
+    liveness_logs.supervisor_gone(f"w{bad}", 1)
     assert lines.messages
     for message in lines.messages:
         assert bad not in message
@@ -274,7 +279,7 @@ def test_the_projects_configuration_is_left_alone(package: logging.Logger) -> No
 
 @pytest.mark.parametrize(("restart_in", "text"), [(None, ""), (0.0, " restart_in=0s"), (1.5, " restart_in=1.5s")])
 def test_a_death_says_what_follows(caplog: pytest.LogCaptureFixture, restart_in: float | None, text: str) -> None:
-    logs.worker_died("host/1", "exit code 7", restart_in)
+    liveness_logs.worker_died("host/1", "exit code 7", restart_in)
     assert caplog.messages == [f'worker died worker=host/1 cause="exit code 7"{text}']
 
 

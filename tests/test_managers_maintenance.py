@@ -23,7 +23,11 @@ SECOND = timedelta(seconds=1)
 
 def death(attempt: int, kind: str = "WorkerDied") -> dict[str, Any]:
     """An entry of a job's errors."""
-    return {"attempt": attempt, "exception": f"django_skipqueue.exceptions.{kind}"}
+    return {
+        "attempt": attempt,
+        "exception": f"django_skipqueue.exceptions.{kind}",
+        "worker_id": f"w:{attempt:012x}",
+    }
 
 
 class TestPromote:
@@ -143,14 +147,22 @@ class TestRecover:
         make_job("running", attempts=attempts, errors=entries, locked_by="gone")
         assert [job.status for job in Job.objects.recover(worker_ids=["gone"])] == ["queued"]
 
+    def test_one_worker_that_loses_a_job_again_and_again_counts_once(self) -> None:
+        """It was not the job that it died of: it never died."""
+        entries = [death(number) | {"worker_id": "alive"} for number in range(1, 6)]
+        make_job("running", attempts=6, errors=entries, locked_by="alive")
+        assert [job.status for job in Job.objects.recover(worker_ids=["alive"])] == ["queued"]
+        make_job("running", attempts=6, errors=entries, locked_by="other")
+        assert [job.status for job in Job.objects.recover(worker_ids=["other"])] == ["scheduled"]
+
     def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
         job = make_job("failed", attempts=3, errors=[death(1), death(2), death(3)])
-        for expected in ("queued", "scheduled", "failed"):
+        for number, expected in enumerate(("queued", "scheduled", "failed")):
             if job.status == "failed":
                 assert Job.objects.retry([job.pk])
             Job.objects.filter(pk=job.pk).update(status="queued")
-            Job.objects.claim(queue_names=["default"], worker_id="gone")
-            (recovered,) = Job.objects.recover(worker_ids=["gone"])
+            Job.objects.claim(queue_names=["default"], worker_id=f"gone {number}")
+            (recovered,) = Job.objects.recover(worker_ids=[f"gone {number}"])
             assert recovered.status == expected
             job.refresh_from_db()
 
@@ -183,6 +195,15 @@ class TestRecover:
         assert Job.objects.recover(lease=60) == []
         Job.objects.update(locked_at=job.locked_at)
         assert len(Job.objects.recover(lease=60)) == 1
+
+    def test_of_holders_without_a_row_those_lose_their_jobs_that_were_silent_since_a_time(self) -> None:
+        """Whatever the database's clock says now, and however old the heartbeat of a worker with a row."""
+        worker = make_worker(heartbeat=-HOUR)
+        make_job("running", locked_at=-HOUR, locked_by=worker.pk)
+        lost = make_job("running", locked_at=-61 * SECOND, locked_by="by hand")
+        make_job("running", locked_at=-59 * SECOND, locked_by="by hand")
+        recovered = Job.objects.recover_without_worker(locked_before=now() - 60 * SECOND)
+        assert [job.id for job in recovered] == [lost.pk]
 
     def test_named_workers_lose_all_their_jobs_at_once_and_others_none(self) -> None:
         dead, live = make_worker(), make_worker()
@@ -367,11 +388,28 @@ class TestWorkers:
     def test_a_dead_worker_is_forgotten_once_it_holds_no_job(self) -> None:
         dead, live = make_worker(heartbeat=-HOUR), make_worker()
         job = make_job("running", locked_by=str(dead.pk), locked_at=-HOUR)
-        Worker.objects.forget(age=60)
+        Worker.objects.forget([dead.pk, live.pk], age=60)
         assert Worker.objects.count() == 2
         Job.objects.recover(worker_ids=[job.locked_by])
-        Worker.objects.forget(age=60)
+        Worker.objects.forget([live.pk], age=60)
+        assert Worker.objects.count() == 2
+        Worker.objects.forget([dead.pk, live.pk], age=60)
         assert list(Worker.objects.all()) == [live]
+
+    def test_a_worker_that_beats_for_itself_learns_what_stood_there(self) -> None:
+        worker = make_worker(heartbeat=-HOUR)
+        before, written = Worker.objects.beat_own(worker.pk) or (None, None)
+        assert before == worker.heartbeat_at
+        worker.refresh_from_db()
+        assert written == worker.heartbeat_at
+        assert Worker.objects.beat_own("gone:0123456789ab") is None
+
+    def test_heartbeats_come_with_the_databases_time(self) -> None:
+        assert Worker.objects.heartbeats()[1] == {}
+        worker = make_worker(heartbeat=-HOUR)
+        moment, heartbeats = Worker.objects.heartbeats()
+        assert heartbeats == {worker.pk: worker.heartbeat_at}
+        assert moment - worker.heartbeat_at >= HOUR
 
     def test_the_live_ones_are_told_by_the_databases_clock(self, settings: Any) -> None:
         make_worker(heartbeat=-61 * SECOND)

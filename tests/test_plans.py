@@ -121,7 +121,7 @@ def rows_read(node: dict[str, Any]) -> float:
 @pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
 @pytest.mark.parametrize(
     "case",
-    [case for case in CASES if case.statement != "LISTEN"],
+    [case for case in CASES if not case.statement.startswith("LISTEN")],
     ids=lambda case: " ".join((case.statement, case.label)).strip(),
 )
 def test_a_statement_reads_what_it_needs_and_takes_no_more_than_its_limit(

@@ -4,13 +4,14 @@ import ast
 import logging
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import django_skipqueue
-from django_skipqueue import logs, sql
+from django_skipqueue import liveness_logs, logs, sql
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
 from django_skipqueue.outcomes import Outcome
@@ -159,13 +160,15 @@ VALUES: dict[str, Any] = {
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
     "lines": [FORGED], "reason": FORGED, "job_id": 7,
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
-    "retry_in": 1.0, "restart_in": 1.0,
+    "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
+    "outcome": Outcome("failed", last_error=FORGED),
 }  # fmt: skip
 SPEAKERS = {
     name: value
-    for name, value in vars(logs).items()
-    if callable(value) and getattr(value, "__module__", "") == logs.__name__
-    and name not in ("connect", "to_terminal", "printable", "wants_completed", "counted", "_finished", "_job_extra")
+    for module in (logs, liveness_logs) for name, value in vars(module).items()
+    if callable(value) and getattr(value, "__module__", "") == module.__name__
+    and name not in ("connect", "identify", "wants_completed", "worker_name", "write", "write_about_worker", "_ended",
+                     "_error", "_extra", "_job_extra", "_of_all", "_short")
 }  # fmt: skip
 
 
@@ -177,7 +180,7 @@ def test_no_line_of_the_log_can_be_forged(name: str, caplog: pytest.LogCaptureFi
     code = speak.__code__
     values = {parameter: VALUES[parameter] for parameter in code.co_varnames[: code.co_argcount]}
     if name == "_job_recovered":
-        values["job"] = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, None, "{}")  # type: ignore[arg-type]
+        values["job"] = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}")
     speak(**values)
     assert caplog.messages
     for message in caplog.messages:

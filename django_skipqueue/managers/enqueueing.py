@@ -11,7 +11,7 @@ from ..payload import decode
 from ..records import Call
 from ..signals import announce, job_deferred
 from .batches import calls_as_values, in_key_order
-from .notifications import wake
+from .notifications import wake, wake_supervisors
 from .statements import Statements
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Enqueueing(Statements):
             created = self._rows(sql.ENQUEUE, row)
             if created:
                 job = self._as_inserted(row, *created[0])
-                self._deferred(task, queue_name, [job.pk], due=job.status == "queued")
+                delay = (job.run_after - job.enqueued_at).total_seconds()
+                self._deferred(task, queue_name, [job.pk], status=job.status, delay=delay)
                 return job
             holders = list(self.raw(sql.HOLDERS, {"unique_keys": [unique_key]}))
             if holders:
@@ -73,9 +74,9 @@ class Enqueueing(Statements):
             return self._enqueue_unique(row, calls)
         if not calls:
             return []
-        [(inserted, status)] = self._rows(sql.ENQUEUE_MANY, row | calls_as_values(calls))
+        [(inserted, status, delay)] = self._rows(sql.ENQUEUE_MANY, row | calls_as_values(calls))
         ids: list[int] = sorted(inserted)
-        self._deferred(task, queue_name, inserted, due=status == "queued")
+        self._deferred(task, queue_name, inserted, status=status, delay=delay)
         return ids
 
     def _enqueue_unique(self, row: Mapping[str, Any], calls: Sequence[Call]) -> list[int]:
@@ -86,11 +87,12 @@ class Enqueueing(Statements):
         while missing:
             keys = [call.unique_key for call in missing]
             created = self._rows(sql.ENQUEUE_MANY_UNIQUE, {**row, **calls_as_values(missing), "unique_keys": keys})
-            plain.extend(id for id, key, _ in created if key is None)
-            keyed.update({key: id for id, key, _ in created if key is not None})
+            plain.extend(id for id, key, _, _ in created if key is None)
+            keyed.update({key: id for id, key, _, _ in created if key is not None})
             if created:
-                due = created[0][2] == "queued"
-                self._deferred(row["task"], row["queue_name"], [id for id, _, _ in created], due=due)
+                ids_of_created = [id for id, _, _, _ in created]
+                _, _, status, delay = created[0]
+                self._deferred(row["task"], row["queue_name"], ids_of_created, status=status, delay=delay)
             taken = [key for key in keys if key is not None and key not in keyed]
             if taken:
                 keyed.update((job.unique_key or "", job.pk) for job in self.raw(sql.HOLDERS, {"unique_keys": taken}))
@@ -145,8 +147,10 @@ class Enqueueing(Statements):
         job._state.adding, job._state.db = False, self.db
         return job
 
-    def _deferred(self, task: str, queue_name: str, ids: list[int], *, due: bool) -> None:
-        if due:
+    def _deferred(self, task: str, queue_name: str, ids: list[int], *, status: str, delay: float) -> None:
+        if status == "queued":
             wake(self.db, [queue_name])
+        else:
+            wake_supervisors(self.db, [delay])
         if job_deferred.has_listeners(task):
             announce(job_deferred, task, queue_name=queue_name, job_ids=ids)

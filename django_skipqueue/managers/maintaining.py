@@ -1,6 +1,8 @@
 """The verbs of the supervisor's chores: each call is one batch; a full one says that there may be more."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
 
 from .. import sql
 from ..conf import settings
@@ -11,6 +13,8 @@ from .statements import Statements
 
 BATCH = 1_000
 """How many rows one statement of maintenance touches at most."""
+
+NOT_HEARD_OF = "its worker was not heard of within its lease"
 
 
 class Maintaining(Statements):
@@ -33,7 +37,7 @@ class Maintaining(Statements):
         lease: float | None = None,
         worker_ids: Sequence[str] | None = None,
         job_ids: Sequence[int] | None = None,
-        reason: str = "its worker was not heard of within its lease",
+        reason: str = NOT_HEARD_OF,
         limit: int = BATCH,
     ) -> list[RecoveredJob]:
         """Take back the jobs of `worker_ids`, or of every holder not heard of for `lease` seconds (the setting).
@@ -41,17 +45,32 @@ class Maintaining(Statements):
         Only `job_ids`, if given. The attempt is charged: a job that has none left fails.
         """
         age = 0.0 if worker_ids is not None else settings.lease if lease is None else lease
-        rows = self._rows(
-            sql.RECOVER,
+        return self._recover(
             {
                 "age": age,
+                "locked_before": None,
                 "worker_ids": None if worker_ids is None else list(worker_ids),
                 "job_ids": None if job_ids is None else list(job_ids),
                 "reason": shorten(reason),
                 "limit": limit,
-            },
+            }
         )
-        recovered = [RecoveredJob._make(row) for row in rows]
+
+    def recover_without_worker(self, *, locked_before: datetime, limit: int = BATCH) -> list[RecoveredJob]:
+        """Take back jobs whose holder has no row among the workers, and was not heard of since `locked_before`."""
+        return self._recover(
+            {
+                "age": 0.0,
+                "locked_before": locked_before,
+                "worker_ids": None,
+                "job_ids": None,
+                "reason": NOT_HEARD_OF,
+                "limit": limit,
+            }
+        )
+
+    def _recover(self, values: Mapping[str, Any]) -> list[RecoveredJob]:
+        recovered = [RecoveredJob._make(row) for row in self._rows(sql.RECOVER, values)]
         wake(self.db, (job.queue_name for job in recovered if job.status == "queued"))
         return recovered
 

@@ -22,7 +22,7 @@ from .batches import (
     settlements_as_values,
     unstorable,
 )
-from .notifications import wake
+from .notifications import wake, wake_supervisors
 from .statements import Statements
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ class Settling(Statements):
 
         An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
         """
-        return {id for id, _ in self._settle(in_lock_order(settlements), {})}
+        batch = in_lock_order(settlements)
+        written = {id for id, _ in self._settle(batch, {})}
+        wake_supervisors(self.db, (settlement.outcome.delay for settlement in batch))
+        return written
 
     def complete(self, settlement: Settlement) -> bool:
         """Write one outcome within the caller's transaction; whether the lease still held.
@@ -103,7 +106,13 @@ class Settling(Statements):
             written = self._settle(batch, refused)
             answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
             return replace(answer, settled_rows=list(written), refused=refused)
+<<<<<<< HEAD
         return Answer(settled, claimed, queue_names, sent)
+=======
+        if settle is not None:
+            wake_supervisors(self.db, settle[1]["delays"])  # none where all are simply completed
+        return Answer(settled, claimed, queue_names)
+>>>>>>> 83349c8 (supervisor: judge the dead by what was seen; watchdog; services fail alone)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
@@ -138,6 +147,11 @@ class Settling(Statements):
         """Have this connection notified when a queue gets jobs; the payload is the queue's name."""
         with self._connection().cursor() as cursor:
             cursor.execute(sql.LISTEN)
+
+    def listen_for_scheduled(self) -> None:
+        """Have this connection notified when a job is scheduled that is due soon."""
+        with self._connection().cursor() as cursor:
+            cursor.execute(sql.LISTEN_SCHEDULED)
 
     def queues_with_jobs(self, *, after: str = "", limit: int | None = None) -> list[str]:
         """The names of the queues that have jobs to claim, in alphabetical order; `limit` of those after a name."""

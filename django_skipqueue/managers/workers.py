@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, models
@@ -27,13 +27,27 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Say that these workers are alive: each a mapping of id, name, hostname, pid, queues and concurrency."""
         self._execute(sql.BEAT, {"workers": json.dumps(workers)})
 
+    def beat_own(self, worker_id: str) -> tuple[datetime, datetime] | None:
+        """Say that this one worker is alive; its heartbeat before that and now, or `None` where it has no row."""
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql.BEAT_OWN, {"worker_id": worker_id})
+            found: tuple[datetime, datetime] | None = cursor.fetchone()
+            return found
+
+    def heartbeats(self) -> tuple[datetime, dict[str, datetime]]:
+        """The database's time, and the heartbeat of each worker, by its id."""
+        with connections[self.db].cursor() as cursor:
+            cursor.execute(sql.HEARTBEATS)
+            rows = cursor.fetchall()
+        return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
+
     def deregister(self, worker_ids: Sequence[str]) -> None:
         """Remove workers that have stopped."""
         self._execute(sql.DEREGISTER, {"worker_ids": list(worker_ids)})
 
-    def forget(self, *, age: float) -> None:
-        """Remove workers not heard of for `age` seconds that hold no job any more."""
-        self._execute(sql.FORGET, {"age": age})
+    def forget(self, worker_ids: Sequence[str], *, age: float) -> None:
+        """Remove those of these workers that were not heard of for `age` seconds and hold no job any more."""
+        self._execute(sql.FORGET, {"worker_ids": list(worker_ids), "age": age})
 
     def _execute(self, statement: str, values: Mapping[str, Any]) -> None:
         with connections[self.db].cursor() as cursor:

@@ -6,6 +6,7 @@ Invariant: a receiver that is slow or stuck holds up other receivers, and nothin
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -16,6 +17,15 @@ from .. import logs
 from ..records import Attempt
 from ..signals import announce, job_completed
 from .connections import ThreadConnections
+from .limits import stacks
+
+HANGS_AFTER = 60.0
+"""Seconds in one receiver after which it is taken to hang."""
+
+MOST_WAITING = 10_000
+"""Events that may wait before the worker claims no more."""
+
+NEVER = float("inf")
 
 Outcomes = Mapping[Signal, list[Attempt]]
 """The attempts of one batch, by the event that each of them is."""
@@ -29,11 +39,28 @@ class Announcer:
         self._thread: threading.Thread | None = None
         self._given = 0  # written by the caller's thread alone
         self._done = 0  # written by the announcer's thread alone
+        self.is_said_to_hang = False
+        """Whether that was logged. For those who use it."""
+        self._began_at = NEVER  # when its thread began what it does now; by that thread alone
 
     @property
     def backlog(self) -> int:
         """How many events wait to be told."""
         return self._given - self._done
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many wait that no more should come."""
+        return self.backlog > MOST_WAITING
+
+    @property
+    def hangs_at(self) -> float:
+        """When to take a receiver for one that hangs, in monotonic seconds."""
+        return self._began_at + HANGS_AFTER
+
+    def stack(self) -> str:
+        """Where its thread is, in a line."""
+        return "".join(stacks(self._thread)) if self._thread else ""
 
     def event(self, signal: Signal, sender: str, **values: Any) -> None:
         """Send one signal soon. Returns at once."""
@@ -48,7 +75,7 @@ class Announcer:
             if signal.receivers or (signal is job_completed and logs.wants_completed())
         }
         if wanted:
-            self._put(sum(map(len, wanted.values())), partial(_tell, wanted))
+            self._put(sum(map(len, wanted.values())), partial(self._tell, wanted))
 
     def flush(self, timeout: float) -> None:
         """Tell what is waiting, for `timeout` seconds at most."""
@@ -76,19 +103,22 @@ class Announcer:
         try:
             while (work := self._waiting.get()) is not None:
                 count, tell = work
+                self._began_at = time.monotonic()
                 connections.check()
                 tell()
                 self._done += count
                 connections.tidy()
+                self._began_at = NEVER
         finally:
+            self._began_at = NEVER
             connections.throw_away()
 
-
-def _tell(outcomes: Outcomes) -> None:
-    for signal, attempts in outcomes.items():
-        if signal is job_completed:
-            with contextlib.suppress(BaseException):  # a logging filter or handler of the project's
-                logs.completed(attempts)
-        if signal.receivers:
-            for attempt in attempts:
-                announce(signal, attempt.job.task, attempt=attempt)
+    def _tell(self, outcomes: Outcomes) -> None:
+        for signal, attempts in outcomes.items():
+            if signal is job_completed:
+                with contextlib.suppress(BaseException):  # a logging filter or handler of the project's
+                    logs.completed(attempts)
+            if signal.receivers:
+                for attempt in attempts:
+                    self._began_at = time.monotonic()
+                    announce(signal, attempt.job.task, attempt=attempt)

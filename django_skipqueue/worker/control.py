@@ -13,11 +13,13 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.db import Error, OperationalError, connections
+from psycopg import errors
+from psycopg.pq import TransactionStatus
 
 from .. import logs
 from ..databases import guard, own_connection
@@ -33,6 +35,9 @@ while the server can be reached."""
 STATEMENT_TIMEOUT = "57014"
 """The SQLSTATE of a statement that the server has given up."""
 
+OPENING_TIME = 120.0
+"""Seconds that opening a connection may take: nothing cuts the search for the server's address."""
+
 ECHO_TIME = 5.0
 """Seconds in which a notification to oneself must arrive."""
 
@@ -40,7 +45,14 @@ ECHO_TIME = 5.0
 class ControlConnection:
     """Replaces Django's connection of this thread to the queue's database."""
 
-    def __init__(self, database: str, *, who: str) -> None:
+    def __init__(
+        self,
+        database: str,
+        *,
+        who: str,
+        before_attempt: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        """`before_attempt` is called with the seconds that an attempt may take, before each."""
         self.database = database
         self.is_broken = False
         """Whether the last attempt failed."""
@@ -48,6 +60,7 @@ class ControlConnection:
         """Whether that was because an answer took too long, and not because the database was gone."""
         self.retry_at = 0.0
         """When to try again then, in monotonic seconds."""
+        self._before_attempt = before_attempt
         self._listening = False
         self._heard: set[str] = set()
         self._echo = Echo(database, who)
@@ -57,26 +70,32 @@ class ControlConnection:
         self._timeouts = True
         connections[database] = own_connection(database)
         self._wrapper: Any = connections[database]
+        self._wrapper.settings_dict["OPTIONS"].setdefault("fallback_application_name", f"skipqueue {who}")
         guard(self._wrapper, database)
         self._is_watched = threading.current_thread() is threading.main_thread()
         if self._is_watched:
             signal.signal(signal.SIGALRM, lambda *_: self._cut())
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Try statements. A database error closes the connection and is not raised: `retry_at` says when to go on."""
+    def attempt(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
+        """Try statements. A database error closes the connection and is not raised: `retry_at` says when to go on.
+
+        With `refused`, one that leaves the connection as good as it was is passed to that instead: it concerns nobody
+        but who made the statement.
+        """
+        self._before_attempt(OPENING_TIME if self.fileno() is None else ANSWER_TIME)
         try:
             with self._watched():
                 yield
         except Error as error:
             self.timed_out = self._stalled or getattr(error.__cause__, "sqlstate", None) == STATEMENT_TIMEOUT
-            self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._stalled else error)
+            if refused is not None and self._is_good_after(error):
+                self._succeeded()
+                refused(error)
+            else:
+                self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._stalled else error)
         else:
-            if self._failures:
-                logs.database_back(self._who)
-            self._failures = 0
-            self.is_broken = False
-            self.retry_at = 0.0
+            self._succeeded()
 
     @property
     def retry_in(self) -> float:
@@ -89,8 +108,13 @@ class ControlConnection:
             self._echo.check()
             return
         Job.objects.using(self.database).listen()
-        self._wrapper.connection.add_notify_handler(lambda heard: self._heard.add(heard.payload))
-        self._listening = True
+        self._note_notifications()
+
+    def listen_for_scheduled(self) -> None:
+        """Have PostgreSQL say when a job is scheduled that is due soon. Whether that is heard is not found out."""
+        if not self._listening:
+            Job.objects.using(self.database).listen_for_scheduled()
+            self._note_notifications()
 
     def notified(self) -> set[str]:
         """The queues that got jobs since the last call, also while statements ran. Does not wait."""
@@ -102,6 +126,11 @@ class ControlConnection:
         heard, self._heard = self._heard, set()
         return self._echo.taken_from(heard)
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether notifications came while statements ran."""
+        return bool(self._heard)
+
     def fileno(self) -> int | None:
         """The socket to wait on; `None` while there is none."""
         raw = self._wrapper.connection
@@ -112,6 +141,10 @@ class ControlConnection:
         self._listening = False
         self._echo.interrupt()
         self._wrapper.close()
+
+    def _note_notifications(self) -> None:
+        self._wrapper.connection.add_notify_handler(lambda heard: self._heard.add(heard.payload))
+        self._listening = True
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -138,6 +171,21 @@ class ControlConnection:
             self._stalled = True
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(file)) as stalled:
                 stalled.shutdown(socket.SHUT_RDWR)
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            logs.database_back(self._who)
+        self._failures = 0
+        self.is_broken = False
+        self.retry_at = 0.0
+
+    def _is_good_after(self, error: Error) -> bool:
+        """Whether the connection has survived an error, and leads to a server that takes what is written."""
+        raw = self._wrapper.connection
+        if self._stalled or raw is None or raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
+            return False
+        # What was the primary is a standby now: another connection may lead to the new one.
+        return getattr(error.__cause__, "sqlstate", None) != errors.ReadOnlySqlTransaction.sqlstate
 
     def _failed(self, error: Error) -> None:
         self.close()

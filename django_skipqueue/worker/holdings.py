@@ -6,10 +6,11 @@ until it is released. What the last exchange has brought is taken up before anyt
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from django.db import Error
 from django.dispatch import Signal
 
 from .. import logs
@@ -40,9 +41,6 @@ at once."""
 
 LAST_OUTCOMES = 10.0
 """Seconds for which outcomes are written when the time to stop is over."""
-
-EVENT_BACKLOG = 10_000
-"""Events that may wait for the project's receivers before the worker claims no more."""
 
 EVENTS = {
     "completed": job_completed,
@@ -87,7 +85,7 @@ class Holdings:
 
         What has finished takes no room: it is settled in the round trip that claims.
         """
-        if self._announcer.backlog > EVENT_BACKLOG or self._outbox.has_more:
+        if self._announcer.is_full or self._outbox.has_more:
             return 0
         coming = self._exchanged.answer.count_claimed() if self._exchanged else 0
         threads, coroutines = self._unfinished()
@@ -316,9 +314,12 @@ class Holdings:
     # The connection
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Ask the database something. An error is not raised: the next exchange begins with a new connection."""
-        with self._control.attempt():
+    def asking(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
+        """Ask the database something. An error is not raised: the next exchange begins with a new connection.
+
+        With `refused`, one that leaves the connection as good as it was is passed to that instead.
+        """
+        with self._control.attempt(refused=refused):
             yield
         if self._control.is_broken:
             self.take_up()  # what is held already need not wait for the database

@@ -308,11 +308,11 @@ def _stack_of(thread: int) -> str:
     return "".join(traceback.format_stack(frame)) if frame else ""
 
 
-def stacks() -> list[str]:
+def stacks(only: threading.Thread | None = None) -> list[str]:
     """Of each thread but the one that asks, in a line: its name, and the last calls that it is in, innermost first."""
     frames = sys._current_frames()
     lines = []
-    for thread in threading.enumerate():
+    for thread in [only] if only else threading.enumerate():
         frame = frames.get(thread.ident or 0)
         if frame is not None and thread is not threading.current_thread():
             calls = [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)]

@@ -4,30 +4,27 @@ Invariant: every chore is idempotent and skips rows that others have locked, so 
 the same ones.
 """
 
+import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 
-from .. import logs
+from .. import liveness_logs, logs
 from ..conf import settings
 from ..managers import BATCH
-from ..models import Job, Worker
-from ..records import RecoveredJob
+from ..managers.notifications import SOON
+from ..models import Job
 
-DUE_CHECK = 1.0
+DUE_CHECK = SOON
 """Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
 
-UNSCHEDULED_CHECK = 2.0
-"""Seconds until the next look where nothing is scheduled at all."""
+LEAST_DUE_CHECK = 0.005
+"""The same where notifications of scheduled jobs come one after the other."""
 
 PRUNE_INTERVAL = 30.0
 """Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
 
-FORGET_INTERVAL = 60.0
-"""Seconds between two looks for the rows of workers that died with their machine."""
-
-KEEP_DEAD_WORKERS = 3600.0
-"""Seconds for which the row of a worker that died with its machine stays in the admin."""
+FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 1.0, 60.0
+"""Seconds until a chore is tried again that the database has refused."""
 
 
 class Chore(ABC):
@@ -36,6 +33,12 @@ class Chore(ABC):
     def __init__(self, database: str) -> None:
         self.database = database
         self.due_at = 0.0
+        self._failures = 0
+
+    @property
+    def name(self) -> str:
+        """For log lines."""
+        return type(self).__name__.lower()
 
     @property
     def is_due(self) -> bool:
@@ -45,6 +48,17 @@ class Chore(ABC):
     def do(self) -> None:
         """Do one batch, and note when the next one is due."""
         self.due_at = time.monotonic() + self.run()
+        if self._failures:
+            liveness_logs.service_back(self.name)
+        self._failures = 0
+
+    def failed(self, error: BaseException) -> None:
+        """Note that the database has refused it, and try again later, each time later still."""
+        self._failures += 1
+        longest = min(LONGEST_RETRY_DELAY, FIRST_RETRY_DELAY * 2 ** min(self._failures, 10))
+        delay = random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
+        self.due_at = time.monotonic() + delay
+        liveness_logs.service_failed(self.name, error, delay)
 
     @abstractmethod
     def run(self) -> float:
@@ -54,60 +68,27 @@ class Chore(ABC):
 class Promote(Chore):
     """Makes scheduled jobs claimable when they are due."""
 
+    def __init__(self, database: str) -> None:
+        super().__init__(database)
+        self._looked_at = float("-inf")
+
     def run(self) -> float:
         """See `Chore.run`."""
+        self._looked_at = time.monotonic()
         jobs = Job.objects.using(self.database)
         next_due = jobs.next_due()
         if next_due is None:
-            return UNSCHEDULED_CHECK
+            return DUE_CHECK
         if next_due > 0:
             return min(next_due, DUE_CHECK)
         count = sum(jobs.promote().values())
         logs.promoted(count)
         return 0.0 if count else DUE_CHECK  # none: the job that is due is locked, say by its discard
 
-
-class Recover(Chore):
-    """Takes back the jobs of workers that were not heard of within their lease.
-
-    Where it could not look for a while itself, others may have been as silent for the same reason: the database was
-    gone, or locked. Then it judges nobody until each had a lease to be heard in.
-    """
-
-    def __init__(self, database: str, *, lease: float, tell: Callable[[list[RecoveredJob]], None]) -> None:
-        super().__init__(database)
-        self._lease = lease
-        self._tell = tell
-        self._looked_at = time.monotonic()
-        self._judges_from = 0.0
-
-    def run(self) -> float:
-        """See `Chore.run`."""
-        now = time.monotonic()
-        if now - self._looked_at > self._lease / 2:
-            self._judges_from = now + self._lease
-        self._looked_at = now
-        return min(self._lease / 4, 5.0) if now < self._judges_from else self._recover()
-
-    def _recover(self) -> float:
-        recovered = Job.objects.using(self.database).recover(lease=self._lease)
-        self._tell(recovered)
-        if len(recovered) == BATCH:
-            return 0.0
-        return min(self._lease / 4, 5.0)
-
-
-class Forget(Chore):
-    """Removes the rows of workers that died with their machine, once nothing of theirs is left to recover."""
-
-    def __init__(self, database: str, *, lease: float) -> None:
-        super().__init__(database)
-        self._lease = lease
-
-    def run(self) -> float:
-        """See `Chore.run`."""
-        Worker.objects.using(self.database).forget(age=max(KEEP_DEAD_WORKERS, self._lease))
-        return FORGET_INTERVAL
+    def hurry(self) -> None:
+        """Look at once: a job was scheduled that is due soon. After a failure it waits as long as it was to."""
+        if not self._failures:
+            self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)
 
 
 class Prune(Chore):

@@ -8,18 +8,22 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .. import logs
+from .. import liveness_logs
 from ..payload import shorten
-from .protocol import ENDED_WELL, RECYCLED, cause_of
+from .log_queue import LogQueue, revive_listeners
+from .protocol import BLOCKED, ENDED_WELL, RECYCLED, STUCK, cause_of
+from .stamps import Stamps
 from .started import SLOTS_PER_PLACE, StartedJobs
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 """Seconds before a worker is replaced that died again within `SETTLED` of its start."""
+
+ORDERLY_RESTART_DELAY = 1.0
+"""The most of that where jobs are to blame: the process had settled others, and nothing but them is lost with it."""
 
 SETTLED = 10.0
 """Seconds after which a worker counts as running well."""
@@ -31,6 +35,9 @@ recovered after the lease, as that of a machine that died."""
 LOCKED_INTERVAL = 1.0
 """Seconds between two looks whether what is left of a dead process's jobs is still locked by somebody."""
 
+LAST_LINES = 2.0
+"""Seconds for which a log that blocks may hold up the end of a process."""
+
 NEVER = float("inf")
 
 
@@ -39,6 +46,8 @@ class Dead:
     """A process that has ended."""
 
     id: str
+    code: int
+    """Its exit code; below 0 a signal."""
     cause: str
     started: list[int]
     """The jobs that it was running."""
@@ -62,10 +71,14 @@ class Slot:
     """When to fill it, in monotonic seconds."""
     started: StartedJobs = field(init=False)
     """What the process has begun; shared with it."""
+    stamps: Stamps = field(init=False)
+    """The signs of life of its control loop; shared with it."""
     unburied: list[Dead] = field(default_factory=list)
     """Processes whose jobs have not been taken back yet."""
     _lifeline: int = -1
     _filled_at: float = 0.0
+    _frozen: str = ""
+    """Why the process was killed; empty: it was not, or for another reason."""
     _deaths: int = 0
     """In a row, each soon after its start."""
 
@@ -74,14 +87,13 @@ class Slot:
 
         Raises `OSError` where there is no room for another process; the slot is empty then.
         """
-        self.start_at, self._filled_at = NEVER, time.monotonic()
+        self.start_at, self._filled_at, self._frozen = NEVER, time.monotonic(), ""
         self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
-        sys.stdout.flush()
-        sys.stderr.flush()
         with contextlib.ExitStack() as opened:
             read_end, self._lifeline = os.pipe()
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
+            self.stamps = Stamps()
             self.started = StartedJobs(SLOTS_PER_PLACE * self.concurrency)
             self.pid = os.fork()
             if self.pid == 0:
@@ -95,18 +107,23 @@ class Slot:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._lifeline, command)
 
-    def kill(self) -> None:
-        """End the process, if there is one."""
+    def signal(self, number: signal.Signals) -> None:
+        """Signal the process, if there is one."""
         if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
+
+    def kill_frozen(self, silent: float) -> None:
+        """End the process, whose control loop has stood still for so many seconds."""
+        self._frozen = f"it was frozen for {silent:.0f} s"
+        self.signal(signal.SIGKILL)
 
     def let_go(self) -> None:
         """In another child: a lifeline ends with its last writer, which must be the supervisor."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
 
-    def reap(self) -> int | None:
-        """The exit code of the process once it has ended, which empties the slot; else `None`."""
+    def reap(self) -> Dead | None:
+        """The process once it has ended, which empties the slot; else `None`."""
         if not self.pid:
             return None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -117,18 +134,22 @@ class Slot:
         self.pid = 0
         last_statement = 0.0 if code in (ENDED_WELL, RECYCLED) else LAST_STATEMENT
         over_at = time.monotonic() + last_statement
-        self.unburied.append(Dead(self.id, cause_of(code), self.started.job_ids(), over_at))
-        return code
+        dead = Dead(self.id, code, self._frozen or cause_of(code), self.started.job_ids(), over_at)
+        self.unburied.append(dead)
+        return dead
 
     def refill_now(self) -> None:
         """Have the slot filled again at once: nothing went wrong."""
         self.start_at = time.monotonic()
 
-    def refill(self) -> float:
+    def refill(self, dead: Dead | None = None) -> float:
         """Have the slot filled again, and after how many seconds: more each time that one dies soon after its start."""
         self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < SETTLED else 0
         doublings = self._deaths - 2
-        delay = 0.0 if doublings < 0 else min(LONGEST_RESTART_DELAY, FIRST_RESTART_DELAY * 2**doublings)
+        blames_jobs = dead is not None and (bool(self._frozen) or dead.code in (STUCK, BLOCKED))
+        is_orderly = blames_jobs and self.stamps.last().jobs_done > 0
+        longest = ORDERLY_RESTART_DELAY if is_orderly else LONGEST_RESTART_DELAY
+        delay = 0.0 if doublings < 0 else min(longest, FIRST_RESTART_DELAY * 2**doublings)
         self.start_at = time.monotonic() + delay
         return delay
 
@@ -140,12 +161,14 @@ class Slot:
 def _run_and_exit(name: str, run: Callable[[int], int], lifeline: int) -> None:
     """In the child. Never returns: it must not run the parent's code on its way out."""
     code = 1
+    log = None
     try:
+        revive_listeners()
+        log = LogQueue()
         code = run(lifeline)
     except BaseException as error:
-        logs.part_died(name, error)
+        liveness_logs.part_died(name, error)
     finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        if log is not None:
+            log.end_process(LAST_LINES)
         os._exit(code)

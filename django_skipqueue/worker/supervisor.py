@@ -1,16 +1,16 @@
 """The parent of the worker processes: keeps them alive, says so to the database, and does the queue's chores.
 
-Invariant: no user code runs in its main thread, and no thread but that one exists while it forks. What a worker held
-when it ended is taken back as soon as the end is seen.
+Invariant: no user code runs in its main thread, no log handler either, and no thread but that one exists while it forks
+(unless code of the project's hangs in it). What a worker held when it ended is taken back as soon as the end is seen.
 """
 
 import signal
-import socket
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from .. import databases, logs
+from .. import databases, liveness_logs, logs
 from ..models import Job
 from ..models import Worker as WorkerRow
 from ..records import RecoveredJob
@@ -18,15 +18,22 @@ from ..signals import job_recovered
 from .announcer import Announcer
 from .children import children
 from .control import ControlConnection
-from .maintenance import Chore, Forget, Promote, Prune, Recover
+from .dead_workers import DeadWorkers, Forget, Recover
+from .log_queue import LogQueue
+from .maintenance import Chore, Promote, Prune
 from .options import WorkerOptions
-from .protocol import ENDED_WELL, RECYCLED, STOP, STOP_NOW, cause_of, signal_name
-from .slots import LOCKED_INTERVAL, NEVER, Dead, Slot
+from .own_row import described
+from .protocol import ENDED_WELL, RECYCLED, STOP, STOP_NOW, signal_name
+from .slots import LAST_LINES, LOCKED_INTERVAL, NEVER, Dead, Slot
 from .wakeup import Wakeup
+from .watchdog import Watchdog, print_stacks_on_signal
 from .worker import Worker
 
 KILL_AFTER = 10.0
 """Seconds beyond the shutdown timeout after which a worker that is still there is killed."""
+
+LISTEN_INTERVAL = 1.0
+"""Seconds between two looks whether the connection still listens."""
 
 
 class Supervisor:
@@ -37,17 +44,25 @@ class Supervisor:
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
-        self._control = ControlConnection(options.database, who="the supervisor")
+        self._control = ControlConnection(options.database, who=f"supervisor {options.name}")
         self._announcer = Announcer()
+        self._log = LogQueue()
+        self._watchdog = Watchdog()
         self._slots = [
             Slot(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
         self._beat = Beat(options.database, self)
+        dead = DeadWorkers(
+            options.database, timeout=options.lease, own=lambda: [slot.id for slot in self._slots if slot.pid]
+        )
+        self._promote = Promote(options.database)
+        self._recover = Recover(options.database, dead=dead, timeout=options.lease, tell=self._tell)
+        self._listen = Listen(options.database, self._control)
         self._chores: list[Chore] = [
-            self._beat,
-            Promote(options.database),
-            Recover(options.database, lease=options.lease, tell=self._tell),
-            Forget(options.database, lease=options.lease),
+            *([self._listen] if options.listen else []),
+            self._promote,
+            self._recover,
+            Forget(options.database, dead=dead, timeout=options.lease),
             Prune(options.database),
         ]
         self._signals: list[int] = []
@@ -61,33 +76,33 @@ class Supervisor:
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
             self._heed_signals()
+            self._watchdog.look(self._slots)
             self._see_deaths()
             self._fill_slots()
             self._maintain()
+            self._see_hanging_receiver()
             if self._working():
-                files = () if self._lifeline is None else (self._lifeline,)
-                if self._wakeup.wait(self._until_next(), unless=lambda: self._signals, files=files):
-                    self._lifeline = None
-                    if not (self._stopping or self._signals):  # else Ctrl-C has reached us as well
-                        self._signals.append(signal.SIGTERM)
+                self._wait()
         self._announcer.stop(timeout=5)
         self._control.close()
+        self._log.end(LAST_LINES)
+
+    def _wait(self) -> None:
+        """Sleep until something is to be done."""
+        socket = self._control.fileno()
+        files = [file for file in (self._lifeline, socket) if file is not None]
+        ready = self._wakeup.wait(self._until_next(), unless=lambda: self._signals, files=files)
+        if self._lifeline in ready:
+            self._lifeline = None
+            if not (self._stopping or self._signals):  # else Ctrl-C has reached us as well
+                self._signals.append(signal.SIGTERM)
+        if socket in ready:
+            self._hear()
 
     @property
-    def workers(self) -> list[dict[str, Any]]:
+    def workers(self) -> list[Mapping[str, Any]]:
         """The rows of the processes that run now."""
-        return [
-            {
-                "id": slot.id,
-                "name": slot.name,
-                "hostname": socket.gethostname(),
-                "pid": slot.pid,
-                "queues": list(self.options.queue_names),
-                "concurrency": self.options.concurrency,
-            }
-            for slot in self._slots
-            if slot.pid
-        ]
+        return [described(self.options, id=slot.id, name=slot.name, pid=slot.pid) for slot in self._slots if slot.pid]
 
     def _working(self) -> bool:
         if any(slot.pid or slot.start_at < NEVER for slot in self._slots):
@@ -108,7 +123,7 @@ class Supervisor:
                 self._stop(STOP_NOW, time.monotonic() + KILL_AFTER)
         if self._kill_at <= time.monotonic():
             for slot in self._slots:
-                slot.kill()
+                slot.signal(signal.SIGKILL)
             self._kill_at = float("inf")
 
     def _stop(self, command: bytes, kill_at: float) -> None:
@@ -126,13 +141,15 @@ class Supervisor:
         if not empty:
             return
         self._announcer.stop(timeout=5)  # no thread while forking
+        self._log.stop(LAST_LINES)
         self._control.close()  # and no connection that two processes share
         for slot in empty:
             try:
                 slot.fork(partial(self._become_worker, slot))
             except OSError as error:  # no memory, or as many processes or files as there may be
-                logs.worker_not_started(slot.name, error, slot.refill())
-        self._beat.due_at = 0.0
+                liveness_logs.worker_not_started(slot.name, error, slot.refill())
+        self._log.start()
+        self._beat.due_at = self._listen.due_at = 0.0
 
     def _become_worker(self, slot: Slot, lifeline: int) -> int:
         """In the child: let go of what is the supervisor's, and work."""
@@ -141,28 +158,31 @@ class Supervisor:
         self._wakeup.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         logs.identify(slot.id, slot.name)
+        print_stacks_on_signal()
         children.become_worker()
-        return Worker(self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started).run()
+        return Worker(
+            self.options, id=slot.id, name=slot.name, lifeline=lifeline, started=slot.started, stamps=slot.stamps
+        ).run()
 
     def _see_deaths(self) -> None:
         for slot in self._slots:
-            code = slot.reap()
-            if code is not None:
-                self._died(slot, code)
-        if any(slot.unburied for slot in self._slots):
+            dead = slot.reap()
+            if dead is not None:
+                self._died(slot, dead)
+        if any(slot.unburied for slot in self._slots) and not self._control.retry_in:
             self._bury()
 
-    def _died(self, slot: Slot, code: int) -> None:
+    def _died(self, slot: Slot, dead: Dead) -> None:
         """Replace a process that nobody asked to end, and say so."""
-        ended_well = code == ENDED_WELL
+        ended_well = dead.code == ENDED_WELL
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
-        if code == RECYCLED:
+        if dead.code == RECYCLED:
             if not self._stopping:
                 slot.refill_now()
         elif not (self._stopping or its_work_is_done):
-            logs.worker_died(slot.name, cause_of(code), slot.refill())
+            liveness_logs.worker_died(slot.name, dead.cause, slot.refill(dead))
         elif not ended_well:
-            logs.worker_died(slot.name, cause_of(code), None)
+            liveness_logs.worker_died(slot.name, dead.cause, None)
 
     def _bury(self) -> None:
         """Take back what the dead held, and remove their rows; tried again until the database can be used."""
@@ -193,21 +213,41 @@ class Supervisor:
             logs.unstarted_released(name, len(released))
         return bool(recovered or released)
 
+    def _see_hanging_receiver(self) -> None:
+        """Say once that a receiver of recoveries hangs. It costs nobody but the receivers after it."""
+        if self._announcer.hangs_at <= time.monotonic() and not self._announcer.is_said_to_hang:
+            self._announcer.is_said_to_hang = True
+            liveness_logs.receiver_hangs("supervisor", self._announcer.stack(), "later recoveries are not signalled")
+
     # Chores
 
     def _maintain(self) -> None:
+        """Do what is due. Before each chore come heartbeats that are; and before the one that judges others, always."""
         for chore in self._chores:
-            if chore.is_due:
-                with self._control.attempt():
-                    chore.do()
-                if self._control.is_broken:
-                    return
+            if chore is self._recover and chore.is_due:
+                self._beat.due_at = 0.0
+            self._do_if_due(self._beat)
+            self._do_if_due(chore)
+        if self._control.has_heard:
+            self._hear()
+
+    def _hear(self) -> None:
+        """Read the notifications that have come: a job was scheduled that is due soon."""
+        with self._control.attempt():
+            if self._control.notified():
+                self._promote.hurry()
+
+    def _do_if_due(self, chore: Chore) -> None:
+        if chore.is_due and not self._control.retry_in:
+            with self._control.attempt(refused=chore.failed):
+                chore.do()
 
     def _until_next(self) -> float:
         """Seconds until something is to be done, if no signal comes first."""
         if self._control.is_broken:
-            return max(0.0, min(self._control.retry_in, self._bury_by - time.monotonic()))
-        due = [chore.due_at for chore in self._chores]
+            until = min(self._bury_by, self._kill_at, self._watchdog.due_at) - time.monotonic()
+            return max(0.0, min(self._control.retry_in, until))
+        due = [chore.due_at for chore in (self._beat, *self._chores)] + [self._watchdog.due_at]
         starts = [slot.start_at for slot in self._slots if not slot.pid]
         burials = [dead.look_at for slot in self._slots for dead in slot.unburied]
         return max(0.0, min([self._kill_at, self._bury_by, *due, *starts, *burials]) - time.monotonic())
@@ -228,3 +268,16 @@ class Beat(Chore):
         """See `Chore.run`."""
         WorkerRow.objects.using(self.database).beat(self._supervisor.workers)
         return self._supervisor.options.beat_interval
+
+
+class Listen(Chore):
+    """Has the supervisor woken when a job is scheduled that is due before its next look; anew after a reconnect."""
+
+    def __init__(self, database: str, control: ControlConnection) -> None:
+        super().__init__(database)
+        self._control = control
+
+    def run(self) -> float:
+        """See `Chore.run`."""
+        self._control.listen_for_scheduled()
+        return LISTEN_INTERVAL

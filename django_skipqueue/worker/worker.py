@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from .. import logs
+from .. import liveness_logs
 from ..models import Job
 from ..models import Worker as WorkerRow
 from ..signals import worker_started, worker_stopped
@@ -18,14 +18,19 @@ from .executor import Executor
 from .holdings import Holdings
 from .limits import Limits
 from .options import WorkerOptions
+from .own_row import OwnRow
 from .pool import Pool
 from .protocol import BLOCKED, ENDED_WELL, RECYCLED, STOP_NOW, STUCK
 from .recycling import Recycling
+from .stamps import Stamps
 from .started import StartedJobs
 from .wakeup import Wakeup
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
+
+STAMP_INTERVAL = 5.0
+"""Seconds for which the loop sleeps at most: its supervisor sees by its turns that it is not frozen."""
 
 LAST_EVENTS = 5.0
 """Seconds for which receivers of the project's may hold up the end of a worker that holds nothing any more."""
@@ -39,14 +44,23 @@ class Worker:
     """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
 
     def __init__(
-        self, options: WorkerOptions, *, id: str, name: str, lifeline: int, started: StartedJobs | None = None
+        self,
+        options: WorkerOptions,
+        *,
+        id: str,
+        name: str,
+        lifeline: int,
+        started: StartedJobs | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         self.id = id
         self.name = name
         self.options = options
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
-        self._control = ControlConnection(options.database, who=f"worker {name}")
+        self._stamps = stamps or Stamps()
+        self._control = ControlConnection(options.database, who=f"worker {name}", before_attempt=self._stamp)
+        self._own_row = OwnRow(options, id=id, name=name)
         limits = Limits(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, limits=limits)
         self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup, started=started)
@@ -55,6 +69,7 @@ class Worker:
             options, id=id, name=name, control=self._control, pool=self._pool, announcer=self._announcer
         )
         self._recycling = Recycling(options, limits)
+        self._claims_nothing_because = ""  # as it was logged last
         self._stopping = False
         self._stop_by = float("inf")
         self._exit_code = ENDED_WELL
@@ -74,7 +89,7 @@ class Worker:
                 self._wait()
             self._shut_down()
         except Exception as error:
-            logs.part_died(self.name, error)
+            liveness_logs.part_died(self.name, error)
             return 1
         return self._exit_code
 
@@ -88,12 +103,15 @@ class Worker:
     # One turn of the loop
 
     def _turn(self) -> None:
+        self._stamp()
         self._enforce_limits()
+        self._beat_if_due()
         now = time.monotonic()
         if not self._pool.finished:
             self._holdings.take_up()
         self._holdings.let_go_of_revoked(now)
         self._recycle_if_due(now)
+        self._log_why_nothing_is_claimed(now)
         room = self._room(now)
         if self._holdings.exchange_is_due(room, now):
             found_empty = self._holdings.exchange(room)
@@ -104,7 +122,30 @@ class Worker:
         self._holdings.give_back_surplus(time.monotonic())
 
     def _room(self, now: float) -> int:
-        return 0 if self._stopping else self._holdings.room(now)
+        return 0 if self._stopping or not self._own_row.is_alive(now) else self._holdings.room(now)
+
+    def _log_why_nothing_is_claimed(self, now: float) -> None:
+        """Log a reason that is neither a lack of jobs nor of places, and its end."""
+        reason = ""
+        if self._announcer.is_full:
+            reason = "too many events wait for signal receivers"
+        elif not self._own_row.is_alive(now) and not self._control.is_broken:
+            reason = "it could not say for half a worker timeout that it is alive"
+        if reason and reason != self._claims_nothing_because:
+            liveness_logs.claiming_paused(self.name, reason)
+        elif self._claims_nothing_because and not reason:
+            liveness_logs.claiming_resumed(self.name)
+        self._claims_nothing_because = reason
+
+    def _stamp(self, within: float = STAMP_INTERVAL) -> None:
+        """Show the supervisor that this loop moves, and will do so again within so many seconds."""
+        self._stamps.put(jobs_done=self.jobs_done, within=within)
+
+    def _beat_if_due(self) -> None:
+        """Say that this worker is alive: before it claims, and whatever its supervisor does."""
+        if time.monotonic() >= max(self._own_row.next_beat, self._control.retry_at):
+            with self._holdings.asking(refused=self._own_row.refused):
+                self._own_row.beat()
 
     def _enforce_limits(self) -> None:
         """Interrupt attempts whose time is over. One that is stuck keeps its thread, and another takes its place.
@@ -115,15 +156,23 @@ class Worker:
         if self._pool.is_used_up:
             self._exit_code = STUCK
             self._stop()
-        elif self._pool.is_blocked():
+        elif self._pool.is_blocked() or self._a_receiver_hangs():
             self._exit_code = BLOCKED
             self._stop()
+
+    def _a_receiver_hangs(self) -> bool:
+        """Whether one is found to now, for the first time."""
+        if self._announcer.is_said_to_hang or self._announcer.hangs_at > time.monotonic():
+            return False
+        self._announcer.is_said_to_hang = True
+        liveness_logs.receiver_hangs(f"worker {self.name}", self._announcer.stack(), "the process is replaced")
+        return True
 
     def _recycle_if_due(self, now: float) -> None:
         """End well and be replaced, once the process has done its jobs or has grown too large."""
         reason = self._recycling.reason(self.jobs_done, now)
         if reason and not self._stopping:
-            logs.recycling(self.name, reason)
+            liveness_logs.recycling(self.name, reason)
             self._exit_code = STUCK if self._pool.has_stuck else RECYCLED
             self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
@@ -154,7 +203,11 @@ class Worker:
     def _wait(self) -> None:
         """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
         now = time.monotonic()
-        until = min(now + self.options.poll_interval, self._holdings.next_turn(self._room(now), now))
+        until = min(
+            now + min(self.options.poll_interval, STAMP_INTERVAL),
+            self._holdings.next_turn(self._room(now), now),
+            self._own_row.next_beat,
+        )
         if not self._stopping:
             self._sleep(until - now)
 
@@ -163,7 +216,7 @@ class Worker:
         broken = self._control.is_broken
         if broken:
             now = time.monotonic()
-            timeout = min(self._control.retry_at, self._stop_by, self._pool.next_deadline) - now
+            timeout = min(self._control.retry_at, self._stop_by, self._pool.next_deadline, now + STAMP_INTERVAL) - now
         socket = self._control.fileno()
         ready = self._wakeup.wait(
             timeout,
@@ -182,7 +235,7 @@ class Worker:
         if not command:
             timeout = min(self.options.shutdown_timeout, self.options.lease / 2)
             if not self._stopping:
-                logs.supervisor_gone(self.name, timeout)
+                liveness_logs.supervisor_gone(self.name, timeout)
             self._lifeline = None
             self._stop(timeout)
         elif STOP_NOW in command:
@@ -205,12 +258,16 @@ class Worker:
         while holdings.jobs and (left := self._stop_by - (now := time.monotonic())) > 0:
             if holdings.exchange_is_due(0, now):
                 holdings.exchange(0)
+            self._stamp()
             self._enforce_limits()
+            self._beat_if_due()
             now = time.monotonic()
             holdings.let_go_of_revoked(now)
             if holdings.jobs:
-                self._sleep(min(left, holdings.next_turn(0, now) - now))
+                until = min(holdings.next_turn(0, now), self._own_row.next_beat)
+                self._sleep(min(left, STAMP_INTERVAL, until - now))
         self._pool.acquit()
+        self._stamp()
         holdings.settle_last()
         self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
         # Told before what runs is given back: another worker may begin that at once, and this process must be gone.

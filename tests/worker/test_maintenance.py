@@ -1,5 +1,7 @@
 """The chores: what each does when it is due, and when it is due again."""
 
+import itertools
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -8,21 +10,18 @@ from django.db import OperationalError
 from django.test import override_settings
 
 from django_skipqueue.managers import BATCH
-from django_skipqueue.models import Job, Worker
-from django_skipqueue.records import RecoveredJob
+from django_skipqueue.models import Job
 from django_skipqueue.worker.maintenance import (
     DUE_CHECK,
-    FORGET_INTERVAL,
+    LEAST_DUE_CHECK,
+    LONGEST_RETRY_DELAY,
     PRUNE_INTERVAL,
-    UNSCHEDULED_CHECK,
     Chore,
-    Forget,
     Promote,
     Prune,
-    Recover,
 )
 
-from ..app.rows import FINISHED, make_job, make_worker
+from ..app.rows import FINISHED, make_job
 from ..app.sessions import Session
 from .processes import statuses
 
@@ -61,11 +60,38 @@ def test_a_chore_that_failed_is_still_due() -> None:
     assert chore.is_due
 
 
+def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue")
+    chore = Counted(3600)
+    delays = []
+    for _ in range(12):
+        chore.failed(OperationalError("there is no such table"))
+        delays.append(chore.due_at - time.monotonic())
+    assert 0.9 < delays[0] <= 2
+    assert all(later > 0.99 * earlier for earlier, later in itertools.pairwise(delays[:5]))
+    assert all(LONGEST_RETRY_DELAY / 2 - 1 < delay <= LONGEST_RETRY_DELAY for delay in delays[7:])
+    assert [record.event for record in caplog.records] == ["service_failed"] * 12  # type: ignore[attr-defined]
+    chore.do()
+    chore.do()
+    assert [record.event for record in caplog.records[12:]] == ["service_back"]  # type: ignore[attr-defined]
+
+
 # Promote
 
 
 def test_with_nothing_scheduled_it_looks_again_soon() -> None:
-    assert Promote("default").run() == UNSCHEDULED_CHECK
+    assert Promote("default").run() == DUE_CHECK
+
+
+def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
+    chore = Promote("default")
+    chore.do()
+    assert not chore.is_due
+    chore.hurry()
+    assert chore.due_at <= time.monotonic() + LEAST_DUE_CHECK
+    chore.failed(OperationalError("refused"))
+    chore.hurry()
+    assert chore.due_at > time.monotonic() + LEAST_DUE_CHECK, "a failure has its own time"
 
 
 def test_what_is_due_is_promoted_and_there_may_be_more() -> None:
@@ -88,67 +114,6 @@ def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) ->
     other(lambda: list(Job.objects.select_for_update()))
     assert Promote("default").run() == DUE_CHECK
     other.rollback()
-
-
-# Recover
-
-
-def test_only_jobs_of_workers_unheard_of_for_a_lease_are_recovered_and_told() -> None:
-    dead, live = make_worker(heartbeat=timedelta(seconds=-20)), make_worker(heartbeat=timedelta(seconds=-5))
-    lost = make_job("running", locked_by=str(dead.pk), locked_at=timedelta(seconds=-15))
-    make_job("running", locked_by=str(live.pk), locked_at=timedelta(hours=-15))
-    make_job("running", locked_by=str(dead.pk), locked_at=timedelta(seconds=-5))
-    told: list[RecoveredJob] = []
-    assert 0 < Recover("default", lease=10, tell=told.extend).run() <= 2.5
-    assert [job.id for job in told] == [lost.pk]
-    assert statuses() == {"queued": 1, "running": 2}
-
-
-def test_after_a_full_batch_it_goes_on_at_once() -> None:
-    Job.objects.bulk_create(
-        Job(queue_name="q", task="t", status="running", locked_by="gone", locked_at="2020-01-01T00:00Z")
-        for _ in range(BATCH + 1)
-    )
-    chore = Recover("default", lease=10, tell=lambda _: None)
-    assert chore.run() == 0
-    assert chore.run() > 0
-    assert statuses() == {"queued": BATCH + 1}
-
-
-def test_who_was_silent_while_the_database_was_gone_has_a_lease_to_be_heard_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("django_skipqueue.worker.maintenance.time.monotonic", lambda: now)
-    silent = make_worker(heartbeat=timedelta(seconds=-20))
-    make_job("running", locked_by=str(silent.pk), locked_at=timedelta(seconds=-15))
-    chore = Recover("default", lease=10, tell=lambda _: None)
-    now += 6  # it could not look for that long
-    for _ in range(4):
-        assert chore.run() == 2.5
-        assert statuses() == {"running": 1}
-        now += 2.5
-    chore.run()
-    assert statuses() == {"queued": 1}
-
-
-# Forget
-
-
-def test_the_rows_of_dead_workers_stay_for_an_hour_and_as_long_as_they_hold_a_job() -> None:
-    make_worker(heartbeat=timedelta(hours=-2))
-    recent = make_worker(heartbeat=timedelta(minutes=-50))
-    chore = Forget("default", lease=10)
-    assert chore.run() == FORGET_INTERVAL
-    assert list(Worker.objects.all()) == [recent]
-    holding = make_worker(heartbeat=timedelta(hours=-2))
-    make_job("running", locked_by=str(holding.pk))
-    chore.run()
-    assert set(Worker.objects.all()) == {recent, holding}
-
-
-def test_with_a_long_lease_dead_workers_are_remembered_as_long() -> None:
-    worker = make_worker(heartbeat=timedelta(hours=-2))
-    Forget("default", lease=3 * 3600).run()
-    assert list(Worker.objects.all()) == [worker]
 
 
 # Prune

@@ -346,10 +346,10 @@ def test_an_outage_while_idle_is_survived_and_jobs_are_heard_of_again(runworker:
     (before,) = workers()
     with outage():
         process.wait_for('database lost who="worker w/1"', times=2)
-        process.wait_for('database lost who="the supervisor"', times=3)
+        process.wait_for('database lost who="supervisor w"', times=3)
         assert "database back" not in process.log
     process.wait_for('database back who="worker w/1"')
-    process.wait_for('database back who="the supervisor"')
+    process.wait_for('database back who="supervisor w"')
     jobs.noop.defer()
     wait_for_statuses(completed=1)
     assert [worker.pid for worker in workers()] == [before.pid]

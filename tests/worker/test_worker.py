@@ -20,7 +20,7 @@ from django_skipqueue.managers.batches import Answer
 from django_skipqueue.models import Job
 from django_skipqueue.outcomes import COMPLETED
 from django_skipqueue.records import Attempt, ClaimedJob, Lease
-from django_skipqueue.worker import event_loop, holdings
+from django_skipqueue.worker import announcer, event_loop
 from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.claiming import FEW
 from django_skipqueue.worker.holdings import Holdings
@@ -1125,8 +1125,11 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
     assert "worker broken" in caplog.text
 
 
-def test_too_many_untold_events_pause_claiming(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdings, "EVENT_BACKLOG", 50)
+def test_too_many_untold_events_pause_claiming_which_is_said(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue")
+    monkeypatch.setattr(announcer, "MOST_WAITING", 50)
     release = threading.Event()
 
     def receive(**_: Any) -> None:
@@ -1141,8 +1144,10 @@ def test_too_many_untold_events_pause_claiming(worker_thread: Start, monkeypatch
             lambda: not worker.worker._holdings.jobs and worker.worker._room(time.monotonic()) == 0, "it has paused"
         )
         assert Job.objects.queued().exists()
+        wait_until(lambda: "claiming paused" in caplog.text)
         release.set()
         wait_for_statuses(completed=1000)
+        wait_until(lambda: "claiming resumed" in caplog.text)
     finally:
         release.set()
         signals.job_completed.disconnect(receive)

@@ -1,0 +1,78 @@
+"""A worker's own row: it says itself that it is alive, whatever its supervisor does, and claims only while it can."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job, Worker
+
+from ..app import jobs, worker_jobs
+from ..app.sessions import Session
+from ..app.waiting import wait_until
+from .processes import wait_for_statuses
+from .threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+HOUR = 3600
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def heartbeat(worker: WorkerThread) -> Any:
+    return Worker.objects.values_list("heartbeat_at", flat=True).get(pk=worker.id)
+
+
+def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any) -> None:
+    worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, queue_names=("default",))
+    wait_until(lambda: gates["g"].inside)
+    row = Worker.objects.get()
+    assert (row.pk, row.name, row.queues, row.concurrency) == (worker.id, "w", ["default"], 4)
+    assert row.started_at < Job.objects.get().locked_at
+
+
+def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
+    worker_thread: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue")
+    worker = worker_thread(poll_interval=HOUR, lease=1.0)
+    for _ in range(6):
+        before = wait_until(lambda: Worker.objects.exists() and heartbeat(worker))
+        wait_until(lambda before=before: heartbeat(worker) > before)  # type: ignore[misc]
+    assert caplog.text.count("supervisor silent") == 1
+    wait_until(lambda: Worker.objects.beat_own(worker.id) and "supervisor back" in caplog.text)
+
+
+def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
+    worker = worker_thread(poll_interval=HOUR, lease=1.0)
+    wait_until(Worker.objects.exists)
+    Worker.objects.deregister([worker.id])
+    wait_until(Worker.objects.exists)
+    wait_until(lambda: "worker row gone" in caplog.text)
+
+
+def test_who_cannot_say_that_it_is_alive_claims_nothing_and_settles_what_it_has(
+    worker_thread: Start, gates: Any, session: Callable[[], Session], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue")
+    worker_jobs.pass_gate.defer("g")
+    worker_thread(poll_interval=0.05, lease=1.0)
+    wait_until(lambda: gates["g"].inside)
+    locker = session()
+    locker.begin()
+    locker(lock_workers)
+    wait_until(lambda: "claiming paused" in caplog.text)
+    jobs.noop.defer()
+    gates["g"].open()
+    wait_for_statuses(completed=1, queued=1)
+    locker.rollback()
+    wait_for_statuses(completed=2)
+    assert caplog.text.count("heartbeat refused") == 1
+    wait_until(lambda: "claiming resumed" in caplog.text)
+
+
+def lock_workers() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE skipqueue_worker IN ACCESS EXCLUSIVE MODE")
