@@ -15,6 +15,7 @@ from django_skipqueue.worker.stamps import Stamps
 from django_skipqueue.worker.watchdog import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
 
 from ..app import jobs
+from ..app.models import Ledger
 from ..app.waiting import wait_until
 from .processes import ManagePy, wait_for_statuses, workers
 
@@ -145,7 +146,7 @@ def test_a_process_that_is_stopped_alone_is_ended_and_what_it_ran_is_recovered(r
     jobs.record_and_hold.using(max_attempts=2).defer("a")
     process = runworker("--poll-interval", HOUR, jobs=IMPATIENT)
     (first,) = workers()
-    wait_for_statuses(running=1)
+    wait_until(lambda: Ledger.objects.filter(entry="a").exists())
     os.kill(first.pid, signal.SIGSTOP)
     process.wait_for("worker frozen", deadline=60)
     wait_until(lambda: Job.objects.get().attempts == 2)
