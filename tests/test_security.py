@@ -160,7 +160,7 @@ VALUES: dict[str, Any] = {
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
     "lines": [FORGED], "reason": FORGED, "job_id": 7,
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
-    "changed": FORGED, "code": 1, "grace": 1.0,
+    "changed": FORGED, "code": 1, "grace": 1.0, "wait_ms": 1.0,
     "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
     "outcome": Outcome("failed", last_error=FORGED),
 }  # fmt: skip
@@ -168,8 +168,8 @@ SPEAKERS = {
     name: value
     for module in (logs, liveness_logs) for name, value in vars(module).items()
     if callable(value) and getattr(value, "__module__", "") == module.__name__
-    and name not in ("connect", "identify", "wants_completed", "worker_name", "write", "write_about_worker", "_ended",
-                     "_error", "_extra", "_job_extra", "_of_all", "_short")
+    and (not name.startswith("_") or any(value is receiver for _, receiver, _ in logs.RECEIVERS))
+    and name not in ("connect", "identify", "wants_completed", "worker_name", "write", "write_about_worker")
 }  # fmt: skip
 
 

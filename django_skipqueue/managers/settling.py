@@ -106,13 +106,9 @@ class Settling(Statements):
             written = self._settle(batch, refused)
             answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
             return replace(answer, settled_rows=list(written), refused=refused)
-<<<<<<< HEAD
-        return Answer(settled, claimed, queue_names, sent)
-=======
         if settle is not None:
             wake_supervisors(self.db, settle[1]["delays"])  # none where all are simply completed
-        return Answer(settled, claimed, queue_names)
->>>>>>> 83349c8 (supervisor: judge the dead by what was seen; watchdog; services fail alone)
+        return Answer(settled, claimed, queue_names, sent)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
