@@ -16,7 +16,7 @@ from .options import Options, UniqueKey
 from .outcomes import RetryPolicy
 from .redaction import words
 from .registry import tasks
-from .tasks import ContextTask, Task
+from .tasks import ContextTask, Task, yields
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -133,6 +133,11 @@ def _check_function(function: Callable[..., Any]) -> None:
         raise InvalidTask(
             f"{function.__module__}.{function.__qualname__} is not at module level, so a worker could not find it. "
             "Move the function to the top level of its module."
+        )
+    if yields(function):
+        raise InvalidTask(
+            f"{function.__module__}.{function.__qualname__} yields, so calling it would run nothing of it. "
+            "Put the loop over it into a function that is the task."
         )
 
 

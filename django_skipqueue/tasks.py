@@ -236,6 +236,11 @@ class ContextTask(Task[P, R]):
         return self.function(context, *args, **kwargs)
 
 
+def yields(function: Callable[..., Any]) -> bool:
+    """Whether a call of this function makes a generator, and runs nothing."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
 def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
     """What `.defer()` takes: the function's parameters, less the context."""
     signature = inspect.signature(function)

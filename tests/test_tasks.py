@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
@@ -33,6 +33,14 @@ from .app.rows import state
 from .app.waiting import within
 
 # Functions that become tasks inside tests, each into a registry of its own
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def agenerator() -> AsyncIterator[int]:
+    yield 1
 
 
 def plain(a: int, b: int = 0) -> int:
@@ -136,6 +144,12 @@ class TestDefining:
     def test_what_is_no_function_is_no_task(self, registry: Registry, thing: Any) -> None:
         with pytest.raises(InvalidTask, match="@job takes a function, not"):
             job(thing)
+
+    @pytest.mark.parametrize("function", [generator, agenerator])
+    def test_a_generator_is_no_task(self, registry: Registry, function: Any) -> None:
+        """Calling it would run nothing, and look as if it had."""
+        with pytest.raises(InvalidTask, match="generator yields, so calling it would run nothing of it"):
+            job(function)
 
     def test_takes_context_needs_a_parameter_for_it(self, registry: Registry) -> None:
         with pytest.raises(InvalidTask, match="first parameter must be the context"):

@@ -16,9 +16,10 @@ from django.utils.module_loading import autodiscover_modules
 
 from ..conf import settings
 from ..options import check_size
+from ..tasks import yields
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
-from .framework import AnyResult, AnyTask, BaseTaskBackend, Task, TaskResultDoesNotExist, task_enqueued
+from .framework import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
 from .mapping import call, columns, result_of, variant
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class SkipQueueBackend(BaseTaskBackend):
         due_in = isinstance(task.run_after, timedelta)
         super().validate_task(variant(task, run_after=None) if due_in else task)
         options_of(task)
+        if yields(task.func):
+            raise InvalidTask(f"{task.module_path} yields, so calling it would run nothing of it.")
 
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that are not JSON."""

@@ -99,7 +99,7 @@ class ThreadConnections:
             if connection.in_atomic_block:
                 _leave_block(connection)
             elif connection.connection is not None:
-                is_over = failed and not connection.settings_dict["CONN_MAX_AGE"]
+                is_over = failed and connection.settings_dict["CONN_MAX_AGE"] == 0
                 if is_over or not _is_good(connection):
                     connection.close()
             if connection.execute_wrappers != execute_wrappers:

@@ -338,6 +338,18 @@ def raise_unprintable() -> None:
     raise Unprintable
 
 
+class ExitsInStr(Exception):
+    """An exception that ends who asks what it is."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@job(max_attempts=1)
+def raise_exit_in_str() -> None:
+    raise ExitsInStr
+
+
 @job(max_attempts=1)
 def raise_long(length: int) -> None:
     raise ValueError("x" * length)
@@ -693,3 +705,27 @@ def break_close(later: bool) -> None:
         connection.connection.pgconn.finish()
     else:
         transaction.set_autocommit(False)
+
+
+@job(takes_context=True, timeout=0.2, max_attempts=1)
+def completes_in_a_savepoint_and_stays(context: JobContext) -> None:
+    with transaction.atomic():
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+            context.complete()
+            raise ZeroDivisionError
+        while True:
+            time.sleep(0.01)
+
+
+@job(max_attempts=1)
+async def acall_in_a_thread(name: str) -> None:
+    await asyncio.to_thread(pass_gate, name)
+
+
+@job(max_attempts=1)
+async def ashut_down_calls(how: str) -> None:
+    loop = asyncio.get_running_loop()
+    if how == "the loop":
+        await loop.shutdown_default_executor()
+    else:
+        vars(loop)["_default_executor"].shutdown()

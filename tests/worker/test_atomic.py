@@ -38,6 +38,7 @@ from ..app.worker_jobs import (
     atomic_timeout,
     atomic_write,
     atomic_write_and_hook,
+    completes_in_a_savepoint_and_stays,
     completes_itself,
     hooked,
     write_complete_and_hook,
@@ -269,6 +270,14 @@ def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
     late.refresh_from_db()
     assert late.last_error == "JobTimeout: timed out after 0.1 s"
     assert not Ledger.objects.exists()
+
+
+def test_a_completion_that_was_rolled_back_to_a_savepoint_lets_the_limit_be(worker_thread: Start) -> None:
+    late = completes_in_a_savepoint_and_stays.defer()
+    worker_thread()
+    wait_for_statuses(failed=1)
+    late.refresh_from_db()
+    assert late.last_error == "JobTimeout: timed out after 0.2 s"
 
 
 def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:

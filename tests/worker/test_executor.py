@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import decimal
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -176,6 +177,43 @@ def test_an_exception_that_cannot_be_asked_what_it_is_is_recorded_all_the_same(r
     assert outcome.error is not None
     assert outcome.error["exception"] == f"{WORKER_APP}.Unprintable"
     assert "could not be read" in outcome.error["message"]
+
+
+def test_an_exception_that_exits_when_it_is_asked_what_it_is_ends_its_attempt_alone(run: Run) -> None:
+    outcome = run(claimed(f"{WORKER_APP}.raise_exit_in_str", max_attempts=1)).outcome
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert "could not be read: SystemExit" in outcome.error["message"]
+
+
+def test_a_context_of_decimal_is_not_seen_by_the_next(run: Run, own_tasks: Registry) -> None:
+    decimal.getcontext()  # where a thread has one already, a copy of its variables would share it
+
+    def set_precision() -> int:
+        before = decimal.getcontext().prec
+        decimal.getcontext().prec = 5
+        return before
+
+    _register(own_tasks, set_precision)
+    assert [run(claimed("set_precision")).outcome.result for _ in range(2)] == ["28", "28"]
+
+
+def test_a_receiver_of_the_start_may_set_context_variables_for_the_task(run: Run, own_tasks: Registry) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+    def receive(**_: Any) -> None:
+        variable.set("by the receiver")
+
+    def read() -> str:
+        return variable.get()
+
+    _register(own_tasks, read)
+    job_started.connect(receive)
+    try:
+        assert run(claimed("read")).outcome.result == '"by the receiver"'
+    finally:
+        job_started.disconnect(receive)
+    assert variable.get() == "unset"
 
 
 def test_a_message_of_ten_megabytes_is_capped(run: Run) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.db import ProgrammingError
 
+from django_skipqueue import Retry
 from django_skipqueue.exceptions import InvalidOption, JobTimeout
 from django_skipqueue.models import Job
 from django_skipqueue.records import ClaimedJob
@@ -162,6 +164,42 @@ def test_what_the_call_raises_comes_out() -> None:
     limits = Limits()
     with pytest.raises(ZeroDivisionError):
         limits.run(claimed(), 60, lambda: 1 / 0)
+
+
+def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interruption() -> None:
+    """As one in the middle of a statement does: a task that retries errors of the database would retry its end."""
+    limits = Limits()
+
+    def call() -> None:
+        try:
+            busy(60)
+        except JobTimeout:
+            raise ProgrammingError("can't change 'autocommit' now") from None
+
+    end = keep_enforcing(limits)
+    try:
+        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
+            limits.run(claimed(), 0.05, call)
+    finally:
+        end()
+    assert isinstance(raised.value.__cause__, ProgrammingError)
+
+
+def test_what_a_task_makes_of_its_interruption_comes_out() -> None:
+    limits = Limits()
+
+    def call() -> None:
+        try:
+            busy(60)
+        except JobTimeout:
+            raise Retry(after=60) from None
+
+    end = keep_enforcing(limits)
+    try:
+        with pytest.raises(Retry):
+            limits.run(claimed(), 0.05, call)
+    finally:
+        end()
 
 
 def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -460,6 +461,47 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
     threading.Timer(0.1, gates["g"].open).start()
     assert not pool.is_blocked()
     finish(pool, 1)
+
+
+# Calls in threads of the event loop's
+
+
+def give_up_on_calls(pool: Pool, gates: Any, count: int) -> None:
+    """Have so many calls hang whose attempts are over."""
+    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
+    attempts = finish_in_time(pool, count)
+    assert {attempt.outcome.last_error for attempt in attempts} == {"JobTimeout: timed out after 0.05 s"}
+
+
+def test_calls_that_hang_take_no_thread_from_others(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(20)
+    give_up_on_calls(pool, gates, 2 * (os.cpu_count() or 1) + 8)
+    gates["quick"].open()
+    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick") for _ in range(20)])
+    assert [attempt.outcome.status for attempt in finish(pool, 20)] == ["completed"] * 20
+    assert not pool.is_blocked()
+
+
+@pytest.mark.usefixtures("_no_patience")
+def test_too_many_calls_that_hang_have_the_process_replaced(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "MOST_LEFT", 3)
+    pool = make_pool(3)
+    give_up_on_calls(pool, gates, 2)
+    assert not pool.is_blocked()
+    give_up_on_calls(pool, gates, 1)
+    wait_until(pool.is_blocked, "it is found to be blocked")
+
+
+@pytest.mark.parametrize("how", ["the loop", "the executor"])
+def test_a_task_that_shuts_down_the_threads_for_calls_harms_no_other(make_pool: MakePool, gates: Any, how: str) -> None:
+    gates["quick"].open()
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.ashut_down_calls", how)])
+    finish(pool, 1)
+    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
+    assert [attempt.outcome.last_error for attempt in finish(pool, 1)] == [None]
 
 
 # Connections
