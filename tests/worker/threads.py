@@ -75,6 +75,7 @@ class WorkerThread:
         os.close(self._read_end)
         if self.code in (STUCK, BLOCKED):  # which does not wait for its threads: with a process they end anyway
             self.worker._pool.stop()
+        wait_until(lambda: not self.worker._pool._threads._stuck, "what was stuck has ended")
 
     def _run(self) -> None:
         self.worker = Worker(
