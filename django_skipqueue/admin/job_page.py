@@ -19,6 +19,7 @@ from .durations import span
 from .explanations import why_it_waits, why_it_was_not_retried
 from .operations import operations_of
 from .parameters import named, redacted
+from .states import STATES, state_of
 from .timeline import Moment, timeline
 from .workforce import Workforce
 
@@ -45,6 +46,16 @@ class JobPage:
         return Status(self.job.status).is_finished
 
     @property
+    def state(self) -> str:
+        """The status, or that it is retried."""
+        return state_of(self.job)
+
+    @property
+    def state_label(self) -> str:
+        """The same as a word."""
+        return str(STATES[self.state])
+
+    @property
     def is_running(self) -> bool:
         """Whether a worker has it."""
         return self.job.status == Status.RUNNING
@@ -52,7 +63,7 @@ class JobPage:
     @property
     def announcement(self) -> str:
         """What is said aloud when the status has changed."""
-        return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.job.get_status_display()}
+        return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.state_label}
 
     @cached_property
     def call(self) -> Redacted:

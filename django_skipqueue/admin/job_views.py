@@ -65,6 +65,23 @@ class JobViews(JobPermissions):
         context |= self._context(request, job, title=str(job)) | (extra_context or {})
         return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context)
 
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Who did what to a job: as its row tells it, and Django's log."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        job = Job.objects.filter(pk=object_id).first() if is_id(object_id) else None
+        if job is None:
+            return self._gone(request, object_id)
+        context = self._context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
+            "job": job,
+            "entries": history.history_of(job),
+        }
+        return TemplateResponse(
+            request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
+        )
+
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:

@@ -1,12 +1,12 @@
 """Workers in the admin: which processes there are, whether they are alive, what they run now. To be looked at only."""
 
-from datetime import timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import OuterRef, QuerySet
-from django.db.models.functions import JSONObject, Now
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce, JSONObject, Now
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -15,10 +15,12 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..conf import settings
 from ..models import Job, Worker
+from .banner import Banner, lookout
 from .cells import shortened
-from .durations import distance
+from .durations import distance, span
+from .operations import moment_of
+from .workforce import STATES, state_after
 
 if TYPE_CHECKING:
     WorkerModelAdmin = admin.ModelAdmin[Worker]
@@ -32,7 +34,7 @@ SHOWN_JOBS = 5
 class WorkerAdmin(WorkerModelAdmin):
     """The processes that run jobs. Their supervisors write the rows, and remove them."""
 
-    list_display = ("state", "worker", "queue_names", "concurrency", "started", "last_heartbeat", "runs_now")
+    list_display = ("state", "worker", "queue_names", "slots", "runs_now", "last_heartbeat", "started")
     list_display_links = None
     list_per_page = 100
     ordering = ("hostname", "name", "id")
@@ -40,7 +42,7 @@ class WorkerAdmin(WorkerModelAdmin):
     actions = None
 
     class Media:
-        css = {"all": ["django_skipqueue/admin.css"]}
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Workers make their rows themselves."""
@@ -56,25 +58,27 @@ class WorkerAdmin(WorkerModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The list, by its plain name: nothing here is selected."""
-        return super().changelist_view(
-            request, {"title": capfirst(self.opts.verbose_name_plural), **(extra_context or {})}
-        )
+        notices = lookout.notices()
+        context = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "command": "" if notices and notices.banner else Banner(()).command,
+        }
+        return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        """Workers with the database's time, and the first jobs that they run: one query for all."""
-        jobs = Job.objects.running().filter(locked_by=OuterRef("pk")).order_by("locked_at", "pk")
-        first = jobs.values(job=JSONObject(id="pk", task="task"))[: SHOWN_JOBS + 1]
-        return Worker.objects.annotate(now=Now(), jobs=ArraySubquery(first))
+        """Workers with the database's time, the first jobs that they hold, and how many: one query for all."""
+        held = Job.objects.running().filter(locked_by=OuterRef("pk"))
+        first = held.order_by("locked_at", "pk").values(job=JSONObject(id="pk", task="task", since="locked_at"))
+        number = held.order_by().values("locked_by").annotate(number=Count("pk")).values("number")
+        return Worker.objects.annotate(
+            now=Now(), jobs=ArraySubquery(first[: SHOWN_JOBS + 1]), held=Coalesce(Subquery(number), 0)
+        )
 
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:
-        """Live, or stale: not heard of within the lease, by the database's clock."""
-        is_live = worker.is_live(worker.now, timedelta(seconds=settings.lease))
-        return format_html(
-            '<span class="skipqueue-badge" data-status="{}">{}</span>',
-            "live" if is_live else "stale",
-            gettext("live") if is_live else gettext("stale"),
-        )
+        """Whether it is heard of, by the database's clock: live, late, or taken for dead."""
+        state = state_after(worker.now - worker.heartbeat_at)
+        return format_html('<span class="skipqueue-badge" data-status="{}">{}</span>', state, STATES[state])
 
     @admin.display(description=_("worker"))
     def worker(self, worker: Worker) -> SafeString:
@@ -89,7 +93,17 @@ class WorkerAdmin(WorkerModelAdmin):
     @admin.display(description=_("queues"))
     def queue_names(self, worker: Worker) -> str:
         """The queues it serves, in the order in which it does."""
-        return shortened(", ".join(worker.queues)) or gettext("all")
+        return shortened(", ".join(worker.queues)) or gettext("all queues")
+
+    @admin.display(description=_("slots"))
+    def slots(self, worker: Any) -> SafeString:
+        """How many of them are busy. A worker claims some jobs ahead, which wait in it for a slot."""
+        busy, ahead = min(worker.held, worker.concurrency), max(worker.held - worker.concurrency, 0)
+        values = {"busy": busy, "slots": worker.concurrency}
+        more = gettext("%(number)s claimed ahead") % {"number": ahead} if ahead else ""
+        return format_html(
+            '{}<span class="skipqueue-detail">{}</span>', gettext("%(busy)s/%(slots)s busy") % values, more
+        )
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:
@@ -103,17 +117,21 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("runs now"))
     def runs_now(self, worker: Any) -> SafeString | str:
-        """Links to the jobs it holds, the oldest first."""
+        """Links to the jobs in its slots, the oldest first, with the time they have run."""
         if not worker.jobs:
             return gettext("nothing")
+        shown = min(SHOWN_JOBS, worker.concurrency)
         links = format_html_join(
             " ",
-            '<a class="skipqueue-running" href="{}">{} <span class="skipqueue-detail">#{}</span></a>',
-            (self._link(**job) for job in worker.jobs[:SHOWN_JOBS]),
+            '<span class="skipqueue-running"><a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
+            ' <span class="skipqueue-detail">{}</span></span>',
+            (self._link(worker.now, **job) for job in worker.jobs[:shown]),
         )
-        more = gettext("and more") if len(worker.jobs) > SHOWN_JOBS else ""
+        more = gettext("and more") if min(worker.held, worker.concurrency) > shown else ""
         return format_html("{} {}", links, more)
 
-    def _link(self, *, id: int, task: str) -> tuple[str, str, int]:
+    def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:
         address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)
-        return address, shortened(task.rpartition(".")[2] or task), id
+        began = moment_of(since)
+        ran = gettext("for %s") % span(now - began) if began else ""
+        return address, shortened(task.rpartition(".")[2] or task), id, ran

@@ -22,8 +22,8 @@ MOST = 1_000
 """Workers that are looked at."""
 
 
-def state_of(age: timedelta) -> State:
-    """Of a worker heard of so long ago: `late` after two heartbeats that did not come, `stale` when taken for dead."""
+def state_after(age: timedelta) -> State:
+    """Of a worker not heard of for so long: `late` after two missed heartbeats, `stale` when taken for dead."""
     interval = min(settings.heartbeat_interval, settings.lease / 4)
     if age >= timedelta(seconds=settings.lease):
         return "stale"
@@ -45,7 +45,7 @@ class Hand:
     @property
     def state(self) -> State:
         """Whether it can be counted on."""
-        return state_of(self.age)
+        return state_after(self.age)
 
     @property
     def is_live(self) -> bool:

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.admin import JobAdmin, banner
 from django_skipqueue.admin.banner import Banner, Notices, lookout
-from django_skipqueue.admin.workforce import state_of
+from django_skipqueue.admin.workforce import state_after
 from django_skipqueue.models import Job, Worker
 
 from ..app.rows import make_job, make_worker
@@ -178,7 +178,7 @@ class TestSilentWorkers:
         ("age", "state"), [(0, "live"), (20, "live"), (26, "late"), (59, "late"), (60, "stale"), (900, "stale")]
     )
     def test_late_is_after_two_missed_heartbeats(self, age: float, state: str) -> None:
-        assert state_of(timedelta(seconds=age)) == state
+        assert state_after(timedelta(seconds=age)) == state
 
 
 def test_the_queries_are_few_whatever_there_is(operator: Client) -> None:

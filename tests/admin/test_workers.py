@@ -1,5 +1,6 @@
 """`workers`: which processes there are, whether they are alive, and what they run now."""
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,28 +12,29 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from django_skipqueue.admin.banner import lookout
+from django_skipqueue.models import Worker
 
 from ..app.rows import make_job, make_worker
 from .conftest import WORKERS, page
 
 pytestmark = pytest.mark.django_db
 
-LIVE, STALE = 'data-status="live"', 'data-status="stale"'
+LIVE, LATE, STALE = 'data-status="live"', 'data-status="late"', 'data-status="stale"'
 
 
 def test_a_row_says_what_a_worker_is(operator: Client) -> None:
     make_worker(name="web/1", hostname="web-1", pid=4711, queues=["mail", "default"], concurrency=8)
     text = operator.get(WORKERS).text
-    for expected in ("web/1", "web-1 · pid 4711", "mail, default", ">8<", LIVE):
+    for expected in ("web/1", "web-1 · pid 4711", "mail, default", "0/8 busy", LIVE):
         assert expected in text
 
 
 def test_a_worker_without_queues_serves_all(operator: Client) -> None:
     make_worker(queues=[])
-    assert '<td class="field-queue_names">all</td>' in operator.get(WORKERS).text
+    assert '<td class="field-queue_names">all queues</td>' in operator.get(WORKERS).text
 
 
-@pytest.mark.parametrize(("lease", "state"), [(60, STALE), (600, LIVE)])
+@pytest.mark.parametrize(("lease", "state"), [(60, STALE), (600, LATE)])
 def test_a_worker_is_live_within_the_lease(operator: Client, settings: Any, lease: int, state: str) -> None:
     settings.SKIPQUEUE = {"LEASE": lease}
     make_worker(heartbeat=timedelta(minutes=-5))
@@ -59,8 +61,29 @@ def test_of_many_only_the_first_are_shown(operator: Client) -> None:
     for _ in range(7):
         make_job("running", locked_by=str(worker.pk))
     text = operator.get(WORKERS).text
+    assert text.count("skipqueue-running") == 4
+    assert "and more" not in text
+    assert "4/4 busy" in text
+    assert "3 claimed ahead" in text
+    Worker.objects.update(concurrency=8)
+    text = operator.get(WORKERS).text
     assert text.count("skipqueue-running") == 5
     assert "and more" in text
+    assert "7/8 busy" in text
+
+
+def test_what_runs_says_for_how_long(operator: Client) -> None:
+    make_job("running", locked_by=make_worker().pk, locked_at=timedelta(minutes=-12, seconds=-20))
+    assert re.search(r"for 12 min 2\d s", operator.get(WORKERS).text)
+
+
+def test_without_workers_there_is_the_command(operator: Client) -> None:
+    assert operator.get(WORKERS).text.count("<code>python manage.py runworker</code>") == 1
+    make_job()
+    lookout.forget()
+    text = operator.get(WORKERS).text
+    assert "Jobs are waiting, but no worker is alive" in text
+    assert text.count("<code>python manage.py runworker</code>") == 1
 
 
 def test_its_queries_do_not_grow_with_the_workers(operator: Client) -> None:
