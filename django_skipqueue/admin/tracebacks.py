@@ -18,7 +18,7 @@ LIBRARY = re.compile(
 )
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
 """What Python writes above a traceback, and between two."""
-MESSAGE_LINES = 8
+MESSAGE_LINES = 3
 """A message that is longer is folded from there on."""
 
 

@@ -9,6 +9,7 @@ from django_skipqueue.models import Job, Worker
 
 from ..app.rows import make_job, make_worker
 
+LAPTOP = {"width": 1440, "height": 900}
 SITE = "/srv/shop/.venv/lib/python3.13/site-packages"
 REFUSED = f"""Traceback (most recent call last):
   File "{SITE}/psp/transport.py", line 88, in post
