@@ -12,8 +12,8 @@ register = template.Library()
 
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
-def queue_notices(context: Context) -> dict[str, Any]:
-    """Jobs that wait for a worker, queues that are jammed, workers that are not heard of."""
+def queue_notices(context: Context, *, workers: bool = True) -> dict[str, Any]:
+    """Jobs that wait for a worker, queues that are jammed and, if `workers`, those that are not heard of."""
     from ..admin.banner import lookout  # a project without the admin imports this module, too
 
     request: Any = context.get("request")
@@ -24,6 +24,7 @@ def queue_notices(context: Context) -> dict[str, Any]:
         return {}
     return {
         "notices": lookout.notices(),
+        "tells_workers": workers,
         "may_view_jobs": user.has_perm("django_skipqueue.view_job"),
         "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
     }
