@@ -115,3 +115,13 @@ def make_running_job(worker: Worker) -> Job:
         errors=[error(worker, 1, seconds_ago=180, duration_ms=31_000, exception="builtins.TimeoutError",
                       message="the database of figures did not answer", traceback="")],
     )  # fmt: skip
+
+
+def make_jammed(worker: Worker) -> None:
+    """Jobs that hang in all of its slots."""
+    for minutes in (12, 11, 9, 7):
+        make_job(
+            "running", task="crm.jobs.push_to_crm", kwargs={"customer_id": 4000 + minutes}, locked_by=worker.pk,
+            locked_at=at(60 * minutes), started_at=at(60 * minutes), run_after=at(60 * minutes),
+            enqueued_at=at(60 * minutes),
+        )  # fmt: skip

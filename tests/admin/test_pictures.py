@@ -6,6 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
+from ..app.rows import make_worker
 from . import scene
 from .pictures import DESKTOP
 
@@ -19,19 +20,19 @@ def boss(transactional_db: None) -> User:
 
 
 def test_a_failed_job(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
-    worker, *_ = scene.make_workers()
-    job = scene.make_failed_job(worker)
+    job = scene.make_failed_job(make_worker(name="web-1/1"))
     page = open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", viewport=DESKTOP)
     picture(page, "job-failed")
 
 
 def test_a_running_job(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
-    worker, *_ = scene.make_workers()
-    job = scene.make_running_job(worker)
-    page = open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", viewport=DESKTOP)
+    job = scene.make_running_job(make_worker(name="web-1/1"))
+    page = open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", viewport=DESKTOP | {"height": 700})
     picture(page, "job-running")
 
 
 def test_workers(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
-    scene.make_workers()
-    picture(open_admin(boss, "django_skipqueue/worker/", viewport=DESKTOP), "workers")
+    busy, other, *_ = scene.make_workers()
+    scene.make_jammed(busy)
+    scene.make_running_job(other)
+    picture(open_admin(boss, "django_skipqueue/worker/", viewport=DESKTOP | {"height": 560}), "workers")
