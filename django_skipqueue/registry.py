@@ -20,6 +20,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[Any, Any]] = {}
+        self.has_async = False
+        """Whether any of them is an `async def`."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
         self._late: set[str] = set()
@@ -37,6 +39,7 @@ class Registry:
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         self._tasks[task.name] = task
+        self.has_async = self.has_async or task.is_async
         if apps.ready and known is None:  # else it is imported by every process of the project, workers among them
             self._late.add(task.name)
 
@@ -46,6 +49,11 @@ class Registry:
             return self._tasks[name]
         except KeyError:
             raise UnknownTask(f"No task is registered as {name!r}.") from None
+
+    def is_async(self, name: str) -> bool:
+        """Whether the task of this name is an `async def`; of an unknown one nobody can say so."""
+        task = self._tasks.get(name)
+        return task is not None and task.is_async
 
     def check_unique(self, task: "Task[Any, Any]") -> None:
         """Refuse a task whose name another function has as well: nobody could tell which of them a worker would run."""

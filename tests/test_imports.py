@@ -31,6 +31,7 @@ FLOORS = (
         "worker.announcer",
         "worker.control",
         "worker.frontier",
+        "worker.kinds",
         "worker.lookahead",
         "worker.options",
         "worker.portion",

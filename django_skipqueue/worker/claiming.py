@@ -11,6 +11,7 @@ from .. import logs
 from ..records import ClaimedJob, Position
 from ..registry import tasks
 from .frontier import Frontier, rest_after
+from .kinds import KNOWN_FOR, Free, Kinds
 from .options import WorkerOptions
 from .places import Places
 from .portion import Portion
@@ -55,6 +56,9 @@ class Claiming:
         self.lost: Claim | None = None
         """The last claim, where it got no answer in time: find out first where the jobs are that it has asked for."""
         self._frontier = Frontier()
+        self._kinds = Kinds()
+        self.free = Free(1, 1)
+        """How much room there was for each kind when `room` was last asked."""
         self._portion = Portion()
         self._front_portion = Portion()
         self._listed = bool(options.queue_names)
@@ -63,10 +67,13 @@ class Claiming:
         self._search_pause = 0.0  # until the next search, where the last one failed
         self._searched_to = ""  # the name after which the next search goes on
 
-    def room(self, threads: int, coroutines: int, now: float) -> int:
-        """How many more jobs to claim beside so many of each kind that are not finished."""
-        room = self.threads.room(threads, now)
-        return min(room, self.coroutines.room(coroutines, now)) if coroutines else room
+    def room(self, threads: int, coroutines: int, coming: int, now: float) -> int:
+        """How many more jobs to claim beside so many of each kind that are not finished, and those that are coming."""
+        room = self.threads.room(threads + coming, now)
+        if not tasks.has_async:
+            return room
+        self.free = Free(room, self.coroutines.room(coroutines + coming, now))
+        return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free) else 0
 
     def finished(self, threads: int, coroutines: int, now: float) -> None:
         """Note that so many jobs of each kind were finished."""
@@ -75,15 +82,16 @@ class Claiming:
 
     def choose_queues(self, search: Search, clock: Callable[[], float], room: int) -> list[str]:
         """The queues to claim up to `room` jobs from. Where none were listed: some that have jobs, others each time."""
-        if self._listed:
-            return self.queue_names
-        if self._next_search <= clock():
+        now = clock()
+        if not self._listed and self._next_search <= now:
             self._search(search, clock)
         names = self.queue_names
-        most = max(room, FEW)
-        turn = most if len(names) > most else 1
-        self.queue_names = names[turn:] + names[:turn]
-        return names[:most]
+        if not self._listed:
+            most = max(room, FEW)
+            turn = most if len(names) > most else 1
+            self.queue_names = names[turn:] + names[:turn]
+            names = names[:most]
+        return self._kinds.with_room(names, self.free, now) if tasks.has_async else names
 
     def _search(self, search: Search, clock: Callable[[], float]) -> None:
         """Find queues that have jobs, and put them in any order: workers that start together begin in different ones.
@@ -110,7 +118,7 @@ class Claiming:
 
     def after(self, names: Sequence[str], now: float) -> Mapping[str, Position]:
         """The positions after which to look for jobs now in these queues."""
-        return {} if len(names) < len(self.queue_names) else self._frontier.start(now)
+        return {} if len(self.queue_names) > len(names) >= FEW else self._frontier.start(now)
 
     def claimed(
         self,
@@ -126,6 +134,8 @@ class Claiming:
         from_front = not after
         (self._front_portion if from_front else self._portion).succeeded()
         self._frontier.claimed(jobs, after=after, took=ended - started, now=ended)
+        if tasks.has_async:
+            self._kinds.note(names, jobs, is_full=len(jobs) == room, now=ended)
         if len(jobs) == room:
             self.next_look = ended
         elif len(names) >= max(room, FEW) and not self._listed:  # there may be others
@@ -136,6 +146,8 @@ class Claiming:
             self.next_look = self._next_search if self._searched_to else ended + self._poll_interval
         else:
             self.next_look = min(ended + self._poll_interval, self._frontier.due_at)
+        if len(names) < len(self.queue_names):  # the others were passed over
+            self.next_look = min(self.next_look, ended + KNOWN_FOR)
         return from_front and not jobs
 
     def limit(self, room: int, after: Mapping[str, Position]) -> int:

@@ -12,6 +12,7 @@ from ..managers.batches import Answer
 from ..records import Attempt, Position
 from .claiming import Claim, Claiming
 from .control import ANSWER_TIME, ControlConnection
+from .kinds import Free
 from .outbox import Outbox
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Exchanged(NamedTuple):
     """How many jobs were asked for."""
     after: Mapping[str, Position]
     """From where each queue was looked at; nothing: from its front."""
+    free: Free
+    """How much room there was for each kind."""
     started: float
     ended: float
 
@@ -74,7 +77,7 @@ class Exchanging:
             meanwhile=meanwhile,
         )
         self._succeeded(attempts, room)
-        return Exchanged(answer, attempts, room, after, started, time.monotonic())
+        return Exchanged(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
 
     def failed(self, *, timed_out: bool, now: float) -> None:
         """Note that the database gave no answer. timed_out: it was there, and took too long."""

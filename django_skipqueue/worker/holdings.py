@@ -23,6 +23,7 @@ from .announcer import Announcer
 from .claiming import Claiming
 from .control import ControlConnection
 from .exchanging import Exchanged, Exchanging
+from .kinds import Free
 from .options import WorkerOptions
 from .outbox import Outbox
 from .pool import Pool
@@ -79,6 +80,7 @@ class Holdings:
         self._revocations = Revocations()
         self._stray_checks = StrayChecks(options.lease)
         self._next_surplus_check = 0.0
+        self._misplaced: list[ClaimedJob] = []  # what is to go back at once
 
     def room(self, now: float) -> int:
         """How many more jobs to claim, within what `--max-jobs` leaves.
@@ -89,7 +91,7 @@ class Holdings:
             return 0
         coming = self._exchanged.answer.count_claimed() if self._exchanged else 0
         threads, coroutines = self._unfinished()
-        room = self.claiming.room(threads + coming, coroutines, now)
+        room = self.claiming.room(threads, coroutines, coming, now)
         if self._options.max_jobs is None:
             return room
         return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
@@ -162,7 +164,7 @@ class Holdings:
         exchanged, self._exchanged = self._exchanged, None
         self._written(exchanged.attempts, exchanged.answer)
         claimed = exchanged.answer.claimed()
-        self._take(claimed)
+        self._take(claimed, exchanged.free)
         return exchanged.room > 0 and self.claiming.claimed(
             claimed,
             room=exchanged.room,
@@ -190,9 +192,13 @@ class Holdings:
         self._lost += outcomes.pop(lease_lost, [])
         self._announcer.outcomes(outcomes)
 
-    def _take(self, claimed: list[ClaimedJob]) -> None:
+    def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
+        """Have the jobs run, but for those that were claimed beside others, when there was no room for their kind."""
         if claimed:
             self.jobs.update(((job.id, job.lease), job) for job in claimed)
+            if not all(free):
+                self._misplaced += [job for job in claimed if not free.for_job(job)]
+                claimed = [job for job in claimed if free.for_job(job)]
             self._pool.submit(claimed)
 
     def _tell_lost(self) -> None:
@@ -239,7 +245,7 @@ class Holdings:
 
         What has finished and is not written yet is progress as well.
         """
-        if now < max(self._next_surplus_check, self._control.retry_at):
+        if now < self._control.retry_at or (now < self._next_surplus_check and not self._misplaced):
             return
         self._next_surplus_check = now + SURPLUS_CHECK
         self.take_up()
@@ -255,7 +261,8 @@ class Holdings:
         self._give_back(self._pool.withdraw())
 
     def _give_back(self, withdrawn: list[ClaimedJob]) -> None:
-        """Release what came back from the pool."""
+        """Release what came back from the pool, and what never came into it."""
+        withdrawn, self._misplaced = withdrawn + self._misplaced, []
         if withdrawn:
             if locked := self._locked(withdrawn):
                 self._stray_checks.expect(time.monotonic())

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from .. import logs
-from ..exceptions import UnknownTask
 from ..records import Attempt, ClaimedJob, Lease
 from ..registry import tasks
 from .event_loop import EventLoopRunner
@@ -46,7 +45,7 @@ class Pool:
         threaded: list[ClaimedJob] = []
         coroutines: list[ClaimedJob] = []
         for job in jobs:
-            (coroutines if _is_async(job) else threaded).append(job)
+            (coroutines if tasks.is_async(job.task) else threaded).append(job)
         if threaded:
             self._threads.submit(threaded)
         if coroutines:
@@ -95,7 +94,7 @@ class Pool:
 
     def count_coroutines(self, attempts: Iterable[Attempt]) -> int:
         """How many of these were of `async def` tasks. Costs nothing where no such task has run."""
-        return sum(_is_async(attempt.job) for attempt in attempts) if self._event_loop.is_used else 0
+        return sum(tasks.is_async(attempt.job.task) for attempt in attempts) if self._event_loop.is_used else 0
 
     @property
     def next_deadline(self) -> float:
@@ -162,10 +161,3 @@ class Pool:
         """Called by the runners' threads."""
         self.finished.append(finished)
         self._wakeup.call()
-
-
-def _is_async(job: ClaimedJob) -> bool:
-    try:
-        return tasks.get(job.task).is_async
-    except UnknownTask:
-        return False  # the executor says what becomes of it

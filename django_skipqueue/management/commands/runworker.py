@@ -48,7 +48,7 @@ class Command(BaseCommand):
             "--concurrency",
             type=_number(10_000),
             default=4,
-            help="threads of one process; as many coroutines",
+            help="`def` tasks that one process runs at once, in threads, and as many `async def` tasks beside them",
         )
         add("--processes", type=_number(1_000), default=1, help="worker processes")
         add.flag("--drain", help="stop when nothing is runnable")
