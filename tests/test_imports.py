@@ -26,7 +26,7 @@ FLOORS = (
     {"worker.holdings", "worker.own_row", "worker.recycling"},
     {"worker.exchanging"},
     {"worker.claiming", "worker.outbox"},
-    {"worker.places", "worker.slow_outcomes"},
+    {"worker.places", "worker.reports", "worker.slow_outcomes"},
     {
         "worker.announcer",
         "worker.control",

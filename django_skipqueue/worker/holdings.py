@@ -5,20 +5,16 @@ until it is released. What the last exchange has brought is taken up before anyt
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from django.db import Error
-from django.dispatch import Signal
 
 from .. import logs
 from ..managers.batches import Answer
 from ..models import Job
-from ..outcomes import Outcome
 from ..records import Attempt, ClaimedJob, Lease
-from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_retrying, lease_lost
 from .announcer import Announcer
 from .claiming import Claiming
 from .control import ControlConnection
@@ -27,6 +23,7 @@ from .kinds import Free
 from .options import WorkerOptions
 from .outbox import Outbox
 from .pool import Pool
+from .reports import Reports
 from .revocations import Revocations
 from .strays import StrayChecks
 
@@ -42,13 +39,6 @@ at once."""
 
 LAST_OUTCOMES = 10.0
 """Seconds for which outcomes are written when the time to stop is over."""
-
-EVENTS = {
-    "completed": job_completed,
-    "scheduled": job_retrying,
-    "failed": job_failed,
-    "discarded": job_discarded,
-}
 
 
 class Holdings:
@@ -76,7 +66,7 @@ class Holdings:
         self._outbox = Outbox()
         self._exchanging = Exchanging(self.claiming, self._outbox, control, worker_id=id)
         self._exchanged: Exchanged | None = None  # while what it has brought is still to be taken up
-        self._lost: list[Attempt] = []  # outcomes that were not written, of which nobody has been told yet
+        self._reports = Reports(announcer)
         self._revocations = Revocations()
         self._stray_checks = StrayChecks(options.lease)
         self._next_surplus_check = 0.0
@@ -175,22 +165,15 @@ class Holdings:
         )
 
     def _written(self, attempts: list[Attempt], answer: Answer) -> None:
-        """Note what the database says of the outcomes that were sent, and tell the world."""
+        """Note that the database has answered for these, and tell the world."""
         if not attempts:
             return
-        settled = answer.settled()
-        outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
-        for sent in attempts:
-            lease = (sent.job.id, sent.job.lease)
-            attempt = sent._replace(outcome=answer.refused[lease]) if lease in answer.refused else sent
-            event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
-            outcomes[event].append(attempt)
-            self.jobs.pop(lease, None)
+        self._reports.sent(attempts, answer)
+        for attempt in attempts:
+            self.jobs.pop((attempt.job.id, attempt.job.lease), None)
         self.jobs_done += len(attempts)
         coroutines = self._pool.count_coroutines(attempts)
         self.claiming.finished(len(attempts) - coroutines, coroutines, time.monotonic())
-        self._lost += outcomes.pop(lease_lost, [])
-        self._announcer.outcomes(outcomes)
 
     def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
         """Have the jobs run, but for those that were claimed beside others, when there was no room for their kind."""
@@ -202,21 +185,9 @@ class Holdings:
             self._pool.submit(claimed)
 
     def _tell_lost(self) -> None:
-        """Say of outcomes that were not written whether that was wanted: their jobs were cancelled."""
-        if not self._lost or self._control.is_broken:
-            return
-        reasons: dict[Lease, str | None] = {}
-        with self.asking():
-            reasons = self._jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self._lost)
-        told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
-        for attempt in self._lost:
-            reason = reasons.get((attempt.job.id, attempt.job.lease))
-            if reason is None:
-                told[lease_lost].append(attempt)
-            else:
-                told[job_cancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
-        self._lost = []
-        self._announcer.outcomes(told)
+        if self._reports.lost and not self._control.is_broken:
+            with self.asking():
+                self._reports.tell_lost(self._jobs)
 
     # What others take away
 

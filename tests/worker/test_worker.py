@@ -946,7 +946,7 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: Worker) -> None:
-        worker._holdings._lost.append(attempt)
+        worker._holdings._reports.lost.append(attempt)
         worker._stop()
 
     assert worker_thread(prepare=prepare).wait() == ENDED_WELL

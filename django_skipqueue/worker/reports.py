@@ -1,0 +1,59 @@
+"""What became of the attempts that were sent to be written: told to the world, as the database says.
+
+Invariant: each attempt is told once; one whose lease was lost, when it is known whether its job was cancelled.
+"""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from django.dispatch import Signal
+
+from ..managers.batches import Answer
+from ..outcomes import Outcome
+from ..records import Attempt, Lease
+from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_retrying, lease_lost
+from .announcer import Announcer
+
+if TYPE_CHECKING:
+    from ..managers import JobQuerySet
+
+EVENTS = {
+    "completed": job_completed,
+    "scheduled": job_retrying,
+    "failed": job_failed,
+    "discarded": job_discarded,
+}
+
+
+class Reports:
+    """Used by the control loop's thread."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self.lost: list[Attempt] = []
+        """Outcomes that were not written, of which nobody has been told yet."""
+        self._announcer = announcer
+
+    def sent(self, attempts: list[Attempt], answer: Answer) -> None:
+        """Tell what the database says of these."""
+        settled = answer.settled()
+        outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        for sent in attempts:
+            lease = (sent.job.id, sent.job.lease)
+            attempt = sent._replace(outcome=answer.refused[lease]) if lease in answer.refused else sent
+            event = EVENTS[attempt.outcome.status] if attempt.is_written or lease in settled else lease_lost
+            outcomes[event].append(attempt)
+        self.lost += outcomes.pop(lease_lost, [])
+        self._announcer.outcomes(outcomes)
+
+    def tell_lost(self, jobs: "JobQuerySet") -> None:
+        """Say of those that were not written whether that was wanted: their jobs were cancelled."""
+        reasons: dict[Lease, str | None] = jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self.lost)
+        told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        for attempt in self.lost:
+            reason = reasons.get((attempt.job.id, attempt.job.lease))
+            if reason is None:
+                told[lease_lost].append(attempt)
+            else:
+                told[job_cancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
+        self.lost = []
+        self._announcer.outcomes(told)
