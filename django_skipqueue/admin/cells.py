@@ -44,8 +44,13 @@ def call_and_error(job: Any) -> SafeString:
     return format_html(
         '<span class="skipqueue-call">{}</span>{}',
         arguments(job.task, call),
-        format_html('<span class="skipqueue-error">{}</span>', shortened(error)) if error else "",
+        format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
     )
+
+
+def queue(job: Job) -> SafeString:
+    """The queue's name, cut by the window where it is long."""
+    return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
 
 
 def called(task: str, args: str, kwargs: str) -> Redacted:

@@ -16,7 +16,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 
 from ..models import Job, Status
-from . import orders
+from . import counts, orders
 from .counts import Count
 from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter, is_indexed, since, time_column
 from .orders import Indexed, Look, Scheduled
@@ -63,7 +63,9 @@ class JobChangeList(ChangeList):
             return jobs if self.look is None else self.look.among(jobs)
         if self.look is None:
             return search.among(jobs)
-        found = set(search.among(self.look.among(jobs)).values_list("pk", flat=True))
+        matching = search.among(self.look.among(jobs)).values_list("pk", flat=True)
+        is_action = request.method == "POST"  # an action is for all that match, a page for those that are counted
+        found = set(matching if is_action else matching[: counts.CAP + 1])
         return jobs.filter(pk__in=found if search.lone_number is None else found | {search.lone_number})
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:

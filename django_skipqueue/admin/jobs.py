@@ -83,9 +83,9 @@ class JobAdmin(JobActions):
         return cells.call_and_error(job)
 
     @admin.display(description=_("queue"))
-    def queue(self, job: Job) -> str:
+    def queue(self, job: Job) -> SafeString:
         """The queue."""
-        return cells.shortened(job.queue_name)
+        return cells.queue(job)
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:

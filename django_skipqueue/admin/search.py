@@ -142,9 +142,11 @@ def _raised(name: str) -> Q:
 def _is_open() -> Q:
     """That nothing in the job is masked, as far as its names tell; in doubt something is."""
     masked = Q(task__in=[task.name for task in registered.tasks if has_secrets(task)])
-    secret = "|".join(_spellings(words(name)) for name in (*SECRETS, *settings.redact) if words(name))
-    for name in JSON_COLUMNS:
-        masked |= Q(**{f"searched_{name}__regex": rf'"{INSIDE}*({secret})(?![a-z]){INSIDE}*": '})
+    secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
+    hint = "|".join(sorted({first for first, *_ in secrets}))
+    name_of_secret = rf'"{INSIDE}*({"|".join(map(_spellings, secrets))})(?![a-z]){INSIDE}*": '
+    for name in JSON_COLUMNS:  # the hint is found fast, and rarely; the pattern takes 50 µs a row
+        masked |= Q(**{f"searched_{name}__iregex": hint}) & Q(**{f"searched_{name}__regex": name_of_secret})
     return ~masked
 
 

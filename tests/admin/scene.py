@@ -125,3 +125,40 @@ def make_jammed(worker: Worker) -> None:
             locked_at=at(60 * minutes), started_at=at(60 * minutes), run_after=at(60 * minutes),
             enqueued_at=at(60 * minutes),
         )  # fmt: skip
+
+
+def make_jobs(workers: list[Worker]) -> list[Job]:
+    """What a busy shop has in its queue, the newest last: most of it done, some of it in trouble."""
+    first, second, *_ = (str(worker.pk) for worker in workers)
+    done: list[tuple[str, dict[str, Any], float]] = [
+        ("payments.jobs.send_receipt", {"payment_id": 1171, "email": "mia@example.com"}, 58),
+        ("search.jobs.index_product", {"product_id": 88, "fields": ["title", "price"]}, 52),
+        ("payments.jobs.send_receipt", {"payment_id": 1172, "email": "noah@example.com"}, 47),
+        ("shipping.jobs.print_label", {"order_id": 5120, "carrier": "DHL"}, 44),
+        ("accounts.jobs.send_password_reset", {"user_id": 310, "token": "f3b1c2d4"}, 41),
+    ]
+    jobs = [
+        make_job("completed", task=task, kwargs=kwargs, enqueued_at=at(age + 1), started_at=at(age + 0.2),
+                 finished_at=at(age), locked_by=first)
+        for task, kwargs, age in done
+    ]  # fmt: skip
+    jobs += [
+        make_job("scheduled", task="payments.jobs.send_receipt", attempts=2 + number % 2, queue_name="emails",
+                 kwargs={"payment_id": 1173 + number, "email": "jo@example.com"}, run_after=at(-40 - 25 * number),
+                 last_error="SMTPServerDisconnected: Connection unexpectedly closed")
+        for number in range(7)
+    ]  # fmt: skip
+    jobs += [
+        make_job("discarded", task="accounts.jobs.send_password_reset", kwargs={"user_id": 12, "token": "a1b2c3d4"},
+                 finished_at=at(33), last_error="AddressBlocked: this address has unsubscribed"),
+        make_job("scheduled", task="reports.jobs.build_monthly_report", kwargs={"month": "2026-11"},
+                 queue_name="reports", run_after=at(-8 * 3600)),
+        make_failed_job(workers[0]),
+        make_job("running", task="reports.jobs.export_orders", kwargs={"year": 2025, "format": "xlsx"},
+                 queue_name="reports", locked_by=second, locked_at=at(764), started_at=at(764)),
+        make_job("running", task="search.jobs.rebuild_index", kwargs={"index": "products"}, locked_by=first,
+                 locked_at=at(93), started_at=at(93)),
+        *(make_job("queued", task="shipping.jobs.print_label", kwargs={"order_id": 5121 + number, "carrier": "DHL"},
+                   run_after=at(6 - number)) for number in range(3)),
+    ]  # fmt: skip
+    return jobs

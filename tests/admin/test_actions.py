@@ -59,8 +59,8 @@ class TestTheQuestion:
         response = post(operator, "retry_selected", jobs)
         text = " ".join(response.text.split())
         assert response.context["title"] == "Retry 1 of 4 jobs?"
-        assert "2 running jobs will be skipped." in text
-        assert "1 completed job will be skipped." in text
+        assert "Will be skipped: 2 running, 1 completed." in text
+        assert "1 completed job will be skipped." in " ".join(post(operator, "retry_selected", jobs[:2]).text.split())
 
     @pytest.mark.parametrize(
         ("action", "status", "title"),

@@ -8,10 +8,13 @@ from django.contrib.auth.models import Permission, User
 from playwright.sync_api import Page, expect
 
 from django_skipqueue.models import Job
+from django_skipqueue.tasks import Registry
 
 from ..app.jobs import add
 from ..app.rows import STATUSES, make_job, make_worker
+from . import scene
 from .browser import Complaints
+from .pictures import DESKTOP
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -161,3 +164,72 @@ def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_adm
     for address in (JOBS, f"{JOBS}{jobs['failed'].pk}/change/"):
         page.goto(page.url.partition(JOBS)[0] + address)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def rows_in_sight(page: Page) -> int:
+    """How many jobs are seen without scrolling."""
+    bottoms = "rows => rows.filter(row => row.getBoundingClientRect().bottom <= window.innerHeight).length"
+    return int(page.locator("#result_list tbody tr").evaluate_all(bottoms))
+
+
+def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
+    boss: User, open_admin: Callable[..., Page], registry: Registry
+) -> None:
+    workers = make_worker(name="web-1/1"), make_worker(name="web-1/2")
+    scene.make_jobs(list(workers))
+    page = open_admin(boss, JOBS, viewport=DESKTOP)
+    assert rows_in_sight(page) >= 12
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    one_line = "cells => cells.every(cell => cell.getClientRects().length === 1)"
+    for part in (".skipqueue-badge", ".skipqueue-name", ".skipqueue-queue", "time", ".skipqueue-error"):
+        assert page.locator(f"#result_list {part}").evaluate_all(one_line), part
+    expect(page.locator("#changelist-filter")).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [390, 820, 1000])
+def test_below_a_laptop_jobs_are_cards_with_their_errors_and_filters_are_folded(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int
+) -> None:
+    scene.make_jobs([make_worker(), make_worker()])
+    page = open_admin(boss, f"{JOBS}?status=retrying", viewport={"width": width, "height": 900})
+    error = page.locator(".skipqueue-error").first
+    expect(error).to_be_visible()
+    box = error.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    expect(page.locator("#result_list thead")).to_be_hidden()
+    expect(page.locator("#nav-sidebar")).to_be_hidden()
+    expect(page.locator("#changelist-filter")).to_be_hidden()
+    page.locator(".skipqueue-filters > summary").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#changelist-filter")).to_be_visible()
+    page.locator("#changelist-filter").get_by_role("link", name="send_receipt").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(7)
+    assert complaints == []
+
+
+def test_retrying_jobs_are_run_now_from_their_tab(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints
+) -> None:
+    scene.make_jobs([make_worker(), make_worker()])
+    page = open_admin(boss, JOBS)
+    page.get_by_role("link", name="Retrying 7").click()
+    page.locator("#action-toggle").check()
+    page.locator("select[name=action]").select_option("run_now_selected")
+    page.locator("button[name=index]").click()
+    expect(page.locator("h1")).to_have_text("Run 7 jobs now?")
+    page.get_by_label("Reason").fill("the mail server is back")
+    page.get_by_role("button", name="Run 7 jobs now").click()
+    expect(page.locator(".messagelist")).to_have_text("7 jobs are due now.")
+    expect(page.get_by_role("link", name="Retrying 0")).to_be_visible()
+    assert complaints == []
+
+
+def test_where_nothing_is_found_there_are_links_to_look_elsewhere(boss: User, open_admin: Callable[..., Page]) -> None:
+    job = make_job("failed", last_error="KeyError: 'psp'")
+    page = open_admin(boss, f"{JOBS}?status=completed&q=KeyError")
+    expect(page.locator(".skipqueue-empty")).to_contain_text("No match.")
+    page.locator(".skipqueue-empty").get_by_role("link", name="failed").click()
+    expect(page.locator("#result_list")).to_contain_text(f"#{job.pk}")

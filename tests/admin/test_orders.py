@@ -94,6 +94,7 @@ def addresses() -> Iterator[str]:
     yield from ("?queue=mail", "?queue=nobody", "?status=failed&queue=mail", "?status=queued&queue=mail")
     yield from ("?task=a.jobs.one", "?task=nothing", "?status=completed&task=nothing", "?status=queued&task=nothing")
     yield from ("?time=hour", "?time=month", "?status=failed&time=hour", "?status=completed&time=week")
+    yield from ("?status=retrying", "?q=KeyError", "?q=id%3D42", "?q=two&look=2", "?q=42", "?status=retrying&q=two")
     yield from (
         "?q=99999",
         "?q=two",

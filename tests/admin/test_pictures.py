@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
+
+from django_skipqueue.tasks import Registry
 
 from ..app.rows import make_worker
 from . import scene
-from .pictures import DESKTOP
+from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -36,3 +38,34 @@ def test_workers(boss: User, open_admin: Callable[..., Page], picture: Callable[
     scene.make_jammed(busy)
     scene.make_running_job(other)
     picture(open_admin(boss, "django_skipqueue/worker/", viewport=DESKTOP | {"height": 560}), "workers")
+
+
+@pytest.fixture
+def jobs(transactional_db: None, registry: Registry) -> None:
+    """What a busy shop has in its queue."""
+    scene.make_jobs(scene.make_workers())
+
+
+@pytest.mark.usefixtures("jobs")
+class TestTheList:
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_on_a_laptop(
+        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
+    ) -> None:
+        page = open_admin(boss, "django_skipqueue/job/", viewport=DESKTOP, color_scheme=scheme)
+        picture(page, f"jobs-{scheme}")
+
+    def test_on_a_phone(
+        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
+    ) -> None:
+        picture(open_admin(boss, "django_skipqueue/job/?status=retrying", viewport=PHONE), "jobs-phone")
+
+    def test_the_question_before_a_retry(
+        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
+    ) -> None:
+        page = open_admin(boss, "django_skipqueue/job/", viewport=DESKTOP | {"height": 560})
+        page.locator("#action-toggle").check()
+        page.locator("select[name=action]").select_option("run_now_selected")
+        page.locator("button[name=index]").click()
+        expect(page.locator("h1")).to_have_text("Run 8 of 20 jobs now?")
+        picture(page, "jobs-question")
