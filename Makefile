@@ -8,6 +8,7 @@ PORT ?= 8000
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+EXAMPLE_STAMP := $(VENV)/.installed-example
 WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
@@ -19,10 +20,10 @@ help: ## List these commands
 
 setup: $(STAMP) ## Create the virtual environment (PYTHON=python3.13 VENV=.venv-6.1 DJANGO=6.1 choose another)
 
-demo: setup ## Sell 412 times and e-mail the receipts, through the queue
+demo: $(EXAMPLE_STAMP) ## Sell 412 times and e-mail the receipts, through the queue
 	@$(WITH_POSTGRES) --database shop $(MANAGE) demo
 
-serve: setup ## Run the shop, its admin and a worker until Ctrl-C (PORT=8001 chooses another)
+serve: $(EXAMPLE_STAMP) ## Run the shop, its admin and a worker until Ctrl-C (PORT=8001 chooses another)
 	@$(WITH_POSTGRES) --database shop $(MANAGE) serve --port $(PORT)
 
 test: setup ## Run the tests (ARGS="-k claim" chooses some of them)
@@ -69,8 +70,19 @@ clean: ## Remove everything that these commands made
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' $(if $(DJANGO),'django~=$(DJANGO).0')
+	@echo 'Installing what tests, documentation and benchmarks need into $(VENV): a minute or two.'
+	@$(call install,dev)
+	@touch $@ $(EXAMPLE_STAMP)
+
+$(EXAMPLE_STAMP): pyproject.toml
+	@echo 'Installing what the example needs into $(VENV): about a minute, once.'
+	@$(call install,example)
 	@touch $@
+
+# Make the environment, with one of the extras of pyproject.toml.
+define install
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11'; exit 1; }; \
+$(PYTHON) -m venv $(VENV) \
+	&& $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]' $(if $(DJANGO),'django~=$(DJANGO).0')
+endef

@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import psycopg
 import pytest
 from django.core.management import call_command
@@ -21,14 +24,18 @@ from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 from payments.forms import PaymentForm
 from payments.jobs import send_receipt
+from payments.management.commands.customers import come_in
 from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine
 from payments.outbox import Outbox, amount_paid
 from payments.receipts import receipt_email
 from payments.tasks import HAS_TASKS
 from payments.views import take_payment
 
+from .app.waiting import wait_until
+
 MANAGE = Path(__file__).resolve().parent.parent / "example_project" / "manage.py"
 YEARS_PAID = re.compile(r"Paid    2021 \$(\S+), 2022 \$(\S+), 2023 \$(\S+), 2024 \$(\S+), 2025 \$(\S+); by a @task")
+SPEED = re.compile(r"Speed   [\d,]+ empty jobs a second on one worker process; the receipts took [\d.]+ s")
 ORDER = {"customer_name": "Bjørn Hansen", "email": "bjorn@hansen.example", "track": "0"}
 
 pytestmark = pytest.mark.urls("shop.urls")
@@ -211,6 +218,17 @@ def test_the_invoices_are_imported_once_however_often(db: None) -> None:
     assert not lines.exclude(total=F("lines_total")).exists()
 
 
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    """An empty database of its own."""
+    server = os.environ["DATABASE_URL"]
+    name = f"example_{os.getpid()}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield urlsplit(server)._replace(path=f"/{name}").geturl()
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
 class TestDemo:
     """`manage.py demo`, in a database of its own on the server under test."""
 
@@ -223,32 +241,77 @@ class TestDemo:
   together           412   $2,328.60   of 412 payments, $2,328.60
 """
 
-    @pytest.fixture
-    def url(self) -> Iterator[str]:
-        server = os.environ["DATABASE_URL"]
-        name = f"demo_{os.getpid()}"
-        with psycopg.connect(server, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-            yield urlsplit(server)._replace(path=f"/{name}").geturl()
-            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
     @pytest.mark.timeout(300)
-    def test_every_receipt_is_sent_or_accounted_for_also_when_it_runs_again(self, url: str, tmp_path: Path) -> None:
-        environment = {**os.environ, "DATABASE_URL": url, "EMAIL_FILE_PATH": str(tmp_path)}
+    def test_every_receipt_is_sent_or_accounted_for_in_each_run(self, server_url: str, tmp_path: Path) -> None:
+        environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
         for _ in range(2):
             demo = subprocess.run([sys.executable, MANAGE, "demo"], env=environment, capture_output=True, text=True)
             assert demo.returncode == 0, demo.stderr
             assert self.FIGURES in demo.stdout
             assert "make serve" in demo.stdout
+            assert SPEED.search(demo.stdout)
             paid = YEARS_PAID.search(demo.stdout)
             assert (paid is not None) == HAS_TASKS
             assert paid is None or sum(map(Decimal, paid.groups())) == Decimal("2328.60")
 
         receipts = list(Outbox(tmp_path).receipts())
         assert len({mail["Message-ID"] for mail in receipts}) == len(receipts) == 410
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(server_url) as connection:
             assert dict(connection.execute("SELECT status, count(*) FROM skipqueue_job GROUP BY status")) == {
                 "completed": 410 + HAS_TASKS,
                 "failed": 2,
             }
+
+
+class TestServe:
+    """`manage.py serve`: something to see in the admin."""
+
+    def test_customers_leave_jobs_of_all_kinds_that_run(self, db: None, outbox: Outbox) -> None:
+        for number in range(25):
+            come_in(number)
+        deferred = set(Job.objects.values_list("task", "status"))
+        assert deferred == {
+            ("payments.jobs.send_receipt", "queued"),
+            ("payments.jobs.fetch_exchange_rates", "queued"),
+            ("payments.jobs.print_catalogue", "queued"),
+            ("payments.jobs.ask_for_review", "scheduled"),
+        }
+        Job.objects.filter(task="payments.jobs.print_catalogue").update(kwargs={"pages": 0})
+        run_jobs(due_by_force=True)
+        ends = set(Job.objects.exclude(task="payments.jobs.fetch_exchange_rates").values_list("status", flat=True))
+        assert ends == {"completed"}
+
+    @pytest.mark.timeout(120)
+    def test_it_keeps_moving_and_ctrl_c_stops_all_of_it(self, server_url: str, tmp_path: Path) -> None:
+        environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}
+        environment.pop("DJANGO_SETTINGS_MODULE", None)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        serve = subprocess.Popen(
+            [sys.executable, MANAGE, "serve", "--port", port],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            wait_until(lambda: completed(server_url) >= 2, "customers' jobs are run", deadline=60)
+            started = psutil.Process(serve.pid).children(recursive=True)
+            assert len(started) >= 3
+            serve.send_signal(signal.SIGINT)
+            assert serve.wait(60) == 0
+            wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
+        finally:
+            serve.kill()
+            serve.wait()
+
+
+def completed(url: str) -> int:
+    """How many jobs are completed; none before there is a table."""
+    with psycopg.connect(url) as connection:
+        if connection.execute("SELECT to_regclass('skipqueue_job')").fetchone() == (None,):
+            return 0
+        row = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'completed'").fetchone()
+        assert row is not None
+        return int(row[0])

@@ -1,5 +1,8 @@
 """The work that the shop's pages leave to a worker."""
 
+import random
+import time
+
 from django.db import OperationalError, transaction
 
 from django_skipqueue import job
@@ -40,3 +43,33 @@ def refuse_blocked(address: str) -> None:
     blocked = BlockedAddress.objects.filter(address__iexact=address).first()
     if blocked:
         raise AddressBlocked(f"{address} is blocked: {blocked.reason}")
+
+
+@job
+def do_nothing() -> None:
+    """Show what the queue itself takes."""
+
+
+# What else goes on in a shop that is open: `manage.py serve` keeps it busy for some minutes
+
+
+@job(queue_name="reports")
+def print_catalogue(pages: int) -> str:
+    """Take some seconds."""
+    for _ in range(pages):
+        time.sleep(0.5)
+    return f"{pages} pages"
+
+
+@job(max_attempts=4, backoff=constant(5), retry_on=(ConnectionError,))
+def fetch_exchange_rates(currency: str) -> str:
+    """Fail about every second time: the bank is not always there."""
+    if random.random() < 0.5:  # noqa: S311
+        raise ConnectionError(f"The bank does not answer for {currency}.")
+    return f"{currency} 1.08"
+
+
+@job
+def ask_for_review(payment_id: int) -> str:
+    """Write to a customer, some time after the payment."""
+    return f"Asked {Payment.objects.get(pk=payment_id).customer_name}."

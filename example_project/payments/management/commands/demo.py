@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,10 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import Count, QuerySet
 
 from django_skipqueue.models import Job
-from payments.jobs import send_receipt
+from payments.jobs import do_nothing, send_receipt
 from payments.models import BlockedAddress, Payment
 from payments.outbox import Outbox
-from payments.summary import Summary
+from payments.summary import Summary, rate
 from payments.tasks import turnover
 
 from .prepare import NAME, PASSWORD
@@ -28,9 +30,10 @@ ACCOUNTANTS = {
 }
 WORKER_LOG: Path = settings.BASE_DIR / "worker.log"
 TIME_LIMIT = 120  # seconds; it takes a few
+EMPTY_JOBS = 5_000
 
 NEXT = f"""  Next    make serve
-          Log in to the admin as {NAME} with the password {PASSWORD}, take an address off the blocked ones,
+          Log in to the admin as {NAME} with the password {PASSWORD}, unblock one of the two addresses,
           open its failed job, and click Retry: the receipt is sent.
 """
 
@@ -53,9 +56,11 @@ class Command(BaseCommand):
         report = turnover.enqueue() if turnover else None
 
         jobs = Job.objects.filter(pk__in=ids)
-        work(jobs, Progress(self.stdout, total=len(ids)))
+        with worker() as still_runs:
+            work(jobs, Progress(self.stdout, total=len(ids)), still_runs)
+            speed = jobs_a_second(still_runs)
         summary = Summary.of(jobs, Outbox())
-        self.stdout.write(summary.report(log=WORKER_LOG))
+        self.stdout.write(summary.report(log=WORKER_LOG, speed=speed))
         if report:
             report.refresh()
             years = ", ".join(f"{year} ${total}" for year, total in report.return_value.items())
@@ -108,27 +113,51 @@ class Progress:
             self.out.write("")
 
 
-def work(jobs: QuerySet[Job], progress: Progress) -> None:
-    """Run a worker, as an operator would, until no job is left; its mail server is busy now and then."""
+@contextmanager
+def worker() -> Iterator[Callable[[], None]]:
+    """A worker as an operator would run it; its mail server is busy now and then. Yields what raises if it is gone."""
     deadline = time.monotonic() + TIME_LIMIT
     with WORKER_LOG.open("w") as log:
-        worker = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "default,emails", "--no-reload"],
             env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.outbox.BusyOutboxBackend"},
             stdout=log,
             stderr=log,
         )
+
+    def still_runs() -> None:
+        if process.poll() is not None:
+            raise CommandError(f"The worker stopped by itself; {WORKER_LOG} says why.")
+        if time.monotonic() > deadline:
+            raise CommandError(f"Not done after {TIME_LIMIT} seconds; {WORKER_LOG} may say why.")
+
+    try:
+        yield still_runs
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def work(jobs: QuerySet[Job], progress: Progress, still_runs: Callable[[], None]) -> None:
+    """Follow the worker until no job is left."""
     try:
         while progress.show(by_status(jobs)):
-            if worker.poll() is not None:
-                raise CommandError(f"The worker stopped by itself; {WORKER_LOG} says why.")
-            if time.monotonic() > deadline:
-                raise CommandError(f"Not done after {TIME_LIMIT} seconds; {WORKER_LOG} may say why.")
+            still_runs()
             time.sleep(0.2)
     finally:
         progress.end()
-        worker.terminate()
-        worker.wait()
+
+
+def jobs_a_second(still_runs: Callable[[], None]) -> float:
+    """How fast the queue itself is: jobs that do nothing, on the same worker, forgotten afterwards."""
+    jobs = Job.objects.filter(task=do_nothing.name)
+    do_nothing.defer_many([()] * EMPTY_JOBS)
+    while jobs.alive().exists():
+        still_runs()
+        time.sleep(0.1)
+    speed = rate(jobs)
+    jobs.delete()
+    return speed
 
 
 def by_status(jobs: QuerySet[Job]) -> dict[str, int]:

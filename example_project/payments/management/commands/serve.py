@@ -1,4 +1,4 @@
-"""`manage.py serve`: the web server and a worker, until Ctrl-C stops both."""
+"""`manage.py serve`: the web server, a worker and some customers, until Ctrl-C stops them."""
 
 import signal
 import subprocess
@@ -19,7 +19,8 @@ WELCOME = """
   The shop   http://localhost:{port}/
   The admin  http://localhost:{port}/admin/   log in as {name} with the password {password}
 
-  Ctrl-C stops both the web server and the worker.
+  Customers come in for {minutes:g} minutes: jobs run, fail, are retried and wait for their time. See Jobs in the admin.
+  Ctrl-C stops everything.
 """
 
 
@@ -31,20 +32,22 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Where to listen."""
         parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--minutes", type=float, default=10, help="how long customers come in")
 
-    def handle(self, *args: Any, port: int, **options: Any) -> None:
-        """Start both; as soon as a signal comes or one of them ends, stop both."""
+    def handle(self, *args: Any, port: int, minutes: float, **options: Any) -> None:
+        """Start both, and let customers in; as soon as a signal comes or one of the two ends, stop everything."""
         call_command("prepare")
-        self.stdout.write(WELCOME.format(port=port, name=NAME, password=PASSWORD))
+        self.stdout.write(WELCOME.format(port=port, name=NAME, password=PASSWORD, minutes=minutes))
         processes = {
             "web server": manage("runserver", "--noreload", str(port)),
             "worker": manage("runworker", "--no-reload"),
         }
+        customers = manage("customers", "--minutes", str(minutes))
         asked = Event()
 
         def stop(*_: int | FrameType | None) -> None:
             asked.set()
-            for process in processes.values():
+            for process in (*processes.values(), customers):
                 process.terminate()
 
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -56,7 +59,7 @@ class Command(BaseCommand):
         if not asked.is_set():
             stop()
             raise CommandError(f"The {ended} stopped by itself.")
-        for process in processes.values():
+        for process in (*processes.values(), customers):
             process.wait()
 
 
