@@ -5,6 +5,7 @@ usual ones; each spreads its delays at random by `jitter` (0.1 = up to ten per c
 failed together do not come back together.
 """
 
+import math
 import random
 from collections.abc import Callable
 
@@ -16,17 +17,17 @@ def exponential(base: float = 2.0, *, cap: float = 15 * 60, jitter: float = 0.1)
 
     def delay(attempt: int) -> float:
         try:
-            seconds = min(cap, base**attempt)
+            seconds = base**attempt
         except OverflowError:
             seconds = cap
-        return _spread(seconds, jitter)
+        return _spread(seconds, jitter, cap)
 
     return delay
 
 
 def linear(step: float = 30.0, *, cap: float = 15 * 60, jitter: float = 0.1) -> Backoff:
     """`step * attempt` seconds, never more than `cap`."""
-    return lambda attempt: _spread(min(cap, step * attempt), jitter)
+    return lambda attempt: _spread(step * attempt, jitter, cap)
 
 
 def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
@@ -34,5 +35,6 @@ def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
     return lambda _attempt: _spread(seconds, jitter)
 
 
-def _spread(seconds: float, jitter: float) -> float:
-    return seconds * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 (spreads load, guards nothing)
+def _spread(seconds: float, jitter: float, cap: float = math.inf) -> float:
+    """Spread around what leaves room for it below the cap: at the cap itself, jobs would come back together."""
+    return min(seconds, cap / (1 + jitter)) * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311 (spreads load, guards nothing)

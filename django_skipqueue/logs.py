@@ -313,6 +313,12 @@ def thread_replaced(attempt: Attempt, error: BaseException) -> None:
     write(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
 
 
+def outcome_refused(job_id: int, error: BaseException) -> None:
+    """PostgreSQL takes no outcome at all for this row, which somebody has written by hand."""
+    shown = {"id": job_id, "error": str(error), "hint": "its row cannot be updated; mend or delete it"}
+    write(logging.ERROR, "outcome_refused", shown, extra={"job_id": job_id})
+
+
 def rows_locked(worker: str, job_id: int, count: int) -> None:
     """Outcomes cannot be written yet. The id is that of the first."""
     reason = "somebody has the rows locked"

@@ -19,9 +19,14 @@ TRACEBACK_LIMIT = 16_000
 Delay = timedelta | float
 
 
+LONGEST_DELAY = timedelta(days=1000 * 365)
+"""Whoever asks for more has milliseconds in mind; and Python has no years beyond 9999."""
+
+
 def seconds(delay: Delay) -> float:
-    """A delay as seconds, never below 0."""
-    return max(0.0, delay.total_seconds() if isinstance(delay, timedelta) else float(delay))
+    """A delay as seconds, never below 0, and never beyond what a row can have."""
+    asked = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    return min(max(0.0, asked), LONGEST_DELAY.total_seconds())
 
 
 class Retry(Exception):

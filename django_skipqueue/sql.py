@@ -89,8 +89,8 @@ FROM skipqueue_job
 WHERE unique_key = ANY (%(unique_keys)s::text[]) AND status IN ('scheduled', 'queued', 'running')
 """
 
-# enqueue, retry, release, recover, promote: wakes the workers that listen. enqueue, settle: wakes the supervisors where
-# a job is scheduled that is due soon.
+# enqueue, settle, retry, run_now, release, recover, promote: wakes the workers that listen. enqueue, settle: wakes the
+# supervisors where a job is scheduled that is due soon.
 NOTIFY = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 """
@@ -283,6 +283,13 @@ FROM
     ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, metadata)
 WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
+"""
+
+# settle, where outcomes put jobs straight back into their queues → the names of these. Index: the primary key.
+QUEUES_OF = """
+SELECT DISTINCT queue_name
+FROM skipqueue_job
+WHERE id = ANY (%(ids)s::bigint[]) AND status = 'queued'
 """
 
 # worker, after a settle that got no answer, and before a release → those of these jobs that somebody else has locked:

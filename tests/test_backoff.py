@@ -1,5 +1,7 @@
 """How long to wait before the next attempt."""
 
+from collections.abc import Callable
+
 import pytest
 
 from django_skipqueue import backoff
@@ -26,6 +28,16 @@ def test_the_delay_of_each_attempt(delays: backoff.Backoff, expected: list[float
 def test_an_exponential_delay_stops_growing_at_fifteen_minutes(attempt: int) -> None:
     assert backoff.exponential(jitter=0)(attempt) == 900
     assert backoff.exponential(2, jitter=0)(attempt) == 900, "a whole base must not make numbers of thousands of digits"
+
+
+@pytest.mark.parametrize("jitter", [0, 0.1, 0.9])
+@pytest.mark.parametrize("make", [backoff.exponential, backoff.linear])
+def test_no_delay_is_longer_than_the_cap_and_those_at_the_cap_are_spread_as_well(
+    make: Callable[..., backoff.Backoff], jitter: float
+) -> None:
+    delays = {make(50, cap=3600, jitter=jitter)(100) for _ in range(300)}
+    assert max(delays) <= 3600
+    assert len(delays) > 250 or not jitter
 
 
 @pytest.mark.parametrize("make", [backoff.exponential, backoff.linear, backoff.constant])

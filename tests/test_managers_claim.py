@@ -1,9 +1,11 @@
 """`claim`: which jobs, in which order, how many, and for whom."""
 
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,6 +73,7 @@ def test_a_worker_gets_the_few_columns_that_running_needs() -> None:
         locked_at=pytest.approx(row.locked_at.timestamp(), abs=1e-5),
         metadata="{}",
         chosen_in=pytest.approx(0.0, abs=60),
+        claimed_at=pytest.approx(time.monotonic(), abs=60),
     )
     assert job.chosen_in > 0
     assert job.wait_ms == pytest.approx((row.locked_at - row.run_after).total_seconds() * 1000, abs=0.1)
@@ -251,6 +254,12 @@ def test_the_queues_that_have_jobs() -> None:
     assert Job.objects.queues_with_jobs(limit=2) == names[:2]
     assert Job.objects.queues_with_jobs(after=names[1], limit=5) == names[2:]
     assert Job.objects.queues_with_jobs(after=names[3]) == []
+
+
+@pytest.mark.parametrize("claim_by", [Job.objects.claim, partial(Job.objects.settle_and_claim, [])])
+def test_a_text_is_no_list_of_queues(claim_by: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"queue_names must be a list of names, not the str 'gpu': say \['gpu'\]"):
+        claim_by(queue_names="gpu", limit=1, worker_id="w")
 
 
 def test_settle_and_claim_takes_nothing_where_nothing_is_asked_for(worker_id: str) -> None:

@@ -204,6 +204,34 @@ def test_whatever_makes_jobs_claimable_tells_their_queues(listener: Listener) ->
     assert sorted(listener.heard()) == ["a", "b"]
 
 
+AGAIN = Outcome("scheduled", delay=0.0)
+
+
+def test_a_retry_at_once_tells_its_queue_once(listener: Listener) -> None:
+    held = [make_job("running", queue_name=name) for name in ("a", "a", "b", "c")]
+    outcomes = [AGAIN, AGAIN, COMPLETED, Outcome("scheduled", delay=60.0)]
+    batch = [Settlement(job.pk, job.lease, outcome) for job, outcome in zip(held, outcomes, strict=True)]
+    Job.objects.settle(batch)
+    assert listener.heard() == ["a"]
+
+
+def test_a_retry_at_once_in_a_round_trip_with_a_claim_tells_its_queue(listener: Listener) -> None:
+    held = make_job("running", queue_name="a")
+    Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["b"], limit=1, worker_id="w")
+    assert listener.heard() == ["a"]
+
+
+def test_a_retry_at_once_that_was_claimed_again_in_the_same_round_trip_tells_nothing(listener: Listener) -> None:
+    held = make_job("running", queue_name="a")
+    Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["a"], limit=1, worker_id="w")
+    assert listener.heard() == []
+
+
+def test_run_now_tells_its_queue(listener: Listener) -> None:
+    make_job("scheduled", queue_name="a").run_now()
+    assert listener.heard() == ["a"]
+
+
 def test_what_makes_no_job_claimable_tells_nothing(listener: Listener) -> None:
     make_job("running", attempts=10, max_attempts=10)
     held = make_job("running", locked_by="another")

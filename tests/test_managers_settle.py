@@ -377,6 +377,32 @@ def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_othe
     assert len(after["errors"]) == 1
 
 
+TOO_FAR = Outcome("scheduled", delay=1e12)
+
+
+def test_a_row_for_which_even_the_failure_is_refused_is_left_alone_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a trigger of the project's does, or a column that somebody has added."""
+    bad, good = claimed(2)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {bad.pk} OR lease < 2)")
+    try:
+        assert settle([settlement(bad), settlement(good)]) == {good.pk}
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+    assert state(bad)["status"] == "running"
+    assert f"outcome refused id={bad.pk} error=" in caplog.text
+
+
+@BOTH
+def test_a_delay_that_no_row_can_have_fails_its_own_job(settling: Settling) -> None:
+    bad, good = claimed(2)
+    assert settling([settlement(bad, TOO_FAR), settlement(good)]) == {bad.pk, good.pk}
+    assert (state(bad)["status"], state(good)["status"]) == ("failed", "completed")
+
+
 def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
     stale, live = claimed(2)
     release(stale)

@@ -81,6 +81,12 @@ class TestJudging:
         assert judge(Retry(after=delay)).delay == 0
         assert judge(ValueError(), backoff=lambda attempt: delay).delay == 0
 
+    @pytest.mark.parametrize("delay", [1e12, 1e300, math.inf, timedelta.max], ids=repr)
+    def test_a_delay_ends_within_the_years_that_python_has(self, delay: Any) -> None:
+        assert seconds(delay) == 1000 * 365 * 86_400
+        assert judge(Retry(after=delay)).delay == judge(Snooze(after=delay)).delay == seconds(delay)
+        assert judge(ValueError(), backoff=lambda attempt: delay).delay == seconds(delay)
+
     def test_a_backoff_may_return_a_timedelta(self) -> None:
         assert judge(ValueError(), backoff=lambda attempt: timedelta(minutes=attempt)).delay == 60
 

@@ -101,6 +101,7 @@ def asked_for(case: Case) -> int:
     texts = [value for value in case.values.values() if isinstance(value, str) and value[:1] == "["]
     lists = [value for value in case.values.values() if isinstance(value, list)]
     lists += [text.splitlines() if "\n" in text else json.loads(text) for text in texts]
+    lists += [value.split(",") for value in case.values.values() if isinstance(value, str) and value[:1] == "{"]
     return max([1, *map(len, lists)])
 
 

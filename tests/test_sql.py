@@ -22,6 +22,7 @@ from django_skipqueue.managers.batches import (
     positions_as_values,
     settlements_as_values,
 )
+from django_skipqueue.models import Job
 from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.records import Call, Position
 
@@ -98,6 +99,7 @@ CASES = [
     Case("SET_STATEMENT_TIMEOUT", {"timeout": "20s"}, set()),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
+    Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
     Case("LOCKED", LEASES, {"pkey"}),
     Case("HOLDS", {"worker_id": WORKER}, {"recover"}),
     Case("RELEASE", LEASES, {"pkey"}),
@@ -292,6 +294,22 @@ def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
     used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
     expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
     assert used == expected, described
+
+
+@pytest.mark.django_db
+def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connection[Any]) -> None:
+    statement, values = Job.objects.alive().order_by().query.sql_with_params()
+    with busy.transaction(force_rollback=True):
+        cursor = psycopg.ClientCursor(busy)
+        cursor.execute("SET LOCAL enable_seqscan = off")  # two fifths of these jobs are alive; IN would read them all
+        (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
+    found = list(nodes(document["Plan"]))
+    assert {node.get("Index Name") for node in found} - {None} == {
+        "skipqueue_job_claim",
+        "skipqueue_job_promote",
+        "skipqueue_job_recover",
+    }
+    assert not [node for node in found if node["Node Type"] == "Seq Scan"]
 
 
 @pytest.mark.django_db

@@ -26,6 +26,7 @@ from django_skipqueue.exceptions import (
     UnknownTask,
 )
 from django_skipqueue.models import Job, Status
+from django_skipqueue.records import Call
 from django_skipqueue.tasks import Registry, tasks
 
 from .app import jobs
@@ -169,6 +170,8 @@ class TestDefining:
             {"max_attempts": False},
             {"queue_name": ""},
             {"queue_name": "a,b"},
+            {"queue_name": " a"},
+            {"queue_name": "a\n"},
             {"queue_name": None},
             {"queue_name": 5},
             {"unique_key": 5},
@@ -291,6 +294,8 @@ class TestDeferring:
             {"run_after": date(2026, 1, 1)},
             {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
             {"run_after": timedelta.max},
+            {"run_after": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))},
+            {"run_after": datetime.min.replace(tzinfo=timezone(timedelta(hours=12)))},
             {"unique_key": 5},
             {"unique_key": "a\0b"},
             {"unique_key": "\ud800"},
@@ -301,6 +306,27 @@ class TestDeferring:
         with pytest.raises((InvalidOption, InvalidArguments), match=next(iter(options))):
             jobs.noop.using(**options).defer()
         assert not Job.objects.exists()
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {"priority": 101},
+            {"priority": "5"},
+            {"max_attempts": 0},
+            {"queue_name": " gpu"},
+            {"run_after": datetime(9999, 1, 1, tzinfo=UTC)},
+            {"run_after": timedelta(days=400_000)},
+        ],
+        ids=ascii,
+    )
+    def test_the_verbs_below_refuse_it_as_well_before_anything_is_written(self, columns: dict[str, Any]) -> None:
+        for enqueue in (
+            lambda: Job.objects.enqueue("t", **columns),
+            lambda: Job.objects.enqueue_many("t", [Call("[]", "{}", None)], **columns),
+        ):
+            with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidOption, match=next(iter(columns))):
+                enqueue()
+            assert len(queries) == 0
 
     def test_a_naive_time_is_an_error_under_use_tz(self, settings: Any) -> None:
         settings.USE_TZ = True

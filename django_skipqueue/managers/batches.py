@@ -64,6 +64,8 @@ def claim_values(
     queue_names: Sequence[str], *, after: Mapping[str, Position], limit: int, worker_id: str
 ) -> dict[str, Any]:
     """What CLAIM reads."""
+    if isinstance(queue_names, str):
+        raise TypeError(f"queue_names must be a list of names, not the str {queue_names!r}: say [{queue_names!r}].")
     return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
 
 
@@ -146,10 +148,13 @@ def _fetch(rows: Rows | Cursor) -> Rows:
 
 
 def is_refused(error: DatabaseError) -> bool:
-    """Whether PostgreSQL refused the values (SQLSTATE classes 22, data, and 54, limits), or psycopg before it."""
+    """Whether PostgreSQL refused the values, or psycopg before it.
+
+    By the class of its SQLSTATE: 22, data; 23, a CHECK; 54, limits.
+    """
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)
-    return state[:2] in ("22", "54") if state else isinstance(cause, psycopg.DataError)
+    return state[:2] in ("22", "23", "54") if state else isinstance(cause, psycopg.DataError)
 
 
 def unstorable(settlement: Settlement, error: DatabaseError) -> Settlement:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import sql
 from ..conf import settings
+from ..options import check_columns
 from ..payload import decode
 from ..records import Call
 from ..signals import announce, job_deferred
@@ -36,7 +37,8 @@ class Enqueueing(Statements):
     ) -> "Job":
         """Insert one job on the caller's connection; `args` and `kwargs` are JSON texts.
 
-        Where `unique_key` is held by a job that is not finished, that job is returned, with `created` False.
+        Where `unique_key` is held by a job that is not finished, that job is returned, with `created` False. Raises
+        `InvalidOption` for a value that no row can have.
         """
         row = self._common(task, queue_name, priority, max_attempts, run_after, metadata)
         row |= {"args": args, "kwargs": kwargs, "unique_key": unique_key}
@@ -109,7 +111,8 @@ class Enqueueing(Statements):
         run_after: datetime | timedelta | None,
         metadata: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """The values that all jobs of one call share."""
+        """The values that all jobs of one call share; raises `InvalidOption` for those that no row can have."""
+        check_columns(queue_name, priority, max_attempts, run_after)
         delay = run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0
         return {
             "task": task,

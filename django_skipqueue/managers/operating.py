@@ -10,9 +10,10 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from .. import sql
+from ..options import check_run_after
 from ..outcomes import Delay, seconds
 from ..payload import shorten
-from .notifications import wake
+from .notifications import wake, wake_supervisors
 from .statements import Statements
 
 NAME_LIMIT = 200
@@ -34,6 +35,8 @@ class Operating(Statements):
             except IntegrityError:
                 continue  # somebody took one of the unique keys meanwhile; the next look sees it
             wake(self.db, (queue_name for _, queue_name, status in rows if status == "queued"))
+            if rows:
+                wake_supervisors(self.db, [values["over"] / len(rows)])
             return {id for id, _, _ in rows}
         raise IntegrityError(
             "The unique keys of these jobs are being taken by others again and again; retry them singly."
@@ -60,13 +63,18 @@ class Operating(Statements):
     ) -> set[int]:
         """Have scheduled and queued jobs wait until a later time, or for a delay counted from now.
 
-        Left as they are: jobs in another status, and those that are due later anyway.
+        Left as they are: jobs in another status, and those that are due later anyway. Raises `InvalidOption` for a time
+        that no row can have.
         """
+        check_run_after(run_after)
         values = _noted(ids, by, reason) | {
             "run_after": run_after if isinstance(run_after, datetime) else None,
             "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0,
         }
-        return {id for (id,) in self._rows(sql.POSTPONE, values)}
+        postponed = {id for (id,) in self._rows(sql.POSTPONE, values)}
+        if postponed:
+            wake_supervisors(self.db, [values["delay"]])
+        return postponed
 
 
 def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:

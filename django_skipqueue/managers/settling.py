@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, transaction
 
-from .. import sql
+from .. import logs, sql
 from ..outcomes import Outcome, Settlement
 from ..records import ClaimedJob, Lease, Position
 from .batches import (
     Answer,
+    as_array,
     claim_values,
     in_lock_order,
     is_refused,
@@ -44,11 +45,12 @@ class Settling(Statements):
     def settle(self, settlements: Iterable[Settlement]) -> set[int]:
         """Write outcomes, many in one statement; the ids of the jobs whose lease still held, and which are now written.
 
-        An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so.
+        An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so. Where it
+        refuses even that, the job is left as it is, and logged.
         """
         batch = in_lock_order(settlements)
         written = {id for id, _ in self._settle(batch, {})}
-        wake_supervisors(self.db, (settlement.outcome.delay for settlement in batch))
+        self._wake_for(batch)
         return written
 
     def complete(self, settlement: Settlement) -> bool:
@@ -106,8 +108,9 @@ class Settling(Statements):
             written = self._settle(batch, refused)
             answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
             return replace(answer, settled_rows=list(written), refused=refused)
-        if settle is not None:
-            wake_supervisors(self.db, settle[1]["delays"])  # none where all are simply completed
+        if settle and settle[1]["statuses"]:  # else all are simply completed
+            with suppress(DatabaseError):  # the answer is here, and must not be lost
+                self._wake_for(batch)
         return Answer(settled, claimed, queue_names, sent)
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
@@ -165,6 +168,13 @@ class Settling(Statements):
             rows = self._rows(sql.FIRST_IN_QUEUES, positions_as_values(queue_names, after))
         return [(name, id, Position(*position)) for name, id, *position in rows]
 
+    def _wake_for(self, batch: list[Settlement]) -> None:
+        """Wake the supervisors for what is due soon, and the workers of queues whose jobs are to run again at once."""
+        wake_supervisors(self.db, (settlement.outcome.delay for settlement in batch))
+        ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
+        if ids:
+            wake(self.db, [name for (name,) in self._rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
+
     def _settle(self, batch: list[Settlement], refused: dict[Lease, Outcome]) -> set[Lease]:
         """Settle a batch; where one of its outcomes is refused, each half alone, and what takes its place is noted."""
         if not batch:
@@ -178,6 +188,10 @@ class Settling(Statements):
             if not is_refused(error):
                 raise
             if len(batch) == 1:
+                job_id, lease, *_ = batch[0]
+                if (job_id, lease) in refused:  # the row itself is what no statement can bear
+                    logs.outcome_refused(job_id, error)
+                    return set()
                 storable = unstorable(batch[0], error)
                 refused[storable.job_id, storable.lease] = storable.outcome
                 return self._settle([storable], refused)
