@@ -192,10 +192,10 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
         for each in stage.machines:
             each.proxy.limit(SLOW_LINK)
         defer_many(jobs.quick, [()] * SHORT_JOBS)
-        ids = defer_many(jobs.produce, [(LARGE,)] * 240)
+        ids = defer_many(jobs.produce, [(LARGE,)] * 160)
         for load in loads:
-            ids += defer_many(jobs.carry, [(load,)] * 10)
-            ids += defer_many(jobs.drop, [(load,)] * 5)
+            ids += defer_many(jobs.carry, [(load,)] * 5)
+            ids += defer_many(jobs.drop, [(load,)] * 3)
 
         def left() -> int:
             unfinished = "SELECT count(*) FROM skipqueue_job WHERE id = ANY (%s) AND status IN ('queued', 'running')"
