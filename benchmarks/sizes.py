@@ -22,6 +22,7 @@ class Sizes:
     others: int = _size(1_000_000, "jobs of another queue that lie in the table of the row `other-queue`")
     snapshot: int = _size(500_000, "jobs drained under an open snapshot")
     scheduled: int = _size(10_000, "jobs that become due in the row `lateness`")
+    lone: int = _size(100, "jobs that are scheduled one at a time in the row `lone-scheduled`")
     span: int = _size(60, "seconds over which they become due")
     idle: int = _size(30, "seconds for which the idle worker is watched")
     memory: int = _size(1_000_000, "jobs after which the worker's memory is looked at again")

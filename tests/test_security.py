@@ -160,7 +160,7 @@ VALUES: dict[str, Any] = {
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
     "lines": [FORGED], "reason": FORGED, "job_id": 7,
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
-    "changed": FORGED, "code": 1, "grace": 1.0, "wait_ms": 1.0,
+    "changed": FORGED, "code": 1, "grace": 1.0, "wait_ms": 1.0, "known": [FORGED],
     "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
     "outcome": Outcome("failed", last_error=FORGED),
 }  # fmt: skip

@@ -13,7 +13,7 @@ from .enqueueing import defer, defer_in_transaction, defer_many, queries
 from .floor import floor
 from .processes import cold_start, idle, import_time, memory
 from .tables import future, history, other_queue, snapshot
-from .waiting import latency, lateness
+from .waiting import latency, lateness, lone_scheduled
 
 ROWS: dict[str, Callable[[Sizes], Figures]] = {
     row.__name__.replace("_", "-"): row
@@ -30,6 +30,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         queries,
         latency,
         lateness,
+        lone_scheduled,
         idle,
         history,
         future,

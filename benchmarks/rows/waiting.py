@@ -3,6 +3,7 @@
 import statistics
 import time
 from datetime import timedelta
+from typing import Any
 
 from django.db import connection, transaction
 
@@ -42,6 +43,20 @@ def lateness(sizes: Sizes) -> Figures:
         wait_until(_is_empty, seconds=sizes.span + 60)
     started = Job.objects.filter(pk__in=ids).values_list("run_after", "result")
     return _percentiles([result - due.timestamp() for due, result in started if result])
+
+
+def lone_scheduled(sizes: Sizes) -> Figures:
+    """Scheduled jobs, each while nothing else is: from the moment each is due to the first line of it."""
+    late = []
+    with running_worker():
+        _wait_until_it_works()
+        for number in range(sizes.lone):
+            delay = timedelta(seconds=0.1 + 1.4 * number / sizes.lone)
+            job = jobs.clock.using(run_after=delay).defer()
+            wait_until(_is_empty)
+            started: Any = Job.objects.values_list("result", flat=True).get(pk=job.pk)
+            late.append(started - job.run_after.timestamp())
+    return _percentiles(late)
 
 
 def _wait_until_it_works() -> None:

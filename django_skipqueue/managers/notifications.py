@@ -11,7 +11,7 @@ from .. import logs, sql
 QUEUED, SCHEDULED = "skipqueue", "skipqueue_scheduled"
 """The channels: of workers, with the name of a queue that has got jobs; and of supervisors."""
 
-SOON = 1.0
+SOON = 2.0
 """Seconds within which a supervisor looks at what is scheduled in any case: a job that is due later needs no word."""
 
 

@@ -28,7 +28,7 @@ class LogQueue:
         self._waiting: queue.SimpleQueue[logging.LogRecord | threading.Event] = queue.SimpleQueue()
         self._dropped = 0
         self._writer: threading.Thread | None = None
-        self._is_stopping = False
+        self._end: threading.Event | None = None  # of the thread, among what waits
         self._process = os.getpid()
         # First of all filters, so that no code of the project's comes before it. A parent's has no thread here.
         own = [each for each in logger.filters if not isinstance(each, LogQueue)]
@@ -47,7 +47,7 @@ class LogQueue:
 
     def start(self) -> None:
         """Write what waits from here on."""
-        self._is_stopping = False
+        self._end = None
         if self._writer is None or not self._writer.is_alive():
             self._writer = threading.Thread(target=self._run, name="skipqueue-log", daemon=True)
             self._writer.start()
@@ -55,8 +55,8 @@ class LogQueue:
     def stop(self, timeout: float) -> bool:
         """Write what waits, and end the thread, for a fork; whether that was done within `timeout` seconds."""
         assert self._writer is not None  # noqa: S101 (for the type checker: it is made with one)
-        self._is_stopping = True
-        self._waiting.put(threading.Event())
+        self._end = threading.Event()
+        self._waiting.put(self._end)
         self._writer.join(timeout)
         return not self._writer.is_alive()
 
@@ -81,8 +81,7 @@ class LogQueue:
             record = self._waiting.get()
             if isinstance(record, threading.Event):
                 _flush_streams()
-                record.set()
-                if self._is_stopping:
+                if record is self._end:
                     return
                 continue
             with contextlib.suppress(BaseException):  # a handler, a formatter or a filter of the project's

@@ -14,10 +14,13 @@ from ..managers import BATCH
 from ..managers.notifications import SOON
 from ..models import Job
 
-DUE_CHECK = SOON
+DUE_CHECK = 1.0
 """Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
 
-LEAST_DUE_CHECK = 0.005
+UNSCHEDULED_CHECK = SOON
+"""Seconds until the next look where nothing is scheduled at all; a job that is due earlier is announced."""
+
+LEAST_DUE_CHECK = 0.01
 """The same where notifications of scheduled jobs come one after the other."""
 
 PRUNE_INTERVAL = 30.0
@@ -78,7 +81,7 @@ class Promote(Chore):
         jobs = Job.objects.using(self.database)
         next_due = jobs.next_due()
         if next_due is None:
-            return DUE_CHECK
+            return UNSCHEDULED_CHECK
         if next_due > 0:
             return min(next_due, DUE_CHECK)
         count = sum(jobs.promote().values())

@@ -1,7 +1,9 @@
 """`Announcer`: tells everything in order, and is in nobody's way."""
 
 import logging
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,13 +11,17 @@ import pytest
 from django.db import connection, transaction
 from django.dispatch import Signal
 
+from django_skipqueue.models import Worker
 from django_skipqueue.outcomes import COMPLETED
 from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import job_completed, job_failed
+from django_skipqueue.worker import announcer as announcer_module
 from django_skipqueue.worker.announcer import Announcer
 
+from ..app import jobs, worker_jobs
 from ..app.models import Ledger
 from ..app.waiting import DEADLINE, wait_until
+from .processes import ManagePy, wait_for_statuses, workers
 
 
 def attempt(id: int, task: str = "a.task") -> Attempt:
@@ -40,8 +46,8 @@ def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]
         connected.append((signal, receiver))
 
     yield connect
-    for signal, receiver in connected:
-        signal.disconnect(receiver)
+    for connected_to, receiver in connected:
+        connected_to.disconnect(receiver)
 
 
 def test_events_are_told_in_order(announcer: Announcer) -> None:
@@ -181,3 +187,49 @@ def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(announ
     wait_until(lambda: announcer.backlog == 0)
     assert list(Ledger.objects.values_list("entry", flat=True)) == ["2"]
     connection.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_that_hangs_has_its_process_replaced_and_is_said_to_hang_with_its_place(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    process = runworker(
+        "--poll-interval",
+        "3600",
+        jobs="""
+            import threading
+            from django_skipqueue.signals import job_completed
+            from django_skipqueue.worker import announcer
+
+            announcer.HANGS_AFTER = 1.0
+
+            def receive(attempt, **event):
+                if attempt.job.task.endswith("see"):
+                    threading.Event().wait()
+
+            job_completed.connect(receive)
+        """,
+    )
+    (first,) = workers()
+    worker_jobs.see.defer(1)
+    process.wait_for("receiver hangs")
+    assert "in receive" in process.log or "receive (" in process.log, process.log
+    wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists())
+    jobs.noop.defer()
+    wait_for_statuses(completed=2)
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_receivers_that_are_slow_one_after_the_other_do_not_hang(
+    announcer: Announcer, connect_receiver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer_module, "HANGS_AFTER", 0.5)
+    connect_receiver(job_failed, lambda **_: time.sleep(0.01))
+    announcer.outcomes({job_failed: [attempt(number) for number in range(100)]})
+    hangs_at = []
+    while announcer.backlog:
+        hangs_at.append(announcer.hangs_at - time.monotonic())
+        time.sleep(0.005)
+    assert min(hangs_at) > 0
+    wait_until(lambda: announcer.hangs_at == float("inf"))

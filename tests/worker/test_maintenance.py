@@ -2,11 +2,12 @@
 
 import itertools
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import override_settings
 
 from django_skipqueue.managers import BATCH
@@ -16,14 +17,17 @@ from django_skipqueue.worker.maintenance import (
     LEAST_DUE_CHECK,
     LONGEST_RETRY_DELAY,
     PRUNE_INTERVAL,
+    UNSCHEDULED_CHECK,
     Chore,
     Promote,
     Prune,
 )
 
+from ..app import jobs
 from ..app.rows import FINISHED, make_job
 from ..app.sessions import Session
-from .processes import statuses
+from ..app.waiting import wait_until
+from .processes import ManagePy, statuses, wait_for_statuses, workers
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,7 +84,7 @@ def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.
 
 
 def test_with_nothing_scheduled_it_looks_again_soon() -> None:
-    assert Promote("default").run() == DUE_CHECK
+    assert Promote("default").run() == UNSCHEDULED_CHECK
 
 
 def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
@@ -156,3 +160,58 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
     assert chore.run() == 0
     assert chore.run() == PRUNE_INTERVAL
     assert not Job.objects.exists()
+
+
+# Jobs that are due before the next look
+
+SELDOM = """
+    from django_skipqueue import Retry, job
+    from django_skipqueue.worker import maintenance
+
+    maintenance.DUE_CHECK = maintenance.UNSCHEDULED_CHECK = 3600.0
+
+
+    @job(takes_context=True)
+    def come_back(context):
+        if context.attempt == 1:
+            raise Retry(after=0.2)
+"""
+
+
+@pytest.fixture
+def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
+    """A worker whose supervisor looks once an hour at what is scheduled, and has looked."""
+    process = runworker("--poll-interval", "3600", jobs=SELDOM)
+    workers()
+    wait_until(is_listened_to)
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    return process
+
+
+def is_listened_to() -> bool:
+    """Whether a supervisor has listened, and has looked at what is scheduled since."""
+    return any("finished_at" in query for query in supervisors_statements())
+
+
+def supervisors_statements() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'skipqueue supervisor%'")
+        return [query for (query,) in cursor.fetchall()]
+
+
+@pytest.mark.parametrize(
+    "defer",
+    [
+        lambda: jobs.noop.using(run_after=timedelta(seconds=0.2)).defer(),
+        lambda: jobs.noop.using(run_after=timedelta(seconds=0.2)).defer_many([()]),
+        lambda: jobs.noop.using(run_after=timedelta(seconds=0.2), unique_key="k").defer(),
+        lambda: Job.objects.enqueue("extra.jobs.come_back"),
+    ],
+    ids=["defer", "defer_many", "with a key", "a retry"],
+)
+def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: ManagePy, defer: Callable[[], Any]) -> None:
+    assert seldom.process.poll() is None
+    for number in (2, 3):  # one after the other: each is alone
+        defer()
+        wait_for_statuses(completed=number)
