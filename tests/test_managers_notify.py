@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -21,11 +21,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Listener:
-    """A connection that listens as a worker does."""
+    """A connection that listens as a worker does, or on another channel, as a supervisor."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: LiteralString = "skipqueue") -> None:
         self.connection = connect_to()
-        self.connection.execute("LISTEN skipqueue")
+        self.connection.execute(f"LISTEN {channel}")
+        self.channel = channel
         self.fence = 0
 
     def heard(self) -> list[str]:
@@ -33,7 +34,7 @@ class Listener:
         self.fence += 1
         mark = f"fence {self.fence}"
         with connect_to() as other:
-            other.execute("SELECT pg_notify('skipqueue', %s)", [mark])
+            other.execute("SELECT pg_notify(%s, %s)", [self.channel, mark])
         heard: list[str] = []
         for notification in self.connection.notifies(timeout=20):
             if notification.payload == mark:
@@ -274,3 +275,27 @@ def test_a_notify_that_fails_harms_neither_the_caller_nor_the_job(monkeypatch: p
         with transaction.atomic():
             noop("a")
     assert Job.objects.queued().count() == 2
+
+
+# To supervisors
+
+
+@pytest.mark.parametrize(
+    ("delay", "heard"), [(1.0, [""]), (3600.0, [])], ids=["due before the next look", "seen by the next look"]
+)
+def test_supervisors_hear_of_what_is_due_soon_and_of_nothing_else(delay: float, heard: list[str]) -> None:
+    listener = Listener("skipqueue_scheduled")
+    later = jobs.noop.using(run_after=timedelta(seconds=delay))
+    keyed = jobs.noop.using(run_after=timedelta(seconds=delay), unique_key="k")
+    retried = make_job("running")
+    for scheduled in (
+        later.defer,
+        lambda: later.defer_many([()] * 3),
+        keyed.defer,
+        lambda: Job.objects.settle([Settlement(*lease_of(retried), Outcome("scheduled", delay=delay))]),
+    ):
+        scheduled()
+        assert listener.heard() == heard
+    noop("a")
+    assert listener.heard() == []
+    listener.connection.close()
