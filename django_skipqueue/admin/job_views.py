@@ -13,10 +13,11 @@ from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from ..models import Job
-from . import history, names
+from . import cells, history, names
 from .actions import Delete
 from .bulk import Action
 from .job_page import JobPage
@@ -24,6 +25,7 @@ from .job_verbs import VERBS, Verb
 from .permissions import JobPermissions
 from .questions import Instruction, Question
 from .selection import SAMPLE, Selection, is_id
+from .states import state_of
 from .survey import Survey
 
 
@@ -104,7 +106,7 @@ class JobViews(JobPermissions):
         context = self._context(request, order, title=f"{order}{'?' if survey.eligible else '.'}") | {
             "explanation": action.explanation,
             "survey": survey,
-            "sample": selection.sample() if survey.count.found <= SAMPLE else [],
+            "sample": _with_badges(selection.sample()) if survey.count.found <= SAMPLE else [],
             "can_be_done": survey.eligible > 0 or survey.count.is_capped,
             "hidden": [("action", action.name), ("number", question.number), *selection.posted()],
             "question": question,
@@ -163,7 +165,7 @@ class JobViews(JobPermissions):
         context = self._context(request, verb.order(job), title=f"{verb.order(job)}?") | {
             "explanation": verb.hint,
             "question": question,
-            "sample": [job],
+            "sample": _with_badges([job]),
             "can_be_done": True,
             "is_dangerous": verb.is_dangerous,
             "target": self._address(verb.name, job.pk),
@@ -185,3 +187,7 @@ class JobViews(JobPermissions):
         message = gettext("There is no job %(id)s. It may have been deleted.") % {"id": job_id}
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self._address("changelist"))
+
+
+def _with_badges(jobs: list[Job]) -> list[tuple[Job, SafeString]]:
+    return [(job, cells.badge(state_of(job))) for job in jobs]

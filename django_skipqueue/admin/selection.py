@@ -58,7 +58,7 @@ class Selection:
 
     def sample(self) -> list[Job]:
         """A few of the jobs, to be recognized."""
-        return list(self.jobs.only("pk", "task", "status")[:SAMPLE])
+        return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
 
     def batches(self) -> Iterator[list[int]]:
         """The ids, ascending, up to the newest there was at the beginning: new jobs never prolong it."""
