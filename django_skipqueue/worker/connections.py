@@ -21,6 +21,9 @@ from .limits import Limits
 SHORTEST_LIFE = 60.0
 """Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
 
+REST = 0.1
+"""Seconds after a job for which its connections are taken to be as it has left them."""
+
 IDLE_TIME = 1.0
 """Seconds without a job after which a thread closes a connection where CONN_MAX_AGE is 0."""
 
@@ -82,12 +85,12 @@ class ThreadConnections:
 
         With CONN_HEALTH_CHECKS, the first statement of the job asks the server. Raises nothing: the job is taken.
         """
+        has_rested = time.monotonic() - self._idle_since > REST
         for connection in self.opened:
             if connection.connection is not None and not connection.in_atomic_block:
-                with suppress(Exception):
-                    if _is_good(connection) and _is_silent(connection):
-                        vars(connection)["health_check_done"] = False
-                    else:
+                vars(connection)["health_check_done"] = False
+                if has_rested and not (_is_good(connection) and _is_silent(connection)):
+                    with suppress(Exception):
                         connection.close()
 
     def tidy(self, *, failed: bool = False) -> None:

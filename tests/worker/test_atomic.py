@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -256,6 +257,26 @@ def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called
             signal.disconnect(note)
     assert statuses() == {"completed": 2}
     assert (hooked, events) == (["slow"], ["completed", "completed"])
+
+
+def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django would call no hook: neither the project's nor the one that tells the worker of the commit."""
+    set_autocommit = DatabaseWrapper._set_autocommit
+
+    def set_it_slowly(self: Any, autocommit: bool) -> None:
+        if autocommit and self.run_on_commit:
+            until = time.monotonic() + 0.4
+            while time.monotonic() < until:
+                time.sleep(0.005)
+        set_autocommit(self, autocommit)
+
+    monkeypatch.setattr(DatabaseWrapper, "_set_autocommit", set_it_slowly)
+    hooked.clear()
+    atomic_write_and_hook.using(timeout=0.2, max_attempts=1).defer("slow")
+    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert (statuses(), hooked) == ({"completed": 1}, ["slow"])
 
 
 def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(

@@ -61,6 +61,7 @@ def test_sessions_that_ended_while_their_threads_were_idle_harm_no_job(
 ) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_HEALTH_CHECKS", checks)
     monkeypatch.setattr("django_skipqueue.worker.event_loop.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(module, "REST", 0.0)
     worker = worker_thread(concurrency=4)
     if kind:
         worker_jobs.awrite.defer("open")
