@@ -12,13 +12,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 
 from asgiref.sync import SyncToAsync
 
 from ..records import ClaimedJob, Lease
 from .call_threads import MOST_LEFT, CallThreads
 from .children import children
-from .connections import ThreadConnections
+from .connections import IDLE_TIME, ThreadConnections
 from .executor import Executor, Finish
 from .limits import GRACE
 from .started import StartedJobs
@@ -48,6 +49,7 @@ class EventLoopRunner:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._call_threads = CallThreads()
         self._query_connections: ThreadConnections | None = None  # of the thread in which asgiref runs queries
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._checked_at = 0.0  # when those were looked at before a job, in monotonic seconds
         self._tidying: Future[None] | None = None
         self._ahead_of_tidying: set[asyncio.Task[None]] = set()
@@ -186,20 +188,21 @@ class EventLoopRunner:
         # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
         # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
         # busy, or hang, in what another task has it do, or in what is left of an attempt that timed out.
-        if attempt.outcome.error is not None or self._is_idle():
-            self._tidy_soon()
+        failed = attempt.outcome.error is not None
+        if failed or self._is_idle():
+            self._tidy_soon(failed)
 
     def _is_idle(self) -> bool:
         """Whether the attempt that asks is the only one here."""
         return not self._waiting and len(self._running) == 1
 
-    def _tidy_soon(self) -> None:
+    def _tidy_soon(self, failed: bool) -> None:
         """Once for all who ask while it is on its way: that thread does one thing after the other."""
         if self._is_tidying():
             return
         self._ahead_of_tidying = {task for task, job in self._running.items() if job is not None}
         self._note_left_alone()
-        self._tidying = self._in_query_thread(self._tidy)
+        self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
     def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
         """Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others."""
@@ -210,9 +213,22 @@ class EventLoopRunner:
     def _make_connections(self) -> None:
         self._query_connections = ThreadConnections()
 
-    def _tidy(self) -> None:
+    def _tidy(self, failed: bool) -> None:
         if self._query_connections is not None:
-            self._query_connections.tidy()
+            self._query_connections.tidy(failed=failed)
+
+    def _close_idle_after(self, seconds: float) -> None:
+        """If no attempt runs then, close what a thread without a job would close."""
+        connections = self._query_connections
+        if connections is not None and connections.opened and self._idle_timer is None:
+            assert self._loop is not None  # noqa: S101
+            self._idle_timer = self._loop.call_later(seconds, self._close_idle, connections)
+
+    def _close_idle(self, connections: ThreadConnections) -> None:
+        self._idle_timer = None
+        if not self._running and connections.patience is not None:
+            self._in_query_thread(connections.close_idle)
+            self._close_idle_after(connections.patience)
 
     def _check_soon(self) -> None:
         """Before the queries of the next attempts, have their connections looked at, if there are any."""
@@ -239,6 +255,8 @@ class EventLoopRunner:
         if self._call_threads.replace_left() >= MOST_LEFT:
             self._calls_left_at = time.monotonic()
         self._fill()
+        if not self._running:
+            self._close_idle_after(IDLE_TIME)
 
     def _tell_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()):

@@ -106,13 +106,14 @@ def test_a_connection_that_grew_too_old_while_its_thread_was_idle_is_not_used(
     assert first.result != second.result
 
 
+@pytest.mark.parametrize("task", [write, worker_jobs.awrite], ids=["def", "async def"])
 @pytest.mark.parametrize(("age", "is_kept"), [(0, False), (None, True)])
 def test_what_an_idle_thread_keeps(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, age: int | None, is_kept: bool
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, task: Any, age: int | None, is_kept: bool
 ) -> None:
     """Where CONN_MAX_AGE is 0 nothing: its session may hold a lock."""
     monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
-    write.defer("once")
+    task.defer("once")
     worker = worker_thread(concurrency=1)
     wait_for_statuses(completed=1)
     if is_kept:
