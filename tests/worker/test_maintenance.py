@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -215,3 +215,31 @@ def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: Manag
     for number in (2, 3):  # one after the other: each is alone
         defer()
         wait_for_statuses(completed=number)
+
+
+# One that the database refuses
+
+
+REFUSE = """
+CREATE FUNCTION tests_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is still needed'; END $$;
+CREATE TRIGGER tests_refuse BEFORE DELETE ON skipqueue_job FOR EACH ROW EXECUTE FUNCTION tests_refuse()
+"""
+
+
+@pytest.fixture
+def refused() -> Iterator[None]:
+    """There is a job to be pruned, and the project keeps it from being deleted."""
+    make_job("completed", finished_at=timedelta(days=-100))
+    with connection.cursor() as cursor:
+        cursor.execute(REFUSE)
+        yield
+        cursor.execute("DROP TRIGGER tests_refuse ON skipqueue_job; DROP FUNCTION tests_refuse")
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_chore_that_the_database_refuses_fails_alone(runworker: Callable[..., ManagePy]) -> None:
+    process = runworker("--poll-interval", "3600")
+    process.wait_for("service failed service=prune", times=2)
+    make_job("scheduled", run_after=timedelta(seconds=0.2))
+    wait_for_statuses(completed=2)
+    assert "database lost" not in process.log
