@@ -704,6 +704,30 @@ WHERE
     AND (job.status = 'completed' AND job.lease = held.lease + 1) IS NOT TRUE
 """
 
+# worker, about attempts whose jobs were cancelled meanwhile → the ids of the jobs that keep the error: it says where
+# the task was when it ended. A job that has changed hands again keeps nothing; sent twice, an error is kept once.
+# Index: the primary key.
+KEEP_ERRORS = """
+WITH cancelled AS MATERIALIZED (
+    SELECT job.id, ended.error
+    FROM
+        unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(errors)s::text[]::jsonb[]))
+            AS ended (id, lease, error)
+        JOIN skipqueue_job AS job ON job.id = ended.id AND job.lease = ended.lease + 1
+    WHERE job.status = 'discarded' AND (job.errors -> -1 @> ended.error) IS NOT TRUE
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+    || (
+        (SELECT error FROM cancelled WHERE cancelled.id = job.id)
+        || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
+RETURNING job.id
+"""
+
 # supervisor: says that its workers are alive; worker: makes its own row before it claims, also anew.
 BEAT = """
 INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, started_at, heartbeat_at)

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import COMPLETED, Settlement
+from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement
 
 from .app.rows import STATUSES, make_job, state
 
@@ -310,3 +310,50 @@ class TestOperations:
             job = make_job()
             assert apply(verb, [job.pk], **noted)
             assert state(job)["last_error"] == last_error
+
+
+class TestKeepErrors:
+    """What an attempt ended with after its job had been cancelled."""
+
+    ERROR = {"attempt": 1, "exception": "x.JobCancelled", "message": "it hung", "traceback": "…", "duration_ms": 12.5}
+    ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
+
+    def keep(self, job: Job, outcome: Outcome = ENDED) -> bool:
+        return Job.objects.keep_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
+
+    def test_the_job_keeps_it_and_nothing_else_changes(self) -> None:
+        job = make_job("running", locked_by="w:0123456789ab")
+        job.cancel("it hung")
+        before = state(job)
+        assert self.keep(job)
+        after = state(job)
+        (kept,) = after.pop("errors")
+        assert kept == self.ERROR | {"at": kept["at"], "worker_id": "w:0123456789ab"}
+        assert after == {name: value for name, value in before.items() if name != "errors"}
+
+    def test_sent_twice_it_is_kept_once(self) -> None:
+        job = make_job("running")
+        job.cancel()
+        assert [self.keep(job), self.keep(job)] == [True, False]
+
+    def test_of_the_errors_the_last_ten_are_kept(self) -> None:
+        job = make_job("running", errors=[{"attempt": number} for number in range(10)])
+        job.cancel()
+        assert self.keep(job)
+        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
+
+    @pytest.mark.parametrize("after", ["retry", "settle", "nothing"])
+    def test_a_job_that_was_not_cancelled_or_has_moved_on_keeps_nothing(self, after: str) -> None:
+        job = make_job("running")
+        if after == "retry":
+            Job.objects.cancel([job.pk])
+            Job.objects.retry([job.pk])
+        elif after == "settle":
+            Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        assert not self.keep(job)
+        assert state(job)["errors"] == []
+
+    def test_without_an_error_there_is_nothing_to_keep(self, django_assert_num_queries: Any) -> None:
+        job = make_job("running")
+        with django_assert_num_queries(0):
+            assert not self.keep(job, COMPLETED)

@@ -1,5 +1,6 @@
 """The verbs of whoever runs jobs: claim them, and write what became of them, fenced by the lease."""
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -123,6 +124,21 @@ class Settling(Statements):
         """Which of these leases have passed on: with the reason where the job was cancelled, else with `None`."""
         rows = self._rows(sql.REVOKED, leases_as_values(leases))
         return {(id, lease): reason for id, lease, reason in rows}
+
+    def keep_errors(self, cancelled: Iterable[Settlement]) -> set[int]:
+        """Have jobs that were cancelled keep the errors with which their attempts ended then; the ids of those that do.
+
+        `settle` does not write them: the cancel has ended the lease.
+        """
+        failed = [settlement for settlement in in_lock_order(cancelled) if settlement.outcome.error]
+        if not failed:
+            return set()
+        values = {
+            "ids": [settlement.job_id for settlement in failed],
+            "leases": [settlement.lease for settlement in failed],
+            "errors": [json.dumps(settlement.outcome.error) for settlement in failed],
+        }
+        return {id for (id,) in self._rows(sql.KEEP_ERRORS, values)}
 
     def locked(self, leases: Iterable[Lease]) -> set[int]:
         """The ids of those jobs whose rows somebody else has locked this moment. Waits for nobody."""
