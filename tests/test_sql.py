@@ -160,7 +160,7 @@ CASES = [
         "a thousand",
     ),
     Case("REVOKED", LEASES, {"pkey"}),
-    Case("KEEP_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * len(LEASES["ids"])}, {"pkey"}),
+    Case("KEEP_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("BEAT", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),

@@ -81,7 +81,7 @@ def positions_as_values(queue_names: Sequence[str], after: Mapping[str, Position
 
 
 def leases_as_values(leases: Iterable[tuple[int, int]]) -> dict[str, Any]:
-    """What RELEASE, LOCKED and REVOKED read, in lock order."""
+    """What RELEASE, LOCKED, REVOKED and KEEP_ERRORS read, in lock order."""
     ordered = sorted(leases)
     return {"ids": as_array([job_id for job_id, _ in ordered]), "leases": as_array([lease for _, lease in ordered])}
 

@@ -133,12 +133,9 @@ class Settling(Statements):
         failed = [settlement for settlement in in_lock_order(cancelled) if settlement.outcome.error]
         if not failed:
             return set()
-        values = {
-            "ids": [settlement.job_id for settlement in failed],
-            "leases": [settlement.lease for settlement in failed],
-            "errors": [json.dumps(settlement.outcome.error) for settlement in failed],
-        }
-        return {id for (id,) in self._rows(sql.KEEP_ERRORS, values)}
+        values = leases_as_values((settlement.job_id, settlement.lease) for settlement in failed)
+        errors = [json.dumps(settlement.outcome.error) for settlement in failed]
+        return {id for (id,) in self._rows(sql.KEEP_ERRORS, values | {"errors": errors})}
 
     def locked(self, leases: Iterable[Lease]) -> set[int]:
         """The ids of those jobs whose rows somebody else has locked this moment. Waits for nobody."""

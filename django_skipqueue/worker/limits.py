@@ -136,11 +136,11 @@ class Limits:
             self._limit(lease, job, seconds)
         try:
             yield
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             interruption = self._interrupted.get(lease)
             if interruption is None or not interruption.is_cancelled or task.uncancel():
                 raise
-            raise interruption.error from None
+            raise interruption.error.with_traceback(cancelled.__traceback__) from None  # which says where it was
         else:
             interruption = self._interrupted.get(lease)
             if interruption is not None and interruption.is_cancelled:  # it went on after that, and ended well

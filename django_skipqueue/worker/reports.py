@@ -46,8 +46,13 @@ class Reports:
         self._announcer.outcomes(outcomes)
 
     def tell_lost(self, jobs: "JobQuerySet") -> None:
-        """Say of those that were not written whether that was wanted: their jobs were cancelled."""
+        """Say of those that were not written whether their jobs were cancelled; such jobs keep the errors."""
         reasons: dict[Lease, str | None] = jobs.revoked((attempt.job.id, attempt.job.lease) for attempt in self.lost)
+        jobs.keep_errors(
+            attempt.settlement
+            for attempt in self.lost
+            if attempt.outcome.error and reasons.get((attempt.job.id, attempt.job.lease)) is not None
+        )
         told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
         for attempt in self.lost:
             reason = reasons.get((attempt.job.id, attempt.job.lease))

@@ -80,7 +80,10 @@ def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
     assert not told[lease_lost]
     assert Ledger.objects.get().entry == "cancelled: True"
     running.refresh_from_db()
-    assert (running.status, running.last_error, running.errors) == ("discarded", "not wanted", [])
+    assert (running.status, running.last_error) == ("discarded", "not wanted")
+    (error,) = running.errors
+    assert error["exception"] == "django_skipqueue.exceptions.JobCancelled"
+    assert f"in {task.__name__}\n" in error["traceback"]
 
 
 def test_the_neighbours_of_a_cancelled_job_end_well(worker_thread: Start, gates: Any) -> None:
@@ -203,6 +206,8 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
     assert "lease lost" not in worker.log
     stuck.refresh_from_db()
     assert stuck.status == "discarded"
+    (error,) = stuck.errors
+    assert "in ignores_everything" in error["traceback"]
 
 
 def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
