@@ -9,6 +9,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseError
 from django.db import connections
+from django.db.models import ForeignKey
 
 from . import conf
 from .database_advice import use_postgresql
@@ -20,7 +21,7 @@ KEYS = "The page Settings of the documentation (docs/reference/settings.md) list
 
 def register_all() -> None:
     """Connect every check; called when the app is ready."""
-    for check in (check_settings, check_engine, check_lease, check_task_names, check_runworker):
+    for check in (check_settings, check_engine, check_lease, check_task_names, check_runworker, check_relations):
         register(check, "django_skipqueue")
     register(check_server_version, Tags.database)
 
@@ -129,6 +130,25 @@ def check_runworker(**_: Any) -> list[CheckMessage]:
             "check once the order is what you want.",
             id="skipqueue.W001",
         )
+    ]
+
+
+def check_relations(**_: Any) -> list[CheckMessage]:
+    """W002: a foreign key to a job that keeps it from being pruned."""
+    return [
+        Warning(
+            f"{field} keeps the jobs that it refers to from being pruned.",
+            hint="Jobs past their retention are deleted in SQL: on_delete, which is Django's, does nothing, and the "
+            "database refuses to delete them. Say on_delete=DO_NOTHING, db_constraint=False, or keep the job's id in "
+            "a BigIntegerField; from Django 6.1 on, DB_SET_NULL and DB_CASCADE do what they say.",
+            id="skipqueue.W002",
+        )
+        for model in apps.get_models(include_auto_created=True)
+        for field in model._meta.local_fields
+        if isinstance(field, ForeignKey)
+        and field.remote_field.model._meta.label == "django_skipqueue.Job"
+        and getattr(field, "db_constraint", True)
+        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # Django 6.1's, of the database
     ]
 
 

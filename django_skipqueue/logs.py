@@ -313,9 +313,15 @@ def thread_replaced(attempt: Attempt, error: BaseException) -> None:
     write(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
 
 
+def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
+    """A finished job cannot be deleted, and is left alone for a while."""
+    shown = {"id": job_id, "error": in_a_line(error), "retry_in": in_words(retry_in)}
+    write(logging.WARNING, "job_not_pruned", shown, extra={"job_id": job_id})
+
+
 def outcome_refused(job_id: int, error: BaseException) -> None:
     """PostgreSQL takes no outcome at all for this row, which somebody has written by hand."""
-    shown = {"id": job_id, "error": str(error), "hint": "its row cannot be updated; mend or delete it"}
+    shown = {"id": job_id, "error": in_a_line(error), "hint": "its row cannot be updated; mend or delete it"}
     write(logging.ERROR, "outcome_refused", shown, extra={"job_id": job_id})
 
 

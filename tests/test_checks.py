@@ -9,11 +9,13 @@ import pytest
 from django.apps import apps
 from django.core.checks import ERROR, WARNING, CheckMessage, run_checks
 from django.core.management import call_command
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, models
 from django.db.backends.postgresql.base import DatabaseWrapper
 from django.test import override_settings
+from django.test.utils import isolate_apps
 
 from django_skipqueue import checks, job
+from django_skipqueue.models import Job
 from django_skipqueue.tasks import Registry
 
 pytestmark = pytest.mark.django_db
@@ -35,6 +37,32 @@ def ids(messages: list[CheckMessage]) -> list[str | None]:
 def test_the_test_project_has_no_mistake() -> None:
     messages = run_checks(databases=["default", "other"], include_deployment_checks=False)
     assert [message for message in messages if str(message.id).startswith("skipqueue.")] == []
+
+
+@pytest.mark.parametrize(
+    ("on_delete", "has_constraint", "found_ids"),
+    [
+        (models.SET_NULL, True, ["skipqueue.W002"]),
+        (models.CASCADE, True, ["skipqueue.W002"]),
+        (models.DO_NOTHING, False, []),
+    ],
+)
+def test_a_foreign_key_that_keeps_jobs_from_being_pruned_is_named(
+    on_delete: Any, has_constraint: bool, found_ids: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolate_apps("tests.app"):
+
+        class Report(models.Model):  # noqa: DJ008 (nobody prints one)
+            job = models.ForeignKey(Job, on_delete=on_delete, null=True, db_constraint=has_constraint, related_name="+")
+
+            class Meta:
+                app_label = "app"
+
+    monkeypatch.setattr(checks.apps, "get_models", lambda **_: [Report])
+    messages = found(checks.check_relations)
+    assert ids(messages) == found_ids
+    for message in messages:
+        assert message.msg == "app.Report.job keeps the jobs that it refers to from being pruned."
 
 
 def test_they_run_with_manage_py_check(settings: Any) -> None:

@@ -66,7 +66,8 @@ SETTLED = [
     )
     for id in range(97_001, 100_001)
 ]
-KEPT = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30), "limit": 1000}
+RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
+KEPT = RETENTION | {"limit": 1000, "skipped": "{5,6}"}
 NOTED = {"by": "anna", "reason": "r"}
 ENDED = NOTED | {"last_error": "r"}
 
@@ -140,6 +141,7 @@ CASES = [
         "by worker",
     ),
     Case("PRUNE", KEPT, {"prune", "prune_own", "pkey"}),
+    Case("EXPIRED", KEPT, {"prune", "prune_own"}),
     Case(
         "PRUNE",
         KEPT | {"completed": None, "discarded": timedelta(0)},
@@ -339,6 +341,10 @@ def test_above_every_statement_stands_who_calls_it(name: str) -> None:
     comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     assert comment.startswith("# ")
     assert "→" in comment or ":" in comment
+
+
+def test_what_is_told_to_be_pruned_is_what_is_pruned() -> None:
+    assert sql.EXPIRED.removesuffix("SELECT id FROM expired\n").rstrip() + "," in sql.PRUNE
 
 
 def chooser(statement: str) -> str:

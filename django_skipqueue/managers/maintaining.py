@@ -1,6 +1,6 @@
 """The verbs of the supervisor's chores: each call is one batch; a full one says that there may be more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -8,6 +8,7 @@ from .. import sql
 from ..conf import settings
 from ..payload import shorten
 from ..records import RecoveredJob
+from .batches import as_array
 from .notifications import wake
 from .statements import Statements
 
@@ -74,7 +75,18 @@ class Maintaining(Statements):
         wake(self.db, (job.queue_name for job in recovered if job.status == "queued"))
         return recovered
 
-    def prune(self, *, limit: int = BATCH) -> dict[str, int]:
-        """Delete finished jobs past their retention; how many of each status."""
-        kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
-        return dict(self._rows(sql.PRUNE, {**kept, "limit": limit}))
+    def prune(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> dict[str, int]:
+        """Delete finished jobs past their retention, but for those `skipped`; how many of each status.
+
+        One statement: where one row cannot be deleted, none is. `Pruner` copes with that.
+        """
+        return dict(self._rows(sql.PRUNE, _expired(limit, skipped)))
+
+    def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> list[int]:
+        """The ids of the jobs that `prune` would delete next."""
+        return [id for (id,) in self._rows(sql.EXPIRED, _expired(limit, skipped))]
+
+
+def _expired(limit: int, skipped: Iterable[int]) -> dict[str, Any]:
+    kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
+    return {**kept, "limit": limit, "skipped": as_array(skipped)}

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 
 from .. import liveness_logs, logs
 from ..conf import settings
-from ..managers import BATCH
 from ..managers.notifications import SOON
 from ..models import Job
+from ..pruning import Pruner
 
 DUE_CHECK = 1.0
 """Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
@@ -97,12 +97,16 @@ class Promote(Chore):
 class Prune(Chore):
     """Deletes finished jobs past their retention."""
 
+    def __init__(self, database: str) -> None:
+        super().__init__(database)
+        self._pruner = Pruner(database)
+
     def run(self) -> float:
         """See `Chore.run`."""
-        counts = Job.objects.using(self.database).prune()
+        counts = self._pruner.batch()
         if counts:
             logs.pruned(counts)
-        if sum(counts.values()) == BATCH:
+        if self._pruner.has_more:
             return 0.0
         kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
         shortest = min(

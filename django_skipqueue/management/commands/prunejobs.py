@@ -7,9 +7,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
-from ...managers import BATCH
-from ...models import Job
 from ...preflight import check_database
+from ...pruning import Pruner
 
 
 class Command(BaseCommand):
@@ -29,11 +28,9 @@ class Command(BaseCommand):
             check_database(options["database"])
         except QueueUnavailable as error:
             raise CommandError(str(error)) from None
-        jobs = Job.objects.using(options["database"])
-        deleted: Counter[str] = Counter()
-        while counts := jobs.prune():
-            deleted.update(counts)
-            if sum(counts.values()) < BATCH:
-                break
+        pruner = Pruner(options["database"])
+        deleted = Counter(pruner.batch())
+        while pruner.has_more:
+            deleted.update(pruner.batch())
         told = ", ".join(f"{count:,} {status}" for status, count in sorted(deleted.items())) or "none were old enough"
         self.stdout.write(f"Deleted {deleted.total():,} jobs: {told}.")
