@@ -277,9 +277,9 @@ def write_elsewhere(story: Story) -> None:
 def have_an_urgent_job_wait(story: Story) -> None:
     story.time = 160
     story.defer(7, priority=URGENT)
-    story.time = 163
+    story.time = 165
     story.claim(7)
-    story.time = 163.5
+    story.time = 165.5
     story.write(7, "begin", "end")
     story.settle(7)
 
@@ -288,7 +288,7 @@ def hoard(story: Story) -> None:
     story.time = 160
     story.defer(7)
     story.claim(7)
-    story.time = 163.51
+    story.time = 165.51
     story.write(7, "begin", "end")
     story.settle(7)
 
@@ -297,7 +297,7 @@ def hoard_and_give_back(story: Story) -> None:
     story.time = 160
     story.defer(7)
     story.claim(7)
-    story.time = 163.51
+    story.time = 165.51
     story.release(7)
     story.claim(7)
     story.settle(7)

@@ -25,7 +25,7 @@ FROZEN_LIMIT = 40.0
 SPEED_LIMIT = 10.0
 """Seconds, at most, from the last fault to full speed, and without a finished job."""
 
-WAIT_LIMIT = 3.0
+WAIT_LIMIT = 5.0
 """Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
 
 KEEP_THE_LEASE = ("enqueue", "promote", "prune")
@@ -179,7 +179,7 @@ def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_waits_for_long(evidence: Evidence) -> Iterator[str]:
-    """(14) An urgent job begins within 3 s of its enqueue, and any job within 3 s of its claim, or it is given back."""
+    """(14) An urgent job begins within 5 s of its enqueue, and any job within 5 s of its claim, or it is given back."""
     for job in sorted(evidence.urgent):
         changes = evidence.by_job[job]
         begun = [at for change in changes if (at := evidence.first_entry.get((job, change.lease)))]

@@ -40,6 +40,10 @@ class Logbook:
         """Read on."""
         self._reading.set()
 
+    def count(self, text: str) -> int:
+        """In how many lines this stands."""
+        return sum(text in line.text for line in self.lines)
+
     def save(self, folder: Path) -> None:
         """Write it into a file of this folder, for whoever looks into what went wrong."""
         text = "".join(f"{line.at:.3f} {line.text}\n" for line in self.lines)

@@ -22,6 +22,9 @@ from .logbook import Logbook
 from .proxy import Proxy
 
 ROOT = Path(__file__).parents[2]
+PROCESSES_EACH = 2
+"""Worker processes of each machine."""
+
 RESTART_DELAY = 1.0
 """Seconds after which the process manager starts a `runworker` again that ended."""
 
@@ -174,7 +177,7 @@ class Machine:
         clock = self.clock.environment if self._own_clock else {}
         log = self.logbook.open()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "django", "runworker", "--processes", "2", "--name", self.name],
+            [sys.executable, "-m", "django", "runworker", "--processes", str(PROCESSES_EACH), "--name", self.name],
             env={**os.environ, **settings, **clock},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,

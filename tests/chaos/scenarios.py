@@ -20,13 +20,16 @@ from .evidence import FINISHED, Evidence, Fault, gather
 from .faults import Stroke
 from .figures import FULL_SPEED
 from .load import Load
-from .machines import Machine
+from .machines import PROCESSES_EACH, Machine
 from .stage import Stage
 from .witness import FORGET
 
-CALM_BEFORE = 4.0
+LONGEST_WARM_UP = 10.0
+"""Seconds, at most, until as many jobs are finished as come in."""
+
+CALM_BEFORE = 3.0
 CALM_AFTER, LONGEST_CALM_AFTER = 4.0, 12.0
-"""Seconds: the longest until the speed is back."""
+"""Seconds; the longest where the speed is not back before."""
 
 LONGEST_DRAIN = 60.0
 """Seconds after the load in which every job must be finished."""
@@ -133,6 +136,7 @@ class Run:
     def __init__(self, name: str, cluster: Cluster, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
         self.scenario = SCENARIOS[name]
         self._seconds = seconds * self.scenario.lengths
+        self._rate = rate
         self._cluster = cluster
         self._folder = folder
         folder.mkdir(parents=True)
@@ -153,13 +157,14 @@ class Run:
                 machine.boot()
             census.start()
             self._wait_for_workers()
-            calm_from = time.time()
             self._load.start()
+            self._wait_for_speed(FULL_SPEED * self._rate, at_least=1, at_most=LONGEST_WARM_UP)
+            calm_from = time.time()
             time.sleep(CALM_BEFORE)
             broken_from = time.time()
             self._break_things()
             calm_again = time.time()
-            self._wait_for_speed(calm_from, broken_from)
+            self._wait_for_speed(FULL_SPEED * self._rate, at_least=CALM_AFTER, at_most=LONGEST_CALM_AFTER)
             load_until = time.time()
             self._load.stop()
             self._drain()
@@ -183,29 +188,24 @@ class Run:
                 load_until=load_until,
             )
 
-    def _wait_for_speed(self, calm_from: float, broken_from: float) -> None:
-        """Let it run on, at least for a while, until as many jobs are finished in a second as before; or not."""
-        began = time.monotonic()
-        finished = (
-            "SELECT count(*) FROM chaos_change "
-            "WHERE after = ANY (%s) AND at BETWEEN to_timestamp(%s) AND to_timestamp(%s)"
+    def _wait_for_speed(self, wanted: float, *, at_least: float, at_most: float) -> None:
+        """Let it run until so many jobs are finished in a second, but not shorter and not longer than these times."""
+        statement = (
+            "SELECT count(*) FROM chaos_change WHERE after = ANY (%s) AND at > to_timestamp(%s) - interval '1 second'"
         )
+        began = time.monotonic()
         with self._cluster.connect() as connection:
-            before = _count(connection, finished, list(FINISHED), calm_from, broken_from) / (broken_from - calm_from)
-            while (passed := time.monotonic() - began) < LONGEST_CALM_AFTER:
-                now = time.time()
-                last = _count(connection, finished, list(FINISHED), now - 1, now)
-                if passed >= CALM_AFTER and last >= FULL_SPEED * before:
+            while (passed := time.monotonic() - began) < at_most:
+                if passed >= at_least and _count(connection, statement, list(FINISHED), time.time()) >= wanted:
                     return
-                time.sleep(0.25)
+                time.sleep(0.2)
 
     def _wait_for_workers(self) -> None:
         deadline = time.monotonic() + 60
-        with self._cluster.connect() as connection:
-            while _count(connection, "SELECT count(*) FROM skipqueue_worker") < 2 * len(self._stage.machines):
-                if time.monotonic() > deadline:
-                    raise RuntimeError("The workers did not come up within 60 s.")
-                time.sleep(0.05)
+        while not all(machine.logbook.count("worker started ") >= PROCESSES_EACH for machine in self._stage.machines):
+            if time.monotonic() > deadline:
+                raise RuntimeError("The workers did not come up within 60 s.")
+            time.sleep(0.05)
 
     def _break_things(self) -> None:
         """Each lane strikes again and again until the time is over, and ends with its stroke."""

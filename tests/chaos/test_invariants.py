@@ -95,12 +95,12 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
     ),
     (rows_are_in_their_place, forgeries.complete_without_a_row, "job 7 is completed, and its row is not there"),
     (rows_are_in_their_place, forgeries.write_elsewhere, "job 7 wrote into the wrong schema"),
-    (nothing_waits_for_long, forgeries.have_an_urgent_job_wait, "job 7 was urgent, and began after 3.5 s"),
-    (nothing_waits_for_long, forgeries.hoard, "job 7 was claimed by machine-1/2, and waited there for 3.5 s"),
+    (nothing_waits_for_long, forgeries.have_an_urgent_job_wait, "job 7 was urgent, and began after 5.5 s"),
+    (nothing_waits_for_long, forgeries.hoard, "job 7 was claimed by machine-1/2, and waited there for 5.5 s"),
     (
         nothing_waits_for_long,
         forgeries.hoard_and_give_back,
-        "job 7 was claimed by machine-1/2, and waited there for 3.5 s",
+        "job 7 was claimed by machine-1/2, and waited there for 5.5 s",
     ),
     (nothing_is_overdue, forgeries.never_replace, "was not replaced"),
 ]
