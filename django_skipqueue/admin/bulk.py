@@ -76,7 +76,7 @@ class Action(ABC):
         number = {"number": survey.count.spoken, "count": survey.count.found}
         if not survey.eligible and not survey.count.is_capped:
             return str(self.order_none % number)
-        if survey.refused and not survey.count.is_capped:
+        if survey.refused:
             return self.order_some % {**number, "some": number_format(survey.eligible, force_grouping=True)}
         return str(self.order_all % number)
 

@@ -95,7 +95,7 @@ class JobChangeList(ChangeList):
 
     @property
     def looked_at(self) -> str:
-        """Which jobs were looked at, where that was not all: `newest 50,000`, `second 50,000`."""
+        """Which jobs were looked at, where that was not all: `the first 50,000 jobs`, `jobs 50,001 to 100,000`."""
         if self.look is None or self.look.is_whole:
             return ""
         last = self.look.number * orders.LOOK

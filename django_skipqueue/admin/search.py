@@ -19,13 +19,16 @@ from django.utils.text import unescape_string_literal
 from .. import tasks as registered
 from ..conf import settings
 from ..exceptions import InvalidArguments
-from ..models import Job
+from ..models import Job, Status
 from ..payload import clean, encode
 from ..redaction import SECRETS, words
 from .parameters import has_secrets, may_be_searched, names_of
 from .selection import is_id
+from .states import RETRYING, is_in
 
 NOTHING = Q(pk__in=[])
+
+HAS_FAILED = is_in(Status.FAILED) | is_in(RETRYING)
 
 ESCAPE = r"\\u[0-9a-f]{4}|\\[a-z]"
 """A character that JSON spells with letters."""
@@ -132,11 +135,14 @@ def _is_shown(text: str) -> Q:
 
 
 def _raised(name: str) -> Q:
-    """That the last error is of this class, which its row has without the module."""
+    """That the last attempt raised this class, which the row has without its module, before a colon.
+
+    A reason to discard a job may stand there as well, with a secret in it.
+    """
     last = name.rpartition(".")[2]
     if not re.fullmatch("[A-Za-z_]+", last):
         return NOTHING
-    return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)")
+    return Q(last_error__iregex=rf"^[a-z_]*{last}[a-z_]*(:|$)") & (HAS_FAILED | _is_open())
 
 
 def _is_open() -> Q:

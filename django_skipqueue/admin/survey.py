@@ -45,25 +45,24 @@ class Survey:
     eligible: int
     """How many are in a status that allows the action."""
     refused: list[tuple[int, Any]]
-    """How many each other status has, and what it is called."""
+    """How many each other status has, and what it is called; nothing where there may be more."""
     kinds: list[Kind]
     """Of those that are eligible, the most frequent first."""
 
     @classmethod
     def of(cls, selection: Selection, statuses: Collection[str]) -> "Survey":
         """Look at the jobs of the selection, for an action that these statuses allow."""
-        columns = ("status", Left("task", 200), Left("last_error", 200))
+        columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
         rows = list(selection.jobs.values_list(*columns)[: counts.CAP + 1])
-        found = Counter(status for status, _, _ in rows)
+        found = Counter(status for status, *_ in rows)
+        refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
         kinds = Counter(
-            (task, _exception(error) if status != Status.COMPLETED else "")
-            for status, task, error in rows
-            if status in statuses
+            (task, _exception(status, attempts, error)) for status, attempts, task, error in rows if status in statuses
         )
         return cls(
             Count(len(rows)),
             kinds.total(),
-            [(found[status], status.label) for status in Status if found[status] and status not in statuses],
+            refused if len(rows) <= counts.CAP else [],
             [Kind(number, *kind) for kind, number in kinds.most_common()],
         )
 
@@ -78,6 +77,8 @@ class Survey:
         return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
 
 
-def _exception(error: str) -> str:
-    found = EXCEPTION.match(error)
+def _exception(status: str, attempts: int, error: str) -> str:
+    """The class that the last attempt raised. Where none did, the line is a reason, which may hold a secret."""
+    has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
+    found = EXCEPTION.match(error) if has_failed else None
     return found[0] if found else ""

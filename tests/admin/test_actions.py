@@ -92,6 +92,7 @@ class TestTheQuestion:
         kinds = [(kind.number, kind.task, kind.exception) for kind in response.context["survey"].kinds]
         assert kinds[:2] == [(3, "a.pay", "psp.Refused"), (2, "a.mail", "")]
         assert sum(number for number, *_ in kinds) == 7
+        assert "no" not in [exception for *_, exception in kinds]
         assert "<td>3</td>" in response.text
         assert "card of ann" not in response.text
 

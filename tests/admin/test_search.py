@@ -135,6 +135,12 @@ def test_what_is_masked_is_found_by_nobody(secret: dict[str, Any]) -> None:
     assert found("login") == found("Refused") == found("a.b.login Refused") == {job.pk}
 
 
+@pytest.mark.parametrize("status", ["discarded", "queued", "running"])
+def test_a_reason_to_discard_is_no_exception(status: str) -> None:
+    make_job(status, kwargs={"token": "hunter"}, last_error="hunter: unknown")
+    assert found("hunter") == found("hunt") == found("hunter: unknown") == set()
+
+
 def test_a_name_that_only_resembles_a_secret_hides_nothing() -> None:
     job = make_job(kwargs={"max_tokens": 5, "prompt": 'what is a token? it is: "x"'})
     assert found("prompt") == found("token?") == found("max_tokens=5") == {job.pk}
