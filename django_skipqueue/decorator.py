@@ -18,6 +18,9 @@ from .redaction import words
 from .registry import tasks
 from .tasks import ContextTask, Task, yields
 
+TYPED = ("<stdin>", "<console>", "<string>")
+"""What Python calls the file of code that is in none."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -124,9 +127,9 @@ def _check_function(function: Callable[..., Any]) -> None:
         raise InvalidTask(
             f"@job takes a function, not {function!r}. Put it below decorators that return something else."
         )
-    if function.__module__ == "__main__":
+    if function.__module__ in (None, "__main__") or inspect.unwrap(function).__code__.co_filename in TYPED:
         raise InvalidTask(
-            f"{function.__qualname__} is in __main__, which is another module in a worker. "
+            f"{function.__qualname__} is in __main__ or was typed into a shell, so a worker could not find it. "
             "Put the function into a module that can be imported: the jobs.py of an installed app."
         )
     if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":

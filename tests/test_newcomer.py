@@ -102,10 +102,27 @@ def plain() -> None:
 
 def test_a_function_of_main_is_no_task(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "__module__", "__main__")
-    with pytest.raises(InvalidTask, match=r"plain is in __main__.*jobs\.py of an installed app"):
+    with pytest.raises(InvalidTask, match=r"plain is in __main__ or .*jobs\.py of an installed app"):
         job(plain)
     with pytest.raises(InvalidTask, match="__main__"):
         job(name="plain")(plain)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_function_typed_into_a_shell_is_no_task(manage: Callable[..., ManagePy]) -> None:
+    process = manage("shell", "-c", "from django_skipqueue import job\n@job\ndef typed(): ...")
+    assert process.wait() == 1
+    assert "typed is in __main__ or was typed into a shell, so a worker could not find it." in process.log
+
+
+@pytest.mark.django_db(transaction=True)
+def test_nor_is_one_typed_by_hand(manage: Callable[..., ManagePy]) -> None:
+    process = manage("shell", "--interface", "python", "--no-startup", terminal=True)
+    process.wait_for(">>> ")
+    process.type("from django_skipqueue import job\n@job\ndef typed(): ...\n\n")
+    process.wait_for("typed is in __main__ or was typed into a shell, so a worker could not find it.")
+    process.type("exit()\n")
+    assert process.wait() == 0
 
 
 @pytest.fixture
