@@ -7,7 +7,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import announce
 from django_skipqueue.worker.executor import Executor
-from django_skipqueue.worker.holdings import EVENTS
+from django_skipqueue.worker.reports import EVENTS
 
 WORKER = "00000000-0000-0000-0000-000000000001"
 """The id of the worker that these jobs are claimed by; its name is "w"."""
