@@ -112,15 +112,17 @@ LISTEN_SCHEDULED = "LISTEN skipqueue_scheduled"
 # Each row returned has a lease that no earlier one had. Index: claim, once for each queue, from the position given: the
 # negated priority, the time due in seconds since the epoch, and the id after which to look; -101, -infinity, 0 is the
 # front. The outer LIMIT stops the inner scans, so that no row is locked that is not taken.
+# It stops after the job with which the arguments, as they are stored, come to 4 MB: one look ahead at hundreds of jobs
+# must not bring a gigabyte. The sum over the chosen rows costs no more than can be measured.
 # The rows are locked where they lie, so they are updated there, by ctid: one lookup less, 8 % of the statement's time.
 CLAIM = """
-WITH chosen AS MATERIALIZED (
-    SELECT job.ctid AS place
+WITH found AS MATERIALIZED (
+    SELECT job.ctid AS place, job.size
     FROM
         unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
             AS queue (name, rank, run_after, id),
         LATERAL (
-            SELECT ctid
+            SELECT ctid, pg_column_size(args) + pg_column_size(kwargs) AS size
             FROM skipqueue_job
             WHERE
                 status = 'queued'
@@ -131,6 +133,11 @@ WITH chosen AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
     LIMIT %(limit)s
+),
+chosen AS MATERIALIZED (
+    SELECT place
+    FROM (SELECT place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS size_before FROM found) AS found
+    WHERE size_before < 4000000
 )
 UPDATE skipqueue_job AS job
 SET status = 'running',
@@ -146,13 +153,13 @@ RETURNING job.*
 # worker → the same claim, and of each job only what running it needs: a whole Job for each row halves the speed.
 # `waited` is the time in seconds since the job was due.
 CLAIM_TO_RUN = """
-WITH chosen AS MATERIALIZED (
-    SELECT job.ctid AS place
+WITH found AS MATERIALIZED (
+    SELECT job.ctid AS place, job.size
     FROM
         unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
             AS queue (name, rank, run_after, id),
         LATERAL (
-            SELECT ctid
+            SELECT ctid, pg_column_size(args) + pg_column_size(kwargs) AS size
             FROM skipqueue_job
             WHERE
                 status = 'queued'
@@ -163,6 +170,11 @@ WITH chosen AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
     LIMIT %(limit)s
+),
+chosen AS MATERIALIZED (
+    SELECT place
+    FROM (SELECT place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS size_before FROM found) AS found
+    WHERE size_before < 4000000
 )
 UPDATE skipqueue_job AS job
 SET status = 'running',

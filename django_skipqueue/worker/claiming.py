@@ -12,6 +12,7 @@ from ..records import ClaimedJob, Position
 from ..registry import tasks
 from .frontier import Frontier, rest_after
 from .kinds import KNOWN_FOR, Free, Kinds
+from .lookahead import LARGEST
 from .options import WorkerOptions
 from .places import Places
 from .portion import Portion
@@ -24,6 +25,14 @@ LONGEST_SEARCH_PAUSE = 60.0
 
 FEW = 100
 """Queues that a claim can look at whatever it brings, 5 µs each. Of more, it looks at no more than it has room for."""
+
+
+MOST_SIZE = 64_000_000
+"""Characters of arguments to hold at once, unless the jobs that run have more."""
+
+LARGE_CLAIM = 500_000
+"""Characters of arguments with which a claim may have stopped because of them, and not because there was no more. As
+text they may have an eighth of the bytes that are stored."""
 
 
 class Search(Protocol):
@@ -56,6 +65,7 @@ class Claiming:
         self.lost: Claim | None = None
         """The last claim, where it got no answer in time: find out first where the jobs are that it has asked for."""
         self._frontier = Frontier()
+        self._most = LARGEST  # to hold, as large as they have been of late
         self._kinds = Kinds()
         self.free = Free(1, 1)
         """How much room there was for each kind when `room` was last asked."""
@@ -69,10 +79,10 @@ class Claiming:
 
     def room(self, threads: int, coroutines: int, coming: int, now: float) -> int:
         """How many more jobs to claim beside so many of each kind that are not finished, and those that are coming."""
-        room = self.threads.room(threads + coming, now)
+        room = self.threads.room(threads + coming, now, most=self._most)
         if not tasks.has_async:
             return room
-        self.free = Free(room, self.coroutines.room(coroutines + coming, now))
+        self.free = Free(room, self.coroutines.room(coroutines + coming, now, most=self._most))
         return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free) else 0
 
     def finished(self, threads: int, coroutines: int, now: float) -> None:
@@ -134,9 +144,13 @@ class Claiming:
         from_front = not after
         (self._front_portion if from_front else self._portion).succeeded()
         self._frontier.claimed(jobs, after=after, took=ended - started, now=ended)
+        size = sum([len(job.args) + len(job.kwargs) for job in jobs])
+        if jobs:
+            self._most = MOST_SIZE * len(jobs) // size
+        is_full = len(jobs) == room or size >= LARGE_CLAIM
         if tasks.has_async:
-            self._kinds.note(names, jobs, is_full=len(jobs) == room, now=ended)
-        if len(jobs) == room:
+            self._kinds.note(names, jobs, is_full=is_full, now=ended)
+        if is_full:
             self.next_look = ended
         elif len(names) >= max(room, FEW) and not self._listed:  # there may be others
             self._forget(names, ended)

@@ -5,7 +5,7 @@ Invariant: jobs of one kind take no place of the other, and none waits here for 
 Pure: it is told the time, in monotonic seconds.
 """
 
-from .lookahead import LookAhead
+from .lookahead import LARGEST, LookAhead
 
 
 class Places:
@@ -15,13 +15,15 @@ class Places:
         self.look_ahead = LookAhead()
         self._concurrency = concurrency
 
-    def room(self, unfinished: int, now: float) -> int:
+    def room(self, unfinished: int, now: float, *, most: int = LARGEST) -> int:
         """How many more jobs to claim: the free places and the look-ahead, less what is not finished.
 
         At most half of both at once, unless that is less than the places: one half runs while the database is asked for
-        the other.
+        the other. most: how many to hold at most, unless there are more places.
         """
         capacity = self._concurrency + self.look_ahead.size(now)
+        if capacity > most:
+            capacity = max(most, self._concurrency)
         return max(min(capacity - unfinished, max(self._concurrency, capacity // 2)), 0)
 
     def surplus(self, unfinished: int, now: float) -> int:

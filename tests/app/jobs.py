@@ -50,6 +50,11 @@ def echo(value: Any) -> Any:
 
 
 @job
+def echo_length(text: str) -> int:
+    return len(text)
+
+
+@job
 def gather(first: Any, *rest: Any, flag: bool = False, **others: Any) -> list[Any]:
     """Take every kind of parameter."""
     return [first, rest, flag, others]

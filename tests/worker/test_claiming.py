@@ -3,7 +3,8 @@
 import pytest
 
 from django_skipqueue.records import ClaimedJob
-from django_skipqueue.worker.claiming import FEW, SEARCHED, Claiming, Search
+from django_skipqueue.tasks import Registry
+from django_skipqueue.worker.claiming import FEW, MOST_SIZE, SEARCHED, Claiming, Search
 from django_skipqueue.worker.frontier import SHARE, rest_after
 from django_skipqueue.worker.options import WorkerOptions
 
@@ -142,3 +143,15 @@ def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
     claims.heard({"b", "a"})
     assert claims.queue_names == ["a", "b"]
     assert claims.next_look == 0.0
+
+
+def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
+    claims = claiming()
+    claims.finished(threads=1000, coroutines=0, now=0.0)
+    assert claims.room(0, 0, 0, now=0.0) == 502
+    large = JOB._replace(args="x" * 1_000_000)
+    claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
+    assert claims.next_look == 0.0, "it may have stopped because they are large"
+    assert claims.room(0, 0, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
+    claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
+    assert claims.room(0, 0, 0, now=0.0) == 502

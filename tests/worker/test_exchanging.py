@@ -1,5 +1,6 @@
 """Round trips that PostgreSQL does not manage in time: all that can be claimed and written is, in the end."""
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,9 +10,11 @@ from django.db import connection, transaction
 
 from django_skipqueue import databases
 from django_skipqueue.models import Job
-from django_skipqueue.worker import control, frontier, slow_outcomes
+from django_skipqueue.worker import claiming, control, frontier, slow_outcomes
+from django_skipqueue.worker.holdings import Holdings
 
 from ..app import jobs, worker_jobs
+from ..app.rows import make_job
 from ..app.waiting import DEADLINE, wait_until
 from .processes import statuses, wait_for_statuses
 from .threads import WorkerThread
@@ -134,6 +137,41 @@ def test_a_job_that_takes_too_long_to_claim_alone_is_left_where_it_is(
     wait_for_statuses(completed=200, queued=1, deadline=4 * DEADLINE)
     assert f"id={poison.pk} " in caplog.text
     assert "job not claimed" in caplog.text
+
+
+@pytest.fixture
+def held_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Characters of arguments that a worker holds, after each claim."""
+    sizes: list[int] = []
+    take = Holdings._take
+
+    def note(self: Holdings, *arguments: Any) -> None:
+        take(self, *arguments)
+        sizes.append(sum(len(job.args) for job in self.jobs.values()))
+
+    monkeypatch.setattr(Holdings, "_take", note)
+    return sizes
+
+
+def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, held_sizes: list[int]
+) -> None:
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=8s")
+    monkeypatch.setattr(claiming, "MOST_SIZE", 10_000_000)
+    jobs.noop.using(priority=1).defer_many([()] * 1_000)
+    jobs.echo_length.defer_many([(random.randbytes(450_000).hex(),) for _ in range(60)])
+    worker_thread(drain=True)
+    wait_for_statuses(completed=1_060, deadline=4 * DEADLINE)
+    assert 900_000 < max(held_sizes) < 20_000_000
+
+
+def test_a_huge_job_among_small_ones_keeps_none_of_them(worker_thread: Start, held_sizes: list[int]) -> None:
+    huge = random.randbytes(2_500_000).hex()
+    for number in range(60):
+        make_job(task=jobs.echo_length.name, args=[huge if number == 30 else ""])
+    worker_thread(drain=True)
+    wait_for_statuses(completed=60, deadline=4 * DEADLINE)
+    assert max(held_sizes) > len(huge)
 
 
 DEAD = 400_000

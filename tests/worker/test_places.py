@@ -31,3 +31,12 @@ def test_what_would_wait_for_longer_than_the_patience_is_surplus() -> None:
     assert places.surplus(unfinished=200, now=PATIENCE) == 200 - 4 - 110
     assert places.surplus(unfinished=200, now=1.5 * PATIENCE) == 200 - 4 - 10
     assert places.surplus(unfinished=200, now=3 * PATIENCE) == 200 - 4
+
+
+def test_it_holds_no_more_than_it_is_told_but_for_the_places() -> None:
+    places = Places(4)
+    places.look_ahead.finished(1000, now=0.0)
+    assert places.room(unfinished=0, now=0.0, most=50) == 25
+    assert places.room(unfinished=40, now=0.0, most=50) == 10
+    assert places.room(unfinished=60, now=0.0, most=50) == 0
+    assert places.room(unfinished=1, now=0.0, most=0) == 3
