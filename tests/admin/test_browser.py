@@ -162,7 +162,7 @@ def test_every_status_is_a_word_with_enough_contrast(boss: User, open_admin: Cal
 def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_admin: Callable[..., Page]) -> None:
     jobs = make_everything()
     page = open_admin(boss, JOBS, viewport={"width": 390, "height": 800})
-    for address in (JOBS, f"{JOBS}{jobs['failed'].pk}/change/"):
+    for address in (JOBS, f"{JOBS}{jobs['failed'].pk}/change/", f"{JOBS}{jobs['queued'].pk}/postpone/"):
         page.goto(page.url.partition(JOBS)[0] + address)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
@@ -199,6 +199,9 @@ def test_below_a_laptop_jobs_are_cards_with_their_errors_and_filters_are_folded(
     assert box is not None
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= width
+    card = page.locator("#result_list tbody tr").first.bounding_box()
+    assert card is not None
+    assert card["width"] > width - 100
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     expect(page.locator("#result_list thead")).to_be_hidden()
     expect(page.locator("#nav-sidebar")).to_be_hidden()
