@@ -5,13 +5,9 @@ The jobs are real rows and go through the real claim, executor and settle; only 
 
 from collections.abc import Sequence
 
-from asgiref.sync import async_to_sync
-
 from .conf import settings
 from .models import Job
-from .outcomes import Settlement
-from .records import ClaimedJob
-from .registry import tasks
+from .running import execute
 from .worker.executor import Executor
 
 WORKER = "test"
@@ -39,10 +35,4 @@ def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = F
             jobs.release([(job.id, job.lease) for job in claimed])
             raise RuntimeError(f"{limit} attempts were made and there are still jobs to run.")
         ran.append(claimed[0].id)
-        jobs.settle([_run(executor, claimed[0])])
-
-
-def _run(executor: Executor, job: ClaimedJob) -> Settlement:
-    is_async = job.task in {task.name for task in tasks if task.is_async}
-    execute = async_to_sync(executor.execute_async) if is_async else executor.execute
-    return execute(job).settlement
+        jobs.settle([execute(executor, claimed[0]).settlement])
