@@ -86,7 +86,8 @@ class Reader:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and not hasattr(builtins, node.id) and node.id not in self.names:
                 self.names[node.id] = self._stand_in(node.id)
-        exec(compile(tree, place, "exec"), self.names)
+        with override_settings(**{name: self.names[name] for name in ("TASKS",) if name in self.names}):
+            exec(compile(tree, place, "exec"), self.names)
 
     def _stand_in(self, name: str) -> Any:
         if name[0].isupper():
