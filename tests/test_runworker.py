@@ -282,7 +282,7 @@ def test_it_introduces_itself_in_a_few_lines(runworker: Run) -> None:
     for expected in (
         "django_skipqueue 0.",
         "box serves queues a, b",
-        "2 processes, each running 3 at once",
+        "2 processes, 3 jobs at once in each, on database ",
         "'default'",
         " tasks: ",
         " more\n",

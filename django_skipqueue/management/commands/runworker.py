@@ -233,6 +233,7 @@ def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
     """What a person who has just started a worker wants to know."""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
     processes = counted(worker.processes, "process", "processes")
+    in_each = " in each" if worker.processes > 1 else ""
     names = sorted(task.name for task in tasks)
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"
@@ -241,7 +242,7 @@ def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
     reloaded = "restarts when code changes; " if reloads else ""
     return [
         f"django_skipqueue {__version__}: {printable(worker.name)} serves {queues}",
-        f"{processes}, each running {worker.concurrency} at once, on database {worker.database!r}",
+        f"{processes}, {counted(worker.concurrency, 'job')} at once{in_each}, on database {worker.database!r}",
         f"{counted(len(names), 'task')}: {shown}",
         f"{woken}; {reloaded}stop with Ctrl-C or SIGTERM",
     ]
