@@ -244,13 +244,17 @@ class Supervisor:
 
     def _until_next(self) -> float:
         """Seconds until something is to be done, if no signal comes first."""
+        now = time.monotonic()
+        times = [self._kill_at, self._watchdog.due_at]
+        times += [slot.start_at for slot in self._slots if not slot.pid]
+        if self._bury_by > now:
+            times.append(self._bury_by)
         if self._control.is_broken:
-            until = min(self._bury_by, self._kill_at, self._watchdog.due_at) - time.monotonic()
-            return max(0.0, min(self._control.retry_in, until))
-        due = [chore.due_at for chore in (self._beat, *self._chores)] + [self._watchdog.due_at]
-        starts = [slot.start_at for slot in self._slots if not slot.pid]
-        burials = [dead.look_at for slot in self._slots for dead in slot.unburied]
-        return max(0.0, min([self._kill_at, self._bury_by, *due, *starts, *burials]) - time.monotonic())
+            times.append(self._control.retry_at)
+        else:
+            times += [chore.due_at for chore in (self._beat, *self._chores)]
+            times += [dead.look_at for slot in self._slots for dead in slot.unburied]
+        return max(0.0, min(times) - now)
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
