@@ -43,7 +43,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 class LineFormatter(logging.Formatter):
-    """Time, level and message; below a failed attempt its traceback, indented."""
+    """Time, level and message; below it the traceback, indented. `tracebacks`: also those of failed attempts."""
 
     def __init__(self, *, colour: bool, tracebacks: bool) -> None:
         super().__init__(datefmt="%H:%M:%S")
@@ -60,7 +60,9 @@ class LineFormatter(logging.Formatter):
         return "\n".join([f"{time} {head}{message[len(shown) :]}", *self._traceback(record)])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
-        if not self._tracebacks or not (record.exc_info or record.exc_text):
+        """Lines below the line; those of a job only if wanted: its row has them, and there may be thousands."""
+        is_about_a_job = getattr(record, "job_id", None) is not None
+        if (is_about_a_job and not self._tracebacks) or not (record.exc_info or record.exc_text):
             return []
         text = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
         return [INDENT + self._paint(DIM, printable(line)) for line in text.splitlines()]

@@ -381,6 +381,17 @@ def test_a_failure_shows_its_traceback_to_who_sits_before_it(
     assert others == ["    ValueError: first", "    forged \N{REPLACEMENT CHARACTER}[31m"]
 
 
+def test_what_breaks_a_worker_shows_its_traceback_everywhere(
+    package: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    configure(1)
+    liveness_logs.part_died("host/1", OSError("no"))
+    assert stream.getvalue().splitlines()[1:] == ["    OSError: no"]
+
+
 def test_the_exception_is_on_the_record_and_its_text_has_no_secrets(lines: pytest.LogCaptureFixture) -> None:
     error = ValueError("card 4111-1111")
     outcome = failed_by(error)
