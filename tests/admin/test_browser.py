@@ -152,18 +152,26 @@ def test_a_page_that_breaks_the_policy_would_be_noticed(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_status_is_a_word_with_enough_contrast(boss: User, open_admin: Callable[..., Page], scheme: str) -> None:
-    make_everything()
+    jobs = make_everything()
     page = open_admin(boss, JOBS, color_scheme=scheme)
     contrasts = page.locator(".skipqueue-badge, .skipqueue-count, .skipqueue-banner").evaluate_all(CONTRASTS)
     assert {*STATUSES, "retrying"} <= {text for text, _ in contrasts}
-    assert min(contrast for _, contrast in contrasts) >= 4.5
+    scene.make_workers()
+    page.goto(page.url.removesuffix(JOBS) + WORKERS)
+    states = page.locator(".skipqueue-badge, .skipqueue-banner").evaluate_all(CONTRASTS)
+    assert {"live", "late", "stale"} <= {text for text, _ in states}
+    page.goto(page.url.removesuffix(WORKERS) + f"{JOBS}{jobs['failed'].pk}/change/")
+    page_of_job = page.locator(".skipqueue-outcome, .skipqueue-badge").evaluate_all(CONTRASTS)
+    assert min(contrast for _, contrast in contrasts + states + page_of_job) >= 4.5
 
 
 def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_admin: Callable[..., Page]) -> None:
     jobs = make_everything()
     page = open_admin(boss, JOBS, viewport={"width": 390, "height": 800})
-    for address in (JOBS, f"{JOBS}{jobs['failed'].pk}/change/", f"{JOBS}{jobs['queued'].pk}/postpone/"):
-        page.goto(page.url.partition(JOBS)[0] + address)
+    root = page.url.removesuffix(JOBS)
+    pages = [f"{JOBS}{jobs['failed'].pk}/change/", f"{JOBS}{jobs['failed'].pk}/history/"]
+    for address in (JOBS, WORKERS, *pages, f"{JOBS}{jobs['queued'].pk}/postpone/"):
+        page.goto(root + address)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
