@@ -9,6 +9,23 @@ from .log_format import in_a_line, in_words
 from .logs import write, write_about_worker
 
 
+def stopping(signal_name: str, timeout: float) -> None:
+    """The first signal was received."""
+    hint = "finishing what runs; a second signal stops at once"
+    write(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
+
+
+def stopping_now(signal_name: str) -> None:
+    """The second signal was received."""
+    write(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
+
+
+def unstarted_released(worker: str, count: int) -> None:
+    """A dead worker had claimed jobs that it had not begun."""
+    reason = "the worker died before it began them; no attempt was charged"
+    write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
+
+
 def recycling(worker: str, reason: str) -> None:
     """A worker has reached its limit of jobs or memory."""
     write_about_worker(logging.INFO, "worker_recycled", worker, reason=reason)
@@ -105,3 +122,25 @@ def service_back(service: str) -> None:
 def lines_dropped(count: int) -> None:
     """The log did not take lines as fast as they came."""
     write(logging.WARNING, "lines_dropped", {"count": count, "reason": "the log was blocked, or too slow"})
+
+
+def database_lost(who: str, error: BaseException, retry_in: float) -> None:
+    """A statement failed; it is tried again."""
+    shown = {"who": who, "retry_in": in_words(retry_in), "error": in_a_line(error)}
+    write(logging.ERROR, "database_lost", shown)
+
+
+def database_back(who: str) -> None:
+    """The first statement after a failure went through."""
+    write(logging.INFO, "database_back", {"who": who})
+
+
+def deaf(who: str) -> None:
+    """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
+    hint = "it only polls, as behind a pooler in transaction mode: connect it directly, or say --no-listen"
+    write(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
+
+
+def timeouts_refused(who: str, error: BaseException) -> None:
+    """A pooler takes no timeouts when a connection is opened."""
+    write(logging.WARNING, "server_timeouts_refused", {"who": who, "error": in_a_line(error)})

@@ -250,17 +250,6 @@ def unknown_queue(queue_name: str, known: list[str]) -> None:
     write(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
 
 
-def stopping(signal_name: str, timeout: float) -> None:
-    """The first signal was received."""
-    hint = "finishing what runs; a second signal stops at once"
-    write(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
-
-
-def stopping_now(signal_name: str) -> None:
-    """The second signal was received."""
-    write(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
-
-
 def reloading(changed: str, grace: float | None) -> None:
     """Code has changed. `grace`: the seconds that running jobs have; `None`: no worker runs."""
     hint = {} if grace is None else {"hint": f"what still runs in {in_words(grace)} is given back"}
@@ -282,12 +271,6 @@ def given_back(worker: str, count: int) -> None:
 def strays_released(worker: str, count: int) -> None:
     """Claims whose answer was lost with a connection were given back."""
     reason = "the answer to their claim was lost"
-    write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
-
-
-def unstarted_released(worker: str, count: int) -> None:
-    """A dead worker had claimed jobs that it had not begun."""
-    reason = "the worker died before it began them; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
@@ -341,28 +324,6 @@ def job_not_claimed(job_id: int, queue_name: str) -> None:
     """PostgreSQL did not hand out this job in time, though it was asked for alone."""
     shown = {"id": job_id, "queue": queue_name}
     write(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
-
-
-def database_lost(who: str, error: BaseException, retry_in: float) -> None:
-    """A statement failed; it is tried again."""
-    shown = {"who": who, "retry_in": in_words(retry_in), "error": in_a_line(error)}
-    write(logging.ERROR, "database_lost", shown)
-
-
-def database_back(who: str) -> None:
-    """The first statement after a failure went through."""
-    write(logging.INFO, "database_back", {"who": who})
-
-
-def deaf(who: str) -> None:
-    """A notification to oneself did not arrive: a pooler gives each transaction another connection."""
-    hint = "it only polls, as behind a pooler in transaction mode: connect it directly, or say --no-listen"
-    write(logging.WARNING, "notifications_unheard", {"who": who, "hint": hint})
-
-
-def timeouts_refused(who: str, error: BaseException) -> None:
-    """A pooler takes no timeouts when a connection is opened."""
-    write(logging.WARNING, "server_timeouts_refused", {"who": who, "error": in_a_line(error)})
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:

@@ -184,7 +184,7 @@ def test_a_worker_process_is_named_in_all_its_records(
 ) -> None:
     monkeypatch.setattr(logs, "_process", dict(logs._process))
     logs.identify("host/1:0123456789ab", "host/1")
-    logs.database_back("worker host/1")
+    liveness_logs.database_back("worker host/1")
     (record,) = lines.records
     assert (record.__dict__["worker_id"], record.__dict__["worker_name"]) == ("host/1:0123456789ab", "host/1")
 
@@ -217,7 +217,7 @@ def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFi
     announce(signals.job_started, "x", job=job, worker="w")
     liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
     liveness_logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
-    logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
+    liveness_logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
     logs.given_back(f"w{bad}", 1)
     logs.strays_released(f"w{bad}", 1)
     liveness_logs.supervisor_gone(f"w{bad}", 1)
@@ -263,7 +263,7 @@ def test_without_configuration_lines_go_to_the_terminal(
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
     configure(verbosity)
     assert logging.getLevelName(package.level) == level
-    logs.stopping_now("SIGINT")
+    liveness_logs.stopping_now("SIGINT")
     assert out.getvalue().endswith(
         ' WARNING supervisor stopping now signal=SIGINT hint="giving back what still runs"\n'
     )

@@ -21,7 +21,7 @@ from django.db import Error, OperationalError, connections
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 
-from .. import logs
+from .. import liveness_logs
 from ..databases import guard, own_connection
 from ..managers.notifications import echo
 from ..models import Job
@@ -174,7 +174,7 @@ class ControlConnection:
 
     def _succeeded(self) -> None:
         if self._failures:
-            logs.database_back(self._who)
+            liveness_logs.database_back(self._who)
         self._failures = 0
         self.is_broken = False
         self.retry_at = 0.0
@@ -194,12 +194,12 @@ class ControlConnection:
             guard(self._wrapper, self.database, timeouts=False)
             self.is_broken = True
             self.retry_at = time.monotonic() + FIRST_DELAY
-            logs.timeouts_refused(self._who, error)
+            liveness_logs.timeouts_refused(self._who, error)
             return
         delay = self._next_delay()
         self.is_broken = True
         self.retry_at = time.monotonic() + delay
-        logs.database_lost(self._who, error, delay)
+        liveness_logs.database_lost(self._who, error, delay)
 
     def _next_delay(self) -> float:
         self._failures += 1
@@ -229,7 +229,7 @@ class Echo:
             self._send()
         elif time.monotonic() - self._sent_at > ECHO_TIME:
             self._is_settled = True
-            logs.deaf(self._who)
+            liveness_logs.deaf(self._who)
 
     def interrupt(self) -> None:
         """The connection is gone, and what was on its way to it: send another one through the next."""

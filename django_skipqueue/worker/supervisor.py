@@ -116,10 +116,10 @@ class Supervisor:
         while self._signals:
             name = signal_name(self._signals.pop(0))
             if not self._stopping:
-                logs.stopping(name, self.options.shutdown_timeout)
+                liveness_logs.stopping(name, self.options.shutdown_timeout)
                 self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
             else:
-                logs.stopping_now(name)
+                liveness_logs.stopping_now(name)
                 self._stop(STOP_NOW, time.monotonic() + KILL_AFTER)
         if self._kill_at <= time.monotonic():
             for slot in self._slots:
@@ -210,7 +210,7 @@ class Supervisor:
         self._tell(recovered)
         released = jobs.release_strays(dead.id, known=dead.started)
         if released:
-            logs.unstarted_released(name, len(released))
+            liveness_logs.unstarted_released(name, len(released))
         return bool(recovered or released)
 
     def _see_hanging_receiver(self) -> None:
