@@ -222,6 +222,15 @@ def test_a_retry_at_once_in_a_round_trip_with_a_claim_tells_its_queue(listener: 
     assert listener.heard() == ["a"]
 
 
+def test_a_retry_at_once_beside_an_outcome_that_is_refused_tells_its_queue(listener: Listener) -> None:
+    held, bad = (make_job("running", queue_name=name) for name in ("a", "b"))
+    refused = Settlement(bad.pk, bad.lease, Outcome("completed", result="{oops"))
+    Job.objects.settle_and_claim(
+        [Settlement(held.pk, held.lease, AGAIN), refused], queue_names=["c"], limit=1, worker_id="w"
+    )
+    assert listener.heard() == ["a"]
+
+
 def test_a_retry_at_once_that_was_claimed_again_in_the_same_round_trip_tells_nothing(listener: Listener) -> None:
     held = make_job("running", queue_name="a")
     Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["a"], limit=1, worker_id="w")

@@ -108,11 +108,13 @@ class Settling(Statements):
             refused: dict[Lease, Outcome] = {}
             written = self._settle(batch, refused)
             answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
-            return replace(answer, settled_rows=list(written), refused=refused)
+            answer = replace(answer, settled_rows=list(written), refused=refused)
+        else:
+            answer = Answer(settled, claimed, queue_names, sent)
         if settle and settle[1]["statuses"]:  # else all are simply completed
             with suppress(DatabaseError):  # the answer is here, and must not be lost
                 self._wake_for(batch)
-        return Answer(settled, claimed, queue_names, sent)
+        return answer
 
     def release(self, leases: Iterable[Lease]) -> set[int]:
         """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
