@@ -6,6 +6,7 @@ process no statement waits for ever: a connection without an answer is cut, and 
 """
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -67,6 +68,7 @@ class ControlConnection:
         self._who = who
         self._failures = 0
         self._stalled = False
+        self._cut_at = math.inf  # in monotonic seconds
         self._timeouts = True
         connections[database] = own_connection(database)
         self._wrapper: Any = connections[database]
@@ -157,15 +159,22 @@ class ControlConnection:
         try:
             yield
         finally:
+            self._cut_at = math.inf
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def allow(self, seconds: float) -> None:
         """Have this much time from now on, in an attempt that is under way."""
         if self._is_watched:
+            self._cut_at = time.monotonic() + seconds
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def _cut(self) -> None:
         """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""
+        left = self._cut_at - time.monotonic()
+        if left > 0:  # a task's alarm, which has taken the place of ours
+            if left < math.inf:
+                signal.setitimer(signal.ITIMER_REAL, left, 1.0)
+            return
         file = self.fileno()
         if file is not None:
             self._stalled = True

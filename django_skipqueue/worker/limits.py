@@ -50,8 +50,6 @@ class Interruption:
     """What the attempt ends with."""
     thread: int
     """Its identifier: where to look for the stack of an attempt that is stuck."""
-    seconds: float = 0.0
-    """The limit that it ran into; 0 for one that was cancelled."""
     stuck_at: float = field(init=False)
     """In monotonic seconds."""
     is_raised: bool = False
@@ -218,7 +216,7 @@ class Limits:
         for limit in list(self._limits.values()):
             if limit.deadline <= now:
                 self._limits.pop((limit.job.id, limit.job.lease), None)
-                self._interrupt(limit.job, JobTimeout(f"timed out after {limit.seconds:g} s"), limit.seconds)
+                self._interrupt(limit.job, JobTimeout(f"timed out after {limit.seconds:g} s"))
         stuck = []
         for lease, interruption in list(self._interrupted.items()):
             if interruption.has_ended or interruption.stuck_at <= now:
@@ -259,14 +257,14 @@ class Limits:
             interruption.has_ended = True
         return interruption
 
-    def _interrupt(self, job: ClaimedJob, error: JobInterrupted, seconds: float = 0.0) -> None:
+    def _interrupt(self, job: ClaimedJob, error: JobInterrupted) -> None:
         """The interruption stands in `_interrupted` before the attempt can see that it has lost."""
         lease = (job.id, job.lease)
         place = self._running.get(lease) or self._shielded.get(lease)
         if place is None or lease in self._interrupted:
             return
         thread = place if isinstance(place, int) else self._loop_thread
-        interruption = self._interrupted[lease] = Interruption(job, error, thread, seconds)
+        interruption = self._interrupted[lease] = Interruption(job, error, thread)
         if self._running.pop(lease, None) is not None:
             if isinstance(place, int):
                 self._taint(thread)

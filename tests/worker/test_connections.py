@@ -71,6 +71,29 @@ def test_connections_that_are_cut_and_refused_come_back(behind: Run, proxy: Prox
     wait_for_statuses(completed=2, deadline=30)
 
 
+ALARM_JOBS = """
+    import signal
+    import time
+
+    from django_skipqueue import job
+
+
+    @job(max_attempts=1)
+    def sets_alarms():
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        time.sleep(0.05)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+def test_an_alarm_that_a_task_sets_cuts_no_connection(runworker: Run) -> None:
+    for _ in range(20):
+        Job.objects.enqueue("extra.jobs.sets_alarms")
+    worker = runworker("-c", "4", jobs=ALARM_JOBS)
+    wait_for_statuses(completed=20)
+    assert "database lost" not in worker.log
+
+
 LONG_JOB = """
     import time
 
