@@ -172,9 +172,12 @@ class Limits:
 
     def unshield(self, lease: Lease) -> bool:
         """Have the attempt interrupted again when it is to end; False: its time was over meanwhile."""
-        if self._shielded.pop(lease, None) is None:
+        if lease not in self._shielded:
             return False
-        self._running[lease] = threading.get_ident()
+        self._running[lease] = threading.get_ident()  # before it leaves the other: it is in one of them at any time
+        if self._shielded.pop(lease, None) is None:
+            self._running.pop(lease, None)
+            return False
         return True
 
     def require_in_time(self, lease: Lease) -> None:

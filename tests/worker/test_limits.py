@@ -17,7 +17,7 @@ from django_skipqueue.worker import limits as module
 from django_skipqueue.worker.limits import Limits
 
 from ..app.jobs import add
-from ..app.waiting import wait_until
+from ..app.waiting import DEADLINE, wait_until
 from .processes import ManagePy, wait_for_statuses
 
 JOBS = """
@@ -158,6 +158,29 @@ def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
     assert limits.enforce() == []
     assert limits.next_deadline == float("inf")
     assert min(outcomes.values()) > 0, f"the race was not run: {outcomes}"
+
+
+def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None:
+    """Of a call that is in and out of shields all the time, none goes on after its time."""
+    limits = Limits()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    end = keep_enforcing(limits)
+
+    def call() -> None:
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until:
+            with limits.uninterrupted():
+                pass
+
+    try:
+        for number in range(300):
+            with pytest.raises(JobTimeout):
+                limits.run(claimed(number), 0.0002, call)
+            busy(0.00005)
+    finally:
+        end()
+        sys.setswitchinterval(interval)
 
 
 def test_what_the_call_raises_comes_out() -> None:
