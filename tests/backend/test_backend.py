@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.test import override_settings
 from django_skipqueue.backend import SkipQueueBackend, framework
 from django_skipqueue.backend.definition import registered
 from django_skipqueue.backend.framework import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
-from django_skipqueue.backend.mapping import unread
+from django_skipqueue.backend.mapping import unread, variant
 from django_skipqueue.exceptions import InvalidArguments, UnknownTask, WorkerDied
 from django_skipqueue.models import Job
 from django_skipqueue.registry import Registry
@@ -31,6 +32,10 @@ HOUR = timedelta(hours=1)
 ADD = "tests.backend.app.tasks.add"
 
 
+def yields_numbers() -> Iterator[int]:
+    yield 1
+
+
 def read(result: Any) -> Any:
     """The same result, as another process reads it."""
     return task_backends[result.backend].get_result(result.id)
@@ -44,6 +49,11 @@ def attempt_all(result: Any, *, count: int, worker_id: str = WORKER) -> None:
 
 
 class TestEnqueue:
+    def test_a_generator_is_no_task(self) -> None:
+        """Calling it would run nothing."""
+        with pytest.raises(InvalidTask, match="yields, so calling it would run nothing of it"):
+            task_backends["default"].validate_task(variant(tasks.add, func=yields_numbers))
+
     def test_a_task_becomes_a_row_like_that_of_a_job(self) -> None:
         result = tasks.add.using(priority=7, queue_name="high").enqueue(1, b=2)
         row = Job.objects.get()
