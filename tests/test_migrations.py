@@ -2,6 +2,8 @@
 
 import itertools
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -205,3 +207,22 @@ def test_the_last_migration_is_the_one_that_these_tests_migrate_to() -> None:
 @pytest.mark.django_db(databases=["default", "other"])
 def test_every_postgresql_database_of_the_project_has_the_tables() -> None:
     assert query("SELECT count(*) FROM skipqueue_job", "other") == [(0,)]
+
+
+LITE = """
+import django
+from django.conf import settings
+from django.core.management import call_command
+
+databases = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+settings.configure(INSTALLED_APPS=["django_skipqueue"], DATABASES=databases, USE_TZ=True)
+django.setup()
+call_command("migrate", verbosity=0)
+call_command("migrate", "django_skipqueue", "zero", verbosity=0)
+"""
+
+
+def test_another_database_of_the_project_that_is_sqlite_can_be_migrated() -> None:
+    """`migrate --database` makes the tables of every app in every database; ours stay empty there."""
+    done = subprocess.run([sys.executable, "-c", LITE], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -5,6 +5,8 @@ And one CHECK less: that a finished status goes with `finished_at` names the six
 
 from django.db import migrations, models
 
+from ._postgresql import AddConstraint, RemoveConstraint
+
 
 class Migration(migrations.Migration):
     """Make the index anew, and drop the CHECK."""
@@ -12,9 +14,9 @@ class Migration(migrations.Migration):
     dependencies = (("django_skipqueue", "0003_retention"),)
 
     operations = (
-        migrations.RemoveConstraint(model_name="job", name="skipqueue_job_status"),
-        migrations.RemoveConstraint(model_name="job", name="skipqueue_job_unique"),
-        migrations.AddConstraint(
+        RemoveConstraint(model_name="job", name="skipqueue_job_status"),
+        RemoveConstraint(model_name="job", name="skipqueue_job_unique"),
+        AddConstraint(
             model_name="job",
             constraint=models.UniqueConstraint(
                 condition=models.Q(("status__in", ["scheduled", "queued", "running"]), ("unique_key__isnull", False)),
