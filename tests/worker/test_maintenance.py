@@ -221,25 +221,35 @@ def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: Manag
 
 
 REFUSE = """
-CREATE FUNCTION tests_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is still needed'; END $$;
-CREATE TRIGGER tests_refuse BEFORE DELETE ON skipqueue_job FOR EACH ROW EXECUTE FUNCTION tests_refuse()
+CREATE FUNCTION tests_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
+CREATE TRIGGER tests_refuse BEFORE UPDATE ON skipqueue_job FOR EACH ROW WHEN (OLD.status = 'scheduled')
+EXECUTE FUNCTION tests_refuse()
 """
 
 
 @pytest.fixture
-def refused() -> Iterator[None]:
-    """There is a job to be pruned, and the project keeps it from being deleted."""
-    make_job("completed", finished_at=timedelta(days=-100))
+def refused() -> Iterator[Callable[[], None]]:
+    """The database lets no scheduled job be changed, until this is called."""
+
+    def end() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION IF EXISTS tests_refuse CASCADE")
+
     with connection.cursor() as cursor:
         cursor.execute(REFUSE)
-        yield
-        cursor.execute("DROP TRIGGER tests_refuse ON skipqueue_job; DROP FUNCTION tests_refuse")
+    yield end
+    end()
 
 
-@pytest.mark.usefixtures("refused")
-def test_a_chore_that_the_database_refuses_fails_alone(runworker: Callable[..., ManagePy]) -> None:
+def test_a_chore_that_the_database_refuses_fails_alone(
+    runworker: Callable[..., ManagePy], refused: Callable[[], None]
+) -> None:
+    make_job("scheduled", run_after=timedelta(seconds=-1))
+    make_job("completed", finished_at=timedelta(days=-100))
     process = runworker("--poll-interval", "3600")
-    process.wait_for("service failed service=prune", times=2)
-    make_job("scheduled", run_after=timedelta(seconds=0.2))
-    wait_for_statuses(completed=2)
+    process.wait_for("service failed service=promote", times=2)
+    wait_for_statuses(scheduled=1)
     assert "database lost" not in process.log
+    refused()
+    wait_for_statuses(completed=1)
+    process.wait_for("service back service=promote")
