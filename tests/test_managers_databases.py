@@ -55,7 +55,7 @@ def live_and_die(manager: Any, worker_manager: Any) -> None:
     assert manager.discard([later.pk]) == {later.pk}
     assert later.retry() is True
     manager.prune()
-    worker_manager.forget(age=60)
+    worker_manager.forget([worker["id"]], age=60)
     worker_manager.deregister([worker["id"]])
     assert worker_manager.count() == 0
 
