@@ -116,5 +116,5 @@ def test_what_there_is_no_place_for_is_not_claimed_and_given_back_again_and_agai
     wait_until(
         lambda: Job.objects.get(pk=first.pk).lease >= first.lease + 6, "it came here, and went back, three times"
     )
-    assert time.monotonic() - started > 2 * KNOWN_FOR
+    assert time.monotonic() - started > 1.0
     assert set(Job.objects.values_list("attempts", flat=True)) <= {0, 1}
