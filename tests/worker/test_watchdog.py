@@ -155,7 +155,7 @@ def test_a_process_that_is_stopped_alone_is_ended_and_what_it_ran_is_recovered(r
 
 @pytest.mark.django_db(transaction=True)
 def test_an_idle_worker_is_not_taken_for_a_frozen_one(runworker: Run) -> None:
-    process = runworker("--poll-interval", HOUR, "--lease", "2", jobs=IMPATIENT)
+    process = runworker("--poll-interval", HOUR, jobs=IMPATIENT, skipqueue={"HEARTBEAT_INTERVAL": 1})
     (worker,) = workers()
     started: Any = worker.heartbeat_at
 
