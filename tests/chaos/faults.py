@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from django.db import Error, connection
+from django.db import Error, connection, transaction
 
 from . import LEASE, jobs
 from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death
@@ -44,7 +44,7 @@ LARGE_LIMIT = 40.0
 VERY_LONG = SILENT - 1
 """Seconds that a job takes that is to run all through such a time: longer than the lease."""
 
-SHORT_JOBS, LONG_JOBS, LONG_JOB = 3000, 300, 0.3
+SHORT_JOBS, LONG_JOBS, LONG_JOB = 5000, 400, 0.3
 """How many jobs come that take no time, and how many after them that take so many seconds."""
 
 Stroke = Callable[[Stage, Machine, random.Random], None]
@@ -175,8 +175,9 @@ def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> No
     """Jobs that take no time, and behind them others that take long, while one machine serves all; then it has help."""
     with stage.fault("short jobs, then long ones", machine.name, slows=False) as fault, _django():
         fault.stops = [machine.stop()]
-        defer_many(jobs.quick, [()] * SHORT_JOBS)
-        defer_many(jobs.work, [(LONG_JOB,)] * LONG_JOBS)
+        with transaction.atomic():  # all become visible at once, so that the long ones are claimed beside short ones
+            defer_many(jobs.blink, [()] * SHORT_JOBS)
+            defer_many(jobs.work, [(LONG_JOB,)] * LONG_JOBS)
         stage.wait(1)
         machine.start()
         for _ in range(6):
@@ -191,8 +192,9 @@ def send_large(stage: Stage, machine: Machine, choose: random.Random) -> None:
     with stage.fault("large rows", POSTGRES) as fault, _django(), stage.cluster.connect() as connection:
         for each in stage.machines:
             each.proxy.limit(SLOW_LINK)
-        defer_many(jobs.quick, [()] * SHORT_JOBS)
-        ids = defer_many(jobs.produce, [(LARGE,)] * 160)
+        with transaction.atomic():
+            defer_many(jobs.blink, [()] * SHORT_JOBS)
+            ids = defer_many(jobs.produce, [(LARGE,)] * 160)
         for load in loads:
             ids += defer_many(jobs.carry, [(load,)] * 5)
             ids += defer_many(jobs.drop, [(load,)] * 3)

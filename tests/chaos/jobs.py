@@ -42,6 +42,12 @@ def quick(context: JobContext) -> Result:
 
 
 @job(takes_context=True, max_attempts=50, backoff=soon)
+def blink(context: JobContext) -> Result:
+    """Do nothing, as fast as the queue can."""
+    return {"lease": context.lease}
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
 def work(context: JobContext, seconds: float) -> Result:
     """Write when it begins and when it ends."""
     _write(context, "begin")
