@@ -10,10 +10,13 @@ import random
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from django.db import Error, connection, transaction
+
+from django_skipqueue import Task
 
 from . import LEASE, jobs
 from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death
@@ -165,10 +168,15 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def _defer_long() -> None:
-    """A few jobs that take longer than the lease, of either kind; none while there is no database."""
+    """A few jobs that take longer than the lease, of either kind."""
+    for task in (jobs.work, jobs.work_async):
+        _defer_if_possible(task, [(VERY_LONG,)] * 4)
+
+
+def _defer_if_possible(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> None:
+    """Defer jobs; none while there is no database."""
     with contextlib.suppress(Error), _django():
-        for task in (jobs.work, jobs.work_async):
-            defer_many(task, [(VERY_LONG,)] * 4)
+        defer_many(task, calls)
 
 
 def short_then_long(stage: Stage, machine: Machine, choose: random.Random) -> None:
@@ -268,12 +276,12 @@ def _without_supervisor(stage: Stage, machine: Machine, what: str, keep_out: Cal
 
 def slow_connects(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Connections take their time to be opened: longer than tasks have that open one."""
-    with stage.fault("slow to connect", POSTGRES), _django():
+    with stage.fault("slow to connect", POSTGRES):
         for each in stage.machines:
             each.proxy.delay_connects(0.3)
         for _ in range(12):
-            defer_many(jobs.write_row_anew, [()] * 12)
-            defer_many(jobs.write_row, [()] * 12)
+            for task in (jobs.write_row_anew, jobs.write_row):
+                _defer_if_possible(task, [()] * 12)
             stage.wait(0.5)
         for each in stage.machines:
             each.proxy.delay_connects(0)

@@ -13,7 +13,6 @@ RECONNECT = 10.0
 SOON = 3.0
 """Seconds, at most, between what is done to a job and the line about it."""
 
-
 LINES = {
     "settle": ("job retrying ", "job failed ", "job discarded "),
     "cancel": ("job cancelled ", "lease lost "),

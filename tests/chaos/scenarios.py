@@ -121,7 +121,7 @@ SCENARIOS = {
     "large-rows": Scenario(title="arguments and results of 1 MB, on a slow link", strokes=[faults.send_large]),
     "short-then-long": Scenario(title="short jobs, then long ones, then urgent ones", strokes=[faults.short_then_long]),
     "mixed": Scenario(
-        title="all of these at once",
+        title="most of these at once",
         strokes=[],
         pause=(0.5, 4.0),
         lengths=3,

@@ -88,6 +88,21 @@ def test_what_no_verb_does_is_illegal() -> None:
     assert verbs_of(job) == ["enqueue", "claim", "illegal", "illegal"]
 
 
+def test_a_discarded_job_that_is_deleted_was_pruned_and_keeps_its_status() -> None:
+    job = make_job("queued")
+    Job.objects.discard([job.pk])
+    Job.objects.filter(pk=job.pk).delete()
+    assert verbs_of(job) == ["enqueue", "discard", "prune"]
+    assert seen().statuses == {job.pk: "discarded"}
+
+
+def test_rows_are_found_in_the_schema_that_they_are_in() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO chaos_row (job_id) VALUES (1)")
+        cursor.execute("INSERT INTO chaos_tenant.chaos_row (job_id) VALUES (2)")
+    assert seen().rows == {"public": {1}, "chaos_tenant": {2}}
+
+
 def test_a_heartbeat_is_nothing() -> None:
     make_job("queued")
     job = claim()
