@@ -153,7 +153,7 @@ def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
             yield f"job {change.job} was taken from {_name(evidence, change.holder_before)}, which was alive"
     harmed = {death.pid for _, death in evidence.deaths} | {pid for _, stop in evidence.stops for pid in stop.pids}
     for pid, life in evidence.lives.items():
-        if life.is_over and pid not in harmed and not _had_trouble(evidence, life):
+        if life.is_over and pid not in harmed and not _had_trouble(evidence, life) and not _was_recycled(evidence, pid):
             yield f"a worker of {life.machine} ended, and nothing was done to it"
 
 
@@ -242,6 +242,13 @@ def _was_charged(end: Change) -> bool:
 def _had_trouble(evidence: Evidence, life: Life) -> bool:
     """Whether a worker that ended may have had a reason: an attempt that hung in a connection, say."""
     return hindrance(evidence, life.last_seen - 30, life.last_seen, life.machine) > 0
+
+
+def _was_recycled(evidence: Evidence, pid: int) -> bool:
+    """Whether a line says that the process was to be replaced, as it is after an attempt was interrupted."""
+    names = {evidence.names[holder] for holder, its_pid in evidence.processes.items() if its_pid == pid}
+    lines = [line.text for line in evidence.log if line.at >= evidence.lives[pid].first_seen]
+    return any(f"worker recycled worker={name} " in line for line in lines for name in names)
 
 
 def _is_over(evidence: Evidence, holder: str | None) -> bool:

@@ -86,8 +86,12 @@ def write_row(context: JobContext) -> Result:
 
 @job(takes_context=True, max_attempts=100, backoff=soon, timeout=0.4)
 def write_row_anew(context: JobContext) -> Result:
-    """The same on a new connection, for which there is too little time where PostgreSQL is slow to connect."""
-    connection.close()
+    """The same on a new connection, for which there is too little time where PostgreSQL is slow to connect.
+
+    The first attempts only: on a busy computer there may always be too little.
+    """
+    if context.attempt <= 3:
+        connection.close()
     return write_row(context)
 
 

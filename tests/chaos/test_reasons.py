@@ -79,6 +79,14 @@ def test_a_job_is_rightly_taken_from_a_worker_whose_machine_is_silent() -> None:
     assert list(live_workers_keep_their_jobs(story.evidence)) == [], "it was paused"
 
 
+def test_a_worker_may_end_that_is_replaced_after_an_interruption() -> None:
+    story = uneventful()
+    forgeries.end_for_no_reason(story)
+    assert len(list(live_workers_keep_their_jobs(story.evidence))) == 1
+    story.say('12:00:00 INFO    worker recycled worker=machine-1/2 reason="an attempt in it was interrupted"')
+    assert list(live_workers_keep_their_jobs(story.evidence)) == []
+
+
 def test_a_job_that_killed_three_workers_rightly_fails() -> None:
     story = uneventful()
     story.end(11)
