@@ -24,7 +24,7 @@ def run(job: Job) -> Attempt:
     if job.status != Status.RUNNING or job.locked_at is None:
         raise LeaseLost(f"Job {job.pk} is {job.status}: only a job that was claimed can be run.")
     database = job._state.db or Job.objects.db
-    attempt = execute(Executor(worker=job.worker_name, database=database), _as_claimed(job))
+    attempt = run_attempt(Executor(worker=job.worker_name, database=database), _as_claimed(job))
     if not attempt.is_written and not Job.objects.using(database).settle([attempt.settlement]):
         raise LeaseLost(f"Job {job.pk} is no longer held by lease {job.lease}: what it came to was not written.")
     job.status = Status(attempt.outcome.next_status)
@@ -33,7 +33,7 @@ def run(job: Job) -> Attempt:
     return attempt
 
 
-def execute(executor: Executor, job: ClaimedJob) -> Attempt:
+def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
     """Run the task of a claimed job, of whichever kind it is."""
     return (async_to_sync(executor.execute_async) if _is_async(job) else executor.execute)(job)
 

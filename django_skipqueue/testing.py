@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .conf import settings
 from .models import Job
-from .running import execute
+from .running import run_attempt
 from .worker.executor import Executor
 
 WORKER = "test"
@@ -35,4 +35,4 @@ def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = F
             jobs.release([(job.id, job.lease) for job in claimed])
             raise RuntimeError(f"{limit} attempts were made and there are still jobs to run.")
         ran.append(claimed[0].id)
-        jobs.settle([execute(executor, claimed[0]).settlement])
+        jobs.settle([run_attempt(executor, claimed[0]).settlement])

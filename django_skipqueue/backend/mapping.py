@@ -157,11 +157,12 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         "id": str(job.id),
         "status": STATUSES[status],
-        "last_attempted_at": _moment(job.locked_at),
         "args": decode(job.args),
         "kwargs": decode(job.kwargs),
         "backend": alias,
     }
+    if status == "running":  # a row that is settled has the attempt's own start
+        known["last_attempted_at"] = _moment(job.locked_at)
     for name, value in known.items():
         object.__setattr__(result, name, value)
     return result

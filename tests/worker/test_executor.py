@@ -293,7 +293,7 @@ def test_the_grace_counts_from_the_first_time(run: Run) -> None:
 
 
 @override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 600})
-def test_after_the_grace_it_fails_and_names_the_task_and_the_apps_searched(run: Run) -> None:
+def test_after_the_grace_it_fails_names_the_task_and_asks_what_to_look_at(run: Run) -> None:
     metadata = '{"unknown_since": 5000.0}'
     assert run(claimed("shop.jobs.soon", locked_at=5599.0, metadata=metadata)).outcome.status == "scheduled"
     outcome = run(claimed("shop.jobs.soon", locked_at=5600.0, metadata=metadata)).outcome
@@ -301,8 +301,7 @@ def test_after_the_grace_it_fails_and_names_the_task_and_the_apps_searched(run: 
     assert outcome.error is not None
     for text in (outcome.last_error or "", outcome.error["message"]):
         assert "shop.jobs.soon" in text
-        assert "tests.app" in text
-        assert "django_skipqueue" in text
+        assert "Is the app of shop.jobs in INSTALLED_APPS" in text
 
 
 # The event
