@@ -71,11 +71,11 @@ def drain(task: Any, count: int, *options: str) -> Figures:
 
 
 def of_drain(last: int, count: int) -> tuple[float, int]:
-    """Of the jobs above id `last`, which must be `count` completed ones: the seconds they took, and the settles."""
+    """Of the jobs above id `last`, which must be `count` completed ones: their seconds, and the settles."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*) FILTER (WHERE status = 'completed'),"
-            " extract(epoch FROM max(finished_at) - min(started_at))::float8, count(DISTINCT finished_at)"
+            " extract(epoch FROM max(finished_at) - min(started_at))::float8, count(DISTINCT xmin::text)"
             " FROM skipqueue_job WHERE id > %s AND queue_name = 'default'",
             [last],
         )
