@@ -16,6 +16,8 @@ from . import signals
 from .log_format import in_a_line, in_words, pairs, printable
 from .outcomes import Outcome
 from .records import Attempt, ClaimedJob, RecoveredJob, worker_name
+from .redaction import MASK
+from .tracebacks import stand_in
 
 logger = logging.getLogger("django_skipqueue.worker")
 
@@ -180,7 +182,9 @@ def _attempt_extra(attempt: Attempt) -> dict[str, Any]:
 def _error(outcome: Outcome) -> dict[str, Any]:
     if outcome.exception is None or outcome.error is None:
         return {}
-    return {"error": outcome.exception, "traceback": outcome.error["traceback"]}
+    message, traceback = outcome.error["message"], outcome.error["traceback"]
+    is_secret = MASK in message or MASK in traceback
+    return {"error": stand_in(outcome.exception, message) if is_secret else outcome.exception, "traceback": traceback}
 
 
 def _of_all(job: ClaimedJob) -> str:

@@ -18,6 +18,13 @@ def cut(error: BaseException) -> None:
     error.__traceback__ = found
 
 
+def stand_in(error: BaseException, message: str) -> Exception:
+    """An exception of the same name and place that says only this, and has no cause: for one that tells a secret."""
+    named = type(type(error).__name__, (Exception,), {"__module__": type(error).__module__})
+    shown: Exception = named(message)
+    return shown.with_traceback(error.__traceback__)
+
+
 def formatted(error: BaseException) -> str:
     """The traceback as text; says so where it cannot be made."""
     try:

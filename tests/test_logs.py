@@ -4,6 +4,7 @@ import inspect
 import io
 import logging
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -392,15 +393,33 @@ def test_what_breaks_a_worker_shows_its_traceback_everywhere(
     assert stream.getvalue().splitlines()[1:] == ["    OSError: no"]
 
 
-def test_the_exception_is_on_the_record_and_its_text_has_no_secrets(lines: pytest.LogCaptureFixture) -> None:
-    error = ValueError("card 4111-1111")
-    outcome = failed_by(error)
-    assert outcome.error is not None
-    text = "ValueError: card ••••••"
-    masked = replace(outcome, last_error=text, error=outcome.error | {"traceback": text})
-    announce(signals.job_failed, "x", attempt=attempt(masked))
+def test_the_exception_is_on_the_record(lines: pytest.LogCaptureFixture) -> None:
+    error = ValueError("no such card")
+    announce(signals.job_failed, "x", attempt=attempt(failed_by(error)))
     (record,) = lines.records
     assert record.exc_info is not None
     assert record.exc_info[:2] == (ValueError, error)
-    assert "4111" not in logging.Formatter().format(record)
+
+
+def test_an_exception_that_tells_a_secret_is_on_the_record_by_its_name_and_place(
+    lines: pytest.LogCaptureFixture,
+) -> None:
+    secret = "4111-1111"
+    try:
+        raise ValueError(f"card {secret}") from OSError(secret)
+    except ValueError as error:
+        outcome = failed_by(error)
+    assert outcome.error is not None
+    text = "ValueError: card ••••••"
+    masked = replace(outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text})
+    announce(signals.job_failed, "x", attempt=attempt(masked))
+    (record,) = lines.records
+    assert record.exc_info is not None
+    kind, shown, place = record.exc_info
+    assert kind is not None
+    assert shown is not None
+    assert place is not None
+    assert (kind.__module__, kind.__qualname__, str(shown)) == ("builtins", "ValueError", "card ••••••")
+    assert secret not in "".join(traceback.format_exception(shown))
+    assert secret not in logging.Formatter().format(record)
     assert logging.Formatter().format(record).endswith("ValueError: card ••••••")

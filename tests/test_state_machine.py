@@ -1,4 +1,4 @@
-"""Every verb in any order, by two workers and an operator: the rows are always those of a model of the legal changes.
+"""Every verb in any order, by three workers and an operator: the rows are always those of a model of the legal changes.
 
 SKIPQUEUE_EXAMPLES=1000 runs that many random sequences, and makes one that fails short; without it, a few that are the
 same every time.
@@ -24,7 +24,7 @@ from django_skipqueue.models import ALIVE, FINISHED, Job, Status, Worker
 from django_skipqueue.outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
 from django_skipqueue.records import Call, Lease
 
-WORKERS = {"1": "00000000-0000-0000-0000-000000000001", "2": "00000000-0000-0000-0000-000000000002"}
+WORKERS = {number: f"{number}:00000000000{number}" for number in ("1", "2", "3")}
 LATER = timedelta(hours=1)
 T = TypeVar("T")
 EXAMPLES = int(os.environ.get("SKIPQUEUE_EXAMPLES", "0"))
@@ -51,14 +51,14 @@ class Row:
     lease: int = 0
     holder: str = ""
     due: bool = True
-    failures: tuple[tuple[bool, int], ...] = ()
-    """The last two: whether a worker died of it, and the number of the attempt."""
+    failures: tuple[tuple[str, int], ...] = ()
+    """The last ten: the worker that died of it, if one did, and the number of the attempt."""
 
     def settled(self, outcome: Outcome) -> "Row":
         """After its worker has settled it."""
         due = outcome.delay <= 0
         status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
-        row = self.failed(died=False) if outcome.error else self
+        row = self.failed() if outcome.error else self
         return replace(row, status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due)
 
     def released(self) -> "Row":
@@ -67,24 +67,25 @@ class Row:
 
     def recovered(self) -> "Row":
         """After its worker was taken for dead."""
-        deaths, attempt = 1, self.attempts
-        for died, number in reversed(self.failures):
-            if not died or number >= attempt:  # a number that is not smaller is from before a retry by hand
+        dead, attempt = {self.holder}, self.attempts
+        for worker, number in reversed(self.failures):
+            if not worker or number >= attempt:  # a number that is not smaller is from before a retry by hand
                 break
-            deaths, attempt = deaths + 1, number
-        if deaths == 3 or self.attempts >= self.max_attempts:
+            dead.add(worker)
+            attempt = number
+        if len(dead) == 3 or self.attempts >= self.max_attempts:
             status = "failed"
         else:
-            status = "scheduled" if deaths == 2 else "queued"
-        return replace(self.failed(died=True), status=status, lease=self.lease + 1, due=status != "scheduled")
+            status = "scheduled" if len(dead) == 2 else "queued"
+        return replace(self.failed(self.holder), status=status, lease=self.lease + 1, due=status != "scheduled")
 
-    def failed(self, *, died: bool) -> "Row":
-        """With one more failure to its name."""
-        return replace(self, failures=(*self.failures, (died, self.attempts))[-2:])
+    def failed(self, dead: str = "") -> "Row":
+        """With one more failure to its name, or one more worker that died of it."""
+        return replace(self, failures=(*self.failures, (dead, self.attempts))[-10:])
 
 
 class Queue(RuleBasedStateMachine):
-    """Two workers, who keep every lease that they were ever given, and an operator."""
+    """Three workers, who keep every lease that they were ever given, and an operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,11 +220,11 @@ class Queue(RuleBasedStateMachine):
 
     @rule(worker=workers, times=st.integers(1, 3))
     def claim_and_die(self, worker: str, times: int) -> None:
-        """So often in a row, of the same jobs if there are few."""
-        for _ in range(times):
+        """The same one so often in a row, then the others, of the same jobs if there are few."""
+        for dead in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
             self.promote(limit=4, chosen=range(1_000))
-            self.claim(worker, limit=4)
-            self.recover_a_dead_worker(worker, limit=4, chosen=None)
+            self.claim(dead, limit=4)
+            self.recover_a_dead_worker(dead, limit=4, chosen=None)
 
     @rule(worker=workers, limit=limits)
     def recover_one_who_is_silent(self, worker: str, limit: int) -> None:
@@ -324,7 +325,10 @@ class Queue(RuleBasedStateMachine):
 
 def row_of(job: Job) -> Row:
     """The row as the model sees it, less the time."""
-    failures = tuple((entry["exception"].endswith("WorkerDied"), entry["attempt"]) for entry in job.errors[-2:])
+    failures = tuple(
+        (entry["worker_id"] if entry["exception"].endswith("WorkerDied") else "", entry["attempt"])
+        for entry in job.errors
+    )
     return Row(job.max_attempts, job.unique_key, job.status, job.attempts, job.lease, job.locked_by, failures=failures)
 
 

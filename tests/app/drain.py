@@ -32,7 +32,7 @@ def main(database: str, queue_name: str, limit: int) -> None:
         settled, jobs = Job.objects.settle_and_claim(
             finished, queue_names=[queue_name], limit=limit, worker_id=f"process {os.getpid()}"
         )
-        lost += [job_id for job_id, lease, _ in finished if (job_id, lease) not in settled]
+        lost += [job_id for job_id, lease, *_ in finished if (job_id, lease) not in settled]
         if not jobs and not finished:
             break
         claimed += [job.id for job in jobs]
