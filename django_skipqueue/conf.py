@@ -57,7 +57,7 @@ class Settings:
     """How long a stopping worker waits for its running jobs before it gives them back."""
 
     unknown_task_grace: float = 3600.0
-    """How long a job whose task nobody registered is put off before it fails."""
+    """How long a job with an unknown task is retried before it fails."""
 
     max_argument_bytes: int = 1_048_576
     """How large the arguments of one job may be, as JSON."""

@@ -308,7 +308,7 @@ def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
 
 def outcome_refused(job_id: int, error: BaseException) -> None:
     """PostgreSQL takes no outcome at all for this row, which somebody has written by hand."""
-    shown = {"id": job_id, "error": in_a_line(error), "hint": "its row cannot be updated; mend or delete it"}
+    shown = {"id": job_id, "error": in_a_line(error), "hint": "its row cannot be updated; fix or delete it"}
     write(logging.ERROR, "outcome_refused", shown, extra={"job_id": job_id})
 
 

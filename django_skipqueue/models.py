@@ -174,7 +174,7 @@ class Job(models.Model):
     # For operators. Each returns whether the job's status allowed it; who did it, and why, is kept in `operations`.
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
-        """Put a failed or discarded job back into its queue, with all its attempts before it; within `over`."""
+        """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
         status = Status.SCHEDULED if seconds(over) else Status.QUEUED
         return self._becomes(status, self._verbs().retry([self.pk], over=over, by=by, reason=reason))
 
@@ -218,7 +218,7 @@ class Job(models.Model):
 
 
 class Worker(models.Model):
-    """One worker process. Its supervisor writes the heartbeat; without one for a lease, its jobs are recovered."""
+    """One worker process. It and its supervisor write its heartbeat; without one for a lease its jobs are recovered."""
 
     id = models.TextField(primary_key=True, editable=False)
     """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""

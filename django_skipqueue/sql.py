@@ -89,8 +89,8 @@ FROM skipqueue_job
 WHERE unique_key = ANY (%(unique_keys)s::text[]) AND status IN ('scheduled', 'queued', 'running')
 """
 
-# enqueue, settle, retry, run_now, release, recover, promote: wakes the workers that listen. enqueue, settle: wakes the
-# supervisors where a job is scheduled that is due soon.
+# enqueue, settle, retry, run_now, release, recover, promote: wakes the workers that listen. enqueue, settle, retry,
+# postpone: wakes the supervisors where a job is scheduled that is due soon.
 NOTIFY = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 """
@@ -617,8 +617,8 @@ WITH expired AS MATERIALIZED (
 SELECT id FROM expired
 """
 
-# operators → id, queue and status of the failed and discarded jobs put back into their queues, with all their attempts
-# before them; at once, or spread at random over the seconds that `over` says. A job whose unique key is alive again
+# operators → id, queue and status of the failed and discarded jobs put back into their queues, with a fresh set of
+# attempts; at once, or spread at random over the seconds that `over` says. A job whose unique key is alive again
 # stays as it is; of several that share a key the newest is taken. Index: the primary key.
 RETRY = """
 WITH chosen AS MATERIALIZED (

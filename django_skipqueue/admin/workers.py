@@ -32,7 +32,7 @@ SHOWN_JOBS = 5
 
 @admin.register(Worker)
 class WorkerAdmin(WorkerModelAdmin):
-    """The processes that run jobs. Their supervisors write the rows, and remove them."""
+    """The processes that run jobs. Workers and their supervisors write the rows; nobody edits them here."""
 
     list_display = ("state", "worker", "queue_names", "slots", "runs_now", "last_heartbeat", "started")
     list_display_links = None

@@ -39,7 +39,7 @@ def send_receipt(payment_id: int) -> str:
 
 
 def refuse_blocked(address: str) -> None:
-    """Raise `AddressBlocked`, which no retry can mend: a person must look into it."""
+    """Raise `AddressBlocked`, which no retry can fix: a person must look into it."""
     blocked = BlockedAddress.objects.filter(address__iexact=address).first()
     if blocked:
         raise AddressBlocked(f"{address} is blocked: {blocked.reason}")
