@@ -130,7 +130,7 @@ class Worker:
         if self._announcer.is_full:
             reason = "too many events wait for signal receivers"
         elif not self._own_row.is_alive(now) and not self._control.is_broken:
-            reason = "it could not say for half a worker timeout that it is alive"
+            reason = "it could not say for half a lease that it is alive"
         if reason and reason != self._claims_nothing_because:
             liveness_logs.claiming_paused(self.name, reason)
         elif self._claims_nothing_because and not reason:
