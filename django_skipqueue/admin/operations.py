@@ -23,7 +23,7 @@ WORDS: Mapping[str, str | Promise] = {
     "retry": _("retried"),
     "discard": _("discarded"),
     "cancel": _("cancelled"),
-    "run_now": _("told to run now"),
+    "run_now": _("made due"),
     "postpone": _("postponed"),
 }
 LEADS_TO: Mapping[str, str] = {

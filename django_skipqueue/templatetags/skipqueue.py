@@ -1,6 +1,6 @@
 """For templates of the admin: `{% load skipqueue %}{% queue_notices %}` says what an operator has to see.
 
-Invariant: it says nothing to somebody who may not see jobs, and nothing where the queue cannot be asked.
+Invariant: it says nothing to those who may see neither jobs nor workers, nor where the queue cannot be asked.
 """
 
 from typing import Any

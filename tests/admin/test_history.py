@@ -75,7 +75,7 @@ def test_an_entry_of_another_time_is_another_act(operator: Client) -> None:
 
 def test_nothing_says_so(operator: Client) -> None:
     text = operator.get(page("history", make_job().pk)).text
-    assert "Nobody has retried, postponed, discarded, cancelled or copied this job." in text
+    assert "Nobody has changed or copied this job." in text
 
 
 def test_its_queries_are_few(operator: Client, django_assert_max_num_queries: Any) -> None:
