@@ -55,6 +55,7 @@ class Pruner:
         for job_id in self._jobs.expired(limit=1, skipped=self._skipped):
             logs.not_pruned(job_id, error, SKIPPED_SECONDS)
             self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
+        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again, without end
 
     def _still_skipped(self) -> list[int]:
         now = time.monotonic()

@@ -108,3 +108,13 @@ def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[
     with pytest.raises(OperationalError):
         supervisor(pruner.batch)
     assert pruner.batch() == {"completed": 1}
+
+
+@pytest.mark.usefixtures("theirs")
+def test_where_more_jobs_cannot_be_deleted_than_are_remembered_it_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("django_skipqueue.pruning.MOST_SKIPPED", 3)
+    made = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
+    assert prune_all(Pruner("default"), batches=50) == 0
