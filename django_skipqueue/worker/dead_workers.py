@@ -3,7 +3,8 @@
 Invariant: a worker is dead when this supervisor has seen the same heartbeat in its row for a whole worker timeout, by
 its own monotonic clock, and has looked on all the time. No jump of the database's clock makes a live worker look dead.
 Where a supervisor could not look for a while, others may have been as silent for the same reason: the database was
-gone, or locked. Then it observes anew. Of its own live processes it is the watchdog that judges.
+gone, or locked. Then it observes anew. So it does where its own heartbeat was refused. Of its own live processes it is
+the watchdog that judges.
 """
 
 import time
@@ -49,6 +50,12 @@ class DeadWorkers:
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
         self._times: deque[tuple[float, datetime]] = deque()  # by our clock, and by the database's
 
+    def look_away(self) -> None:
+        """Forget what was seen: the next look is the first one."""
+        self.ids, self.silent_since, self.next_death = [], None, NEVER
+        self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
+        self._times.clear()
+
     def look(self) -> None:
         """Read the heartbeats, and judge."""
         began = time.monotonic()
@@ -81,16 +88,27 @@ class Recover(Chore):
     """Takes back the jobs of dead workers, and of holders without a row that are as silent."""
 
     def __init__(
-        self, database: str, *, dead: DeadWorkers, timeout: float, tell: Callable[[list[RecoveredJob]], None]
+        self,
+        database: str,
+        *,
+        dead: DeadWorkers,
+        timeout: float,
+        tell: Callable[[list[RecoveredJob]], None],
+        beats: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`beats` says whether this supervisor's own heartbeats are written."""
         super().__init__(database)
         self._dead = dead
+        self._beats = beats
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
         self._tell = tell
         self._look_at: dict[str, float] = {}  # for jobs of the dead of whom nothing could be taken
 
     def run(self) -> float:
         """See `Chore.run`."""
+        if not self._beats():
+            self._dead.look_away()
+            return self._interval
         self._dead.look()
         if self._take_back():
             return 0.0

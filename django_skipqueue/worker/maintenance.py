@@ -48,6 +48,11 @@ class Chore(ABC):
         """Whether it is time."""
         return self.due_at <= time.monotonic()
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the database has refused it the last time."""
+        return self._failures > 0
+
     def do(self) -> None:
         """Do one batch, and note when the next one is due."""
         self.due_at = time.monotonic() + self.run()

@@ -56,7 +56,9 @@ class Supervisor:
             options.database, timeout=options.lease, own=lambda: [slot.id for slot in self._slots if slot.pid]
         )
         self._promote = Promote(options.database)
-        self._recover = Recover(options.database, dead=dead, timeout=options.lease, tell=self._tell)
+        self._recover = Recover(
+            options.database, dead=dead, timeout=options.lease, tell=self._tell, beats=self._is_heard
+        )
         self._listen = Listen(options.database, self._control)
         self._chores: list[Chore] = [
             *([self._listen] if options.listen else []),
@@ -255,6 +257,9 @@ class Supervisor:
             times += [chore.due_at for chore in (self._beat, *self._chores)]
             times += [dead.look_at for slot in self._slots for dead in slot.unburied]
         return max(0.0, min(times) - now)
+
+    def _is_heard(self) -> bool:
+        return not self._beat.is_refused
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:

@@ -45,7 +45,10 @@ class Observer:
         self.clock = clock
         self.recovered: list[RecoveredJob] = []
         self.dead = DeadWorkers("default", timeout=TIMEOUT, own=lambda: own)
-        self.recover = Recover("default", dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend)
+        self.beats = True
+        self.recover = Recover(
+            "default", dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, beats=lambda: self.beats
+        )
 
     def look_for(self, seconds: float) -> None:
         """Look as often as a supervisor does, for so long."""
@@ -190,3 +193,18 @@ def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -
     observer.look_for(2 * TIMEOUT)
     Forget("default", dead=observer.dead, timeout=3 * 3600).run()
     assert list(Worker.objects.all()) == [worker]
+
+
+def test_who_cannot_write_its_own_heartbeats_judges_nobody_and_then_watches_for_a_whole_timeout(clock: Clock) -> None:
+    """What keeps it from that, say a lock on the table, may keep all others."""
+    worker = make_worker()
+    make_job("running", locked_by=worker.pk)
+    observer = Observer(clock)
+    observer.look_for(TIMEOUT * 0.9)
+    observer.beats = False
+    observer.look_for(TIMEOUT * 3)
+    observer.beats = True
+    observer.look_for(TIMEOUT * 0.9)
+    assert statuses() == {"running": 1}
+    observer.look_for(TIMEOUT * 0.3)
+    assert statuses() == {"queued": 1}
