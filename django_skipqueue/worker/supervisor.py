@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from django.db import Error
+
 from .. import databases, liveness_logs, logs
 from ..models import Job
 from ..models import Worker as WorkerRow
@@ -31,6 +33,9 @@ from .worker import Worker
 
 KILL_AFTER = 10.0
 """Seconds beyond the shutdown timeout after which a worker that is still there is killed."""
+
+REFUSED_INTERVAL = 10.0
+"""Seconds until jobs of a dead worker are taken back after the database has refused that."""
 
 LISTEN_INTERVAL = 1.0
 """Seconds between two looks whether the connection still listens."""
@@ -192,7 +197,7 @@ class Supervisor:
             for dead in list(slot.unburied):
                 if dead.look_at > (now := time.monotonic()):
                     continue
-                with self._control.attempt():
+                with self._control.attempt(refused=partial(self._not_buried, dead)):
                     while self._take_back(slot.name, dead):
                         pass
                     WorkerRow.objects.using(self.options.database).deregister([dead.id])
@@ -204,6 +209,11 @@ class Supervisor:
                         slot.unburied.remove(dead)
                 if self._control.is_broken:
                     return
+
+    def _not_buried(self, dead: Dead, error: Error) -> None:
+        """The database refuses what is asked about one of the dead: that is no reason to do nothing else."""
+        dead.look_at = time.monotonic() + REFUSED_INTERVAL
+        liveness_logs.service_failed("take_back", error, REFUSED_INTERVAL)
 
     def _take_back(self, name: str, dead: Dead) -> bool:
         """One batch: recover what ran, give back free what was not begun; whether there was any."""

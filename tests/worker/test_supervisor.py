@@ -22,6 +22,7 @@ from .processes import ManagePy, is_alive, statuses, wait_for_statuses, workers
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"
+WORKER_DIED = "django_skipqueue.exceptions.WorkerDied"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -413,3 +414,16 @@ def test_a_receiver_of_recoveries_that_is_stuck_does_not_keep_the_next_worker_fr
     wait_for_statuses(completed=1)
     process.send(signal.SIGTERM)
     assert process.wait() == 0
+
+
+def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its_work(runworker: Run) -> None:
+    hold("a")
+    process = runworker("--poll-interval", HOUR)
+    wait_for_entries("a")
+    Job.objects.running().update(errors=[{"exception": WORKER_DIED, "attempt": "not a number"}])
+    (worker,) = workers()
+    os.kill(worker.pid, signal.SIGKILL)
+    process.wait_for("service failed service=take_back")
+    jobs.noop.using(run_after=timedelta(seconds=1)).defer()
+    wait_for_statuses(running=1, completed=1)
+    assert "database lost" not in process.log
