@@ -107,8 +107,8 @@ class EventLoopRunner:
 
     @property
     def unfinished(self) -> int:
-        """How many jobs run and wait here."""
-        return len(self._waiting) + len(self._running)
+        """How many jobs run and wait here, but for those that are stuck."""
+        return len(self._waiting) + max(0, len(self._running) - len(self._stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back what has not started."""
@@ -163,7 +163,9 @@ class EventLoopRunner:
         assert self._loop is not None  # noqa: S101
         if self._waiting:
             self._check_soon()
-        while len(self._running) - len(self._stuck) < self._concurrency and self._free_slots:
+        while len(self._running) - len(self._stuck) < self._concurrency:
+            if len(self._running) >= 2 * self._concurrency:  # as many as there are slots; each takes one when it begins
+                return
             try:
                 job = self._waiting.popleft()
             except IndexError:  # all started, or withdrawn meanwhile

@@ -279,6 +279,39 @@ def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str
     assert not pool.is_used_up
 
 
+@pytest.mark.usefixtures("_no_grace")
+def test_what_is_stuck_in_the_event_loop_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert pool.coroutines == 0
+    gates["g"].open()
+    wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
+    wait_until(lambda: pool.coroutines == 0)
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    task = f"{WORKER_APP}.apass_gate_come_what_may"
+    pool.submit([limited(task, "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    pool.submit([limited(task, "g"), limited(task, "g")])
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
+    wait_until(lambda: len(pool._event_loop._running) == 3)
+    time.sleep(0.1)  # longer than they may take
+    assert pool._event_loop._loop is not None
+    pool._event_loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    wait_until(lambda: not pool.enforce_limits() and len(pool._event_loop._stuck) == 3)
+    finish(pool, 2)
+    wait_until(lambda: gates["beside"].inside == 1)
+    gates["beside"].open()
+    gates["g"].open()
+    finish(pool, 3)
+
+
 @pytest.mark.usefixtures("_no_grace", "_no_patience")
 def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool, gates: Any) -> None:
     """The other one, which has no limit, would wait for ever."""
