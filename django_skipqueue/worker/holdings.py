@@ -114,7 +114,7 @@ class Holdings:
             until = min(until, self.claiming.next_look)
         if self.jobs:
             until = min(until, self._pool.next_deadline, self._revocations.next_look)
-            if sum(self._unfinished()) > self._options.concurrency:
+            if max(self._unfinished()) > self._options.concurrency:
                 until = min(until, self._next_surplus_check)
         return until
 
@@ -230,6 +230,7 @@ class Holdings:
         """Give back what no thread has begun."""
         self.take_up()
         self._give_back(self._pool.withdraw())
+        self._next_surplus_check = float("inf")  # nobody looks any more
 
     def _give_back(self, withdrawn: list[ClaimedJob]) -> None:
         """Release what came back from the pool, and what never came into it."""

@@ -153,10 +153,11 @@ class Worker:
         The process is replaced where all are stuck, and where what attempts left behind keeps others from running.
         """
         self._pool.enforce_limits()
+        is_blocked = self._pool.is_blocked() or self._a_receiver_hangs()  # said once, so asked in any case
         if self._pool.is_used_up:
             self._exit_code = STUCK
             self._stop()
-        elif self._pool.is_blocked() or self._a_receiver_hangs():
+        elif is_blocked:
             self._exit_code = BLOCKED
             self._stop()
 

@@ -1,12 +1,15 @@
 """What was claimed ahead goes back when the jobs turn out to be long: real workers, urgent jobs, idle workers."""
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from django_skipqueue.models import Job
+from django_skipqueue.worker.worker import Worker
 
-from ..app import jobs
+from ..app import jobs, worker_jobs
 from ..app.waiting import wait_until
 from .processes import ManagePy, workers
 
@@ -50,3 +53,29 @@ def _completed_by(supervisor: str) -> int:
     """How many jobs the workers of this supervisor have completed."""
     (worker,) = [worker for worker in workers(2) if worker.name.startswith(f"{supervisor}/")]
     return Job.objects.completed().filter(locked_by=str(worker.id)).count()
+
+
+def test_a_worker_that_waits_for_jobs_of_both_kinds_to_end_sleeps(worker_thread: Any, gates: Any) -> None:
+    turns = 0
+
+    def count_turns(worker: Worker) -> None:
+        wait = worker._wakeup.wait
+
+        def counted(*arguments: Any, **options: Any) -> list[int]:
+            nonlocal turns
+            turns += 1
+            return wait(*arguments, **options)
+
+        worker._wakeup.wait = counted  # type: ignore[method-assign]
+
+    worker_jobs.pass_gate.defer("g")
+    worker_jobs.apass_gate.defer("g")
+    worker = worker_thread(concurrency=1, prepare=count_turns)
+    wait_until(lambda: gates["g"].inside == 2)
+    worker.stop()
+    wait_until(lambda: worker.worker._stopping)
+    before = turns
+    time.sleep(0.5)
+    assert turns - before < 50
+    gates["g"].open()
+    worker.wait()
