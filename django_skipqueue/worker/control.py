@@ -53,7 +53,7 @@ class ControlConnection:
         who: str,
         before_attempt: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`before_attempt` is called with the seconds that an attempt may take, before each."""
+        """`before_attempt` is called with the seconds that an attempt may take, before each, and with those allowed."""
         self.database = database
         self.is_broken = False
         """Whether the last attempt failed."""
@@ -155,7 +155,7 @@ class ControlConnection:
         if not self._is_watched:
             yield
             return
-        self.allow(ANSWER_TIME)
+        self._set_alarm(ANSWER_TIME)
         try:
             yield
         finally:
@@ -164,9 +164,13 @@ class ControlConnection:
 
     def allow(self, seconds: float) -> None:
         """Have this much time from now on, in an attempt that is under way."""
+        self._before_attempt(seconds)
         if self._is_watched:
-            self._cut_at = time.monotonic() + seconds
-            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+            self._set_alarm(seconds)
+
+    def _set_alarm(self, seconds: float) -> None:
+        self._cut_at = time.monotonic() + seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def _cut(self) -> None:
         """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""

@@ -179,3 +179,14 @@ def test_hearing_that_the_server_went_away_is_a_database_error(in_thread: Callab
             wait_until(lambda: control.notified())
 
     in_thread(body)
+
+
+def test_more_time_within_an_attempt_is_said_too() -> None:
+    said: list[float] = []
+    control = ControlConnection("default", who="w", before_attempt=said.append)
+    try:
+        with control.attempt():
+            control.allow(21.0)
+    finally:
+        control.close()
+    assert said[1:] == [21.0]
