@@ -102,6 +102,7 @@ class Exchanging:
     def _find_place(self, jobs: "JobQuerySet", lost: Claim) -> None:
         """Find out where the first jobs are: the way to them may be long, or one of them too large."""
         self._control.allow(SEARCH_TIME + 1)
+        self._sent = Sent([], lost)  # if there is no answer, outcomes have their turn
         found = jobs.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.place(found, time.monotonic())

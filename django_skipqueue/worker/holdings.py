@@ -129,10 +129,11 @@ class Holdings:
         self._outbox.add(self._pool.take_finished())
         now = time.monotonic()
         found_empty = False
+        if not self._release_strays(now):
+            return False
         with self.asking():
             if self._options.listen:
                 self._control.listen()
-            self._release_strays(now)
             exchanged = self._exchanging.exchange(self._jobs, room, self.take_up if self._exchanged else None)
             self.take_up()  # where an outcome was refused, that was not done meanwhile
             self._exchanged = exchanged
@@ -314,13 +315,17 @@ class Holdings:
         self.claiming.start_over()
         self._stray_checks.expect(now)
 
-    def _release_strays(self, now: float) -> None:
-        if self._stray_checks.next_at <= now:
-            self.take_up()
+    def _release_strays(self, now: float) -> bool:
+        """Look for them, if it is time. False: the connection has broken. That it is refused keeps nothing else."""
+        if self._stray_checks.next_at > now:
+            return True
+        self.take_up()
+        with self.asking(refused=lambda _: self._stray_checks.refused(time.monotonic())):
             strays = self._jobs.release_strays(self._id, known=[job.id for job in self.jobs.values()])
             self._stray_checks.done(time.monotonic())
             if strays:
                 logs.strays_released(self._name, len(strays))
+        return not self._control.is_broken
 
     @property
     def _jobs(self) -> "JobQuerySet":

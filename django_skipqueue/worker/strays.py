@@ -10,6 +10,9 @@ LOOKS = (0.0, 1 / 60, 1 / 10, 1.0)
 """When, in leases since the database answers again: at once, and with a lease of a minute after 1, 6 and 60 s. Then
 once in a lease."""
 
+REFUSED_INTERVAL = 60.0
+"""Seconds until the next look after one that the database has refused; a lease, where that is longer."""
+
 
 class StrayChecks:
     """Used by the control loop's thread. Times are monotonic seconds."""
@@ -25,6 +28,10 @@ class StrayChecks:
         """Note that there may be such: the connection broke, or a job to be given back was locked."""
         self._looks = list(LOOKS)
         self.next_at = now
+
+    def refused(self, now: float) -> None:
+        """Note that the database did not manage the look that was due, in the time that it has."""
+        self.next_at = now + max(self._lease, REFUSED_INTERVAL)
 
     def done(self, now: float) -> None:
         """Note that the look that was due is done."""

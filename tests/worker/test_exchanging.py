@@ -9,6 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue import databases
+from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.models import Job
 from django_skipqueue.worker import claiming, control, frontier, slow_outcomes
 from django_skipqueue.worker.holdings import Holdings
@@ -109,6 +110,40 @@ def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
     with connection.cursor() as cursor:
         cursor.execute("DROP TRIGGER be_slow ON skipqueue_job")
     wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
+
+
+def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_nevertheless(
+    worker_thread: Start, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
+) -> None:
+    def search(*_: object, **__: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(JobQuerySet, "first_in_queues", search)
+    slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
+    worker_jobs.pass_gate.defer_many([("first",), ("second",)])
+    worker = worker_thread(concurrency=3, poll_interval=0.1)
+    wait_until(lambda: gates["first"].inside == gates["second"].inside == 1)
+    jobs.echo.defer("poison")
+    wait_until(lambda: worker.worker._holdings.claiming.lost is not None, "its claim is lost")
+    gates["first"].open()
+    wait_until(lambda: Job.objects.completed().count() == 1)
+    gates["second"].open()
+    wait_until(lambda: Job.objects.completed().count() == 2)
+
+
+def test_where_the_look_for_strays_takes_too_long_jobs_are_claimed_and_written_nevertheless(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object, **__: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(JobQuerySet, "release_strays", look)
+    worker = worker_thread(poll_interval=0.1)
+    worker.cut()
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
 
 
 # Claims
