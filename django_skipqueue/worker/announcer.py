@@ -107,7 +107,11 @@ class Announcer:
                 connections.check()
                 tell()
                 self._done += count
-                connections.tidy()
+                try:
+                    connections.tidy()
+                except Exception:  # a driver that raises must not end the thread that tells of all later events
+                    connections.throw_away()
+                    connections = ThreadConnections()
                 self._began_at = NEVER
         finally:
             self._began_at = NEVER

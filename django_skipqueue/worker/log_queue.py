@@ -29,6 +29,7 @@ class LogQueue:
         self._dropped = 0
         self._writer: threading.Thread | None = None
         self._end: threading.Event | None = None  # of the thread, among what waits
+        self._ending = threading.Lock()  # whether a thread ends, or goes on as there is no other
         self._process = os.getpid()
         # First of all filters, so that no code of the project's comes before it. A parent's has no thread here.
         own = [each for each in logger.filters if not isinstance(each, LogQueue)]
@@ -47,18 +48,20 @@ class LogQueue:
 
     def start(self) -> None:
         """Write what waits from here on."""
-        self._end = None
-        if self._writer is None or not self._writer.is_alive():
-            self._writer = threading.Thread(target=self._run, name="skipqueue-log", daemon=True)
-            self._writer.start()
+        with self._ending:
+            self._end = None
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._run, name="skipqueue-log", daemon=True)
+                self._writer.start()
 
     def stop(self, timeout: float) -> bool:
         """Write what waits, and end the thread, for a fork; whether that was done within `timeout` seconds."""
-        assert self._writer is not None  # noqa: S101 (for the type checker: it is made with one)
+        writer = self._writer
+        assert writer is not None  # noqa: S101 (for the type checker: it is made with one)
         self._end = threading.Event()
         self._waiting.put(self._end)
-        self._writer.join(timeout)
-        return not self._writer.is_alive()
+        writer.join(timeout)
+        return not writer.is_alive()
 
     def end(self, timeout: float) -> bool:
         """Write what waits, for `timeout` seconds at most; who logs from here on writes the line itself."""
@@ -81,8 +84,10 @@ class LogQueue:
             record = self._waiting.get()
             if isinstance(record, threading.Event):
                 _flush_streams()
-                if record is self._end:
-                    return
+                with self._ending:
+                    if record is self._end:
+                        self._writer = None
+                        return
                 continue
             with contextlib.suppress(BaseException):  # a handler, a formatter or a filter of the project's
                 self._logger.handle(record)

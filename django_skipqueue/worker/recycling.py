@@ -30,6 +30,7 @@ class Recycling:
         self._limits = limits
         self._ran_before: set[Lease] | None = None
         self._next_quiet_check = 0.0
+        self._ends_anyway = options.max_jobs is not None  # another process would begin to count anew
         self._max_jobs = options.max_jobs_per_worker
         self._max_memory_mb = options.max_memory_mb
         self._next_memory_check = 0.0
@@ -42,9 +43,9 @@ class Recycling:
             self._next_memory_check = now + MEMORY_CHECK
             if (size := resident_mb()) > self._max_memory_mb:
                 return f"it has grown to {size:,.0f} MiB"
-        if self._limits.interrupted_at + INTERRUPTED_TIME <= now and self._is_quiet(now):
-            return "an attempt in it was interrupted"
-        return None
+        if self._ends_anyway or self._limits.interrupted_at + INTERRUPTED_TIME > now or not self._is_quiet(now):
+            return None
+        return "an attempt in it was interrupted"
 
     def _is_quiet(self, now: float) -> bool:
         """Whether to end the process costs nothing: nothing runs, or only jobs that take less than a second or so."""

@@ -28,13 +28,15 @@ class ThreadRunner:
         self._threads: dict[int, threading.Thread] = {}  # by slot
         self._stuck: dict[int, threading.Thread] = {}  # of those that are given up
         self._free_slots = list(reversed(range(2 * concurrency)))  # the last that was free is the next in use
+        self._changing = threading.Lock()  # who is where; never held while a job runs
         self._is_ending = False
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Queue jobs for the threads."""
         while self._to_start:
             self._to_start -= 1
-            self._start()
+            with self._changing:
+                self._start()
         for job in jobs:
             self._waiting.put(job)
 
@@ -58,14 +60,12 @@ class ThreadRunner:
 
     def give_up(self, thread_id: int) -> bool:
         """Have another thread take the place of this one, which is stuck; False: it is none of ours."""
-        for slot, thread in list(self._threads.items()):
-            if thread.ident == thread_id:
-                self._stuck[slot] = thread
-                if self._threads.pop(slot, None) is not None:
+        with self._changing:
+            for slot, thread in self._threads.items():
+                if thread.ident == thread_id:
+                    self._stuck[slot] = self._threads.pop(slot)
                     self._start_another()
-                else:  # it has just ended
-                    self._stuck.pop(slot, None)
-                return True
+                    return True
         return False
 
     @property
@@ -108,13 +108,14 @@ class ThreadRunner:
             self._finish(error)
 
     def _leave(self, slot: int) -> None:
-        is_given_up = self._threads.pop(slot, None) is None
-        if is_given_up:
-            self._stuck.pop(slot, None)
-            self._started.end(slot)
-        self._free_slots.append(slot)
-        if not is_given_up:
-            self._start_another()
+        with self._changing:
+            is_given_up = self._threads.pop(slot, None) is None
+            if is_given_up:
+                self._stuck.pop(slot, None)
+                self._started.end(slot)
+            self._free_slots.append(slot)
+            if not is_given_up:
+                self._start_another()
 
     def _work(self, slot: int, connections: ThreadConnections) -> None:
         """Run jobs, until the thread is to end or is not fit for another one."""

@@ -17,6 +17,7 @@ from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import job_completed, job_failed
 from django_skipqueue.worker import announcer as announcer_module
 from django_skipqueue.worker.announcer import Announcer
+from django_skipqueue.worker.connections import ThreadConnections
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger
@@ -187,6 +188,22 @@ def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(announ
     wait_until(lambda: announcer.backlog == 0)
     assert list(Ledger.objects.values_list("entry", flat=True)) == ["2"]
     connection.close()
+
+
+def test_a_connection_that_cannot_be_tidied_does_not_end_the_telling(
+    announcer: Announcer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tidy(self: ThreadConnections) -> None:
+        raise OSError("the driver is broken")
+
+    monkeypatch.setattr(ThreadConnections, "tidy", tidy)
+    told: list[int] = []
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    for number in range(3):
+        announcer.event(signal, "sender", number=number)
+    announcer.stop(timeout=DEADLINE)
+    assert told == [0, 1, 2]
 
 
 @pytest.mark.django_db(transaction=True)

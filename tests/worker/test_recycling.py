@@ -10,6 +10,9 @@ import pytest
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.worker import memory
+from django_skipqueue.worker.limits import Limits
+from django_skipqueue.worker.options import WorkerOptions
+from django_skipqueue.worker.recycling import INTERRUPTED_TIME, Recycling
 
 from ..app.jobs import noop
 from ..app.waiting import wait_until
@@ -45,6 +48,15 @@ def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> 
     wait_for_statuses(completed=51)  # the replacement works
     process.send(signal.SIGTERM)
     assert process.wait() == 0
+
+
+@pytest.mark.parametrize(("max_jobs", "is_replaced"), [(None, True), (100, False)])
+def test_an_interruption_does_not_begin_the_count_of_max_jobs_anew(max_jobs: int | None, is_replaced: bool) -> None:
+    limits = Limits()
+    limits.interrupted_at = 1_000.0
+    recycling = Recycling(WorkerOptions(name="host", database="default", max_jobs=max_jobs), limits)
+    assert recycling.reason(1, 1_000.0 + INTERRUPTED_TIME - 1) is None
+    assert (recycling.reason(1, 1_000.0 + INTERRUPTED_TIME) is not None) is is_replaced
 
 
 def test_drain_ends_although_processes_are_replaced(runworker: Run) -> None:
