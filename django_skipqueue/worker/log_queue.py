@@ -97,27 +97,43 @@ class LogQueue:
                     liveness_logs.lines_dropped(dropped)
 
 
-def revive_listeners() -> None:
-    """In a forked process: start those `QueueListener`s of the project's again that had a thread in the parent.
+def pause_listeners(timeout: float) -> None:
+    """Before a fork: end the threads of the project's `QueueListener`s, which may hold the lock of a file.
 
-    Known are those that `logging.config` has made (Python 3.12 and newer). Each gets a queue of its own: the parent's
-    may have been locked at the moment of the fork, and what waits in it is the parent's to write.
+    Waits for `timeout` seconds at most, for the case that a handler blocks.
     """
-    for reference in logging._handlerList:  # type: ignore[attr-defined]
-        handler = reference()
-        listener: Any = getattr(handler, "listener", None)
-        if isinstance(handler, QueueHandler) and getattr(listener, "_thread", None) is not None:
-            handler.queue = listener.queue = queue.Queue()
-            listener._thread = None
-            listener.start()
+    deadline = time.monotonic() + timeout
+    for _, listener in _listening():
+        listener.enqueue_sentinel()
+        listener._thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def resume_listeners() -> None:
+    """After it, in the parent. A thread that has not ended yet goes on or ends: one of the two meets the sentinel."""
+    for _, listener in _listening():
+        listener._thread = None
+        listener.start()
+
+
+def revive_listeners() -> None:
+    """After it, in the child. Each listener gets a queue of its own: what waits in the parent's is the parent's."""
+    for handler, listener in _listening():
+        handler.queue = listener.queue = queue.Queue()
+        listener._thread = None
+        listener.start()
+
+
+def _listening() -> list[tuple[QueueHandler, Any]]:
+    """The listeners that were started, of those that `logging.config` has made (Python 3.12 and newer)."""
+    handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]
+    found = [(handler, getattr(handler, "listener", None)) for handler in handlers if isinstance(handler, QueueHandler)]
+    return [(handler, listener) for handler, listener in found if getattr(listener, "_thread", None) is not None]
 
 
 def _close_handlers() -> None:
     with contextlib.suppress(BaseException):
-        for reference in logging._handlerList:  # type: ignore[attr-defined]
-            listener = getattr(reference(), "listener", None)
-            if listener is not None and getattr(listener, "_thread", None) is not None:
-                listener.stop()
+        for _, listener in _listening():
+            listener.stop()
     with contextlib.suppress(BaseException):
         logging.shutdown()
     _flush_streams()

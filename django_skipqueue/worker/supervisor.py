@@ -21,7 +21,7 @@ from .announcer import Announcer
 from .children import children
 from .control import ControlConnection
 from .dead_workers import DeadWorkers, Forget, Recover
-from .log_queue import LogQueue
+from .log_queue import LogQueue, pause_listeners, resume_listeners
 from .maintenance import Chore, Promote, Prune
 from .options import WorkerOptions
 from .own_row import described
@@ -149,12 +149,14 @@ class Supervisor:
             return
         self._announcer.stop(timeout=5)  # no thread while forking
         self._log.stop(LAST_LINES)
+        pause_listeners(LAST_LINES)
         self._control.close()  # and no connection that two processes share
         for slot in empty:
             try:
                 slot.fork(partial(self._become_worker, slot))
             except OSError as error:  # no memory, or as many processes or files as there may be
                 liveness_logs.worker_not_started(slot.name, error, slot.refill())
+        resume_listeners()
         self._log.start()
         self._beat.due_at = self._listen.due_at = 0.0
 
