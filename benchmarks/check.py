@@ -43,7 +43,7 @@ class Ratio:
 
 RATIOS = {
     "drain ÷ floor": Ratio(row="floor", figure="drain ÷ floor"),
-    "defer ÷ create": Ratio(row="defer", figure="defer ÷ create"),
+    "defer ÷ create, in one transaction": Ratio(row="defer-in-transaction", figure="defer ÷ create"),
     "with history ÷ without": Ratio(row="history", figure="with ÷ without", repeat=1),
     "with future jobs ÷ without": Ratio(row="future", figure="with ÷ without", repeat=1),
     "under a snapshot: last fifth ÷ first": Ratio(row="snapshot", figure="last fifth ÷ first"),

@@ -1,5 +1,6 @@
 """How fast jobs are deferred."""
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -43,13 +44,10 @@ def queries(_sizes: Sizes) -> Figures:
 
 
 def _beside_create(rounds: int) -> Figures:
-    """One of each in turn, so that whatever else the machine does hits both."""
-    ours = bare = 0.0
-    for number in range(-20, rounds):  # the first few are not counted: connections, plans and caches
-        a, b = _seconds(jobs.noop.defer, number), _seconds(_create, number)
-        if number >= 0:
-            ours, bare = ours + a, bare + b
-    return {"jobs/s": rounds / ours, "bare create()/s": rounds / bare, "defer ÷ create": bare / ours}
+    """One of each in turn, so that whatever else the machine does hits both; of each the median."""
+    pairs = [(_seconds(jobs.noop.defer, number), _seconds(_create, number)) for number in range(-20, rounds)]
+    ours, bare = (statistics.median(seconds) for seconds in zip(*pairs[20:], strict=True))
+    return {"jobs/s": 1 / ours, "bare create()/s": 1 / bare, "defer ÷ create": bare / ours}
 
 
 def _create(number: int) -> None:

@@ -215,12 +215,14 @@ class Holdings:
     def give_back_surplus(self, now: float) -> None:
         """Give back, the last claimed first, what would wait here for too long: others may run it, or something urgent.
 
-        What has finished and is not written yet is progress as well.
+        What has finished and is not written yet is progress as well. Nothing is given back while a large answer waits
+        for the next exchange: jobs that follow each other so fast do not wait.
         """
-        if now < self._control.retry_at or (now < self._next_surplus_check and not self._misplaced):
+        if self._exchanged or now < self._control.retry_at:
+            return
+        if now < self._next_surplus_check and not self._misplaced:
             return
         self._next_surplus_check = now + SURPLUS_CHECK
-        self.take_up()
         threads, coroutines = self._unfinished()
         unwritten = len(self._outbox) + len(self._pool.finished)
         surplus = self.claiming.threads.surplus(threads - unwritten, now)

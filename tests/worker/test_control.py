@@ -181,12 +181,13 @@ def test_hearing_that_the_server_went_away_is_a_database_error(in_thread: Callab
     in_thread(body)
 
 
-def test_more_time_within_an_attempt_is_said_too() -> None:
+def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None]) -> None:
     said: list[float] = []
-    control = ControlConnection("default", who="w", before_attempt=said.append)
-    try:
+
+    def body() -> None:
+        control = ControlConnection("default", who="w", before_attempt=said.append)
         with control.attempt():
             control.allow(21.0)
-    finally:
-        control.close()
+
+    in_thread(body)
     assert said[1:] == [21.0]
