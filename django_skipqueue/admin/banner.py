@@ -19,6 +19,7 @@ from ..log_format import printable
 from ..models import Job, Status
 from ..options import LONGEST_KEY
 from ..payload import shorten
+from ..registry import tasks
 from .durations import span
 from .orders import ORDERS
 from .workforce import Hand, Workforce
@@ -149,9 +150,9 @@ def _jams(workforce: Workforce, waiting: Sequence[str]) -> Iterator[Jam]:
     for hands, queue_names in queues.items():
         ids = {hand.id for hand in hands}
         held = [(worker, task, ran) for worker, task, ran in long if worker in ids]
-        taken = Counter(worker for worker, _, _ in held)
-        if not hands or any(taken[hand.id] < hand.concurrency for hand in hands):
-            continue
+        taken = Counter((worker, tasks.is_async(task)) for worker, task, _ in held)
+        if not hands or any(max(taken[hand.id, False], taken[hand.id, True]) < hand.concurrency for hand in hands):
+            continue  # somewhere both a thread and a coroutine are free
         waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)

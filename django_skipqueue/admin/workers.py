@@ -1,12 +1,14 @@
 """Workers in the admin: which processes there are, whether they are alive, what they run now. To be looked at only."""
 
+from collections import Counter
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Count, OuterRef, QuerySet, Subquery
-from django.db.models.functions import Coalesce, JSONObject, Now
+from django.db.models import Count, OuterRef, QuerySet
+from django.db.models.functions import JSONObject, Now
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -16,6 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Worker
+from ..registry import tasks
 from .banner import Banner, lookout
 from .cells import shortened
 from .durations import distance, span
@@ -28,6 +31,31 @@ else:
     WorkerModelAdmin = admin.ModelAdmin
 
 SHOWN_JOBS = 5
+
+
+@dataclass(frozen=True)
+class Held:
+    """How many jobs a worker holds, by where they are. Threads and coroutines are apart: each has as many as there are
+    slots."""
+
+    threads: int
+    coroutines: int
+    ahead: int
+    """Claimed, and waiting for one of them."""
+
+    @property
+    def running(self) -> int:
+        """How many are in a thread or a coroutine."""
+        return self.threads + self.coroutines
+
+    @classmethod
+    def by(cls, worker: Any) -> "Held":
+        """From a row of the list. Jobs of tasks that this process does not know count as threads."""
+        counts = Counter({False: 0, True: 0})
+        for held in worker.held:
+            counts[tasks.is_async(held["task"])] += held["number"]
+        threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
+        return cls(threads, coroutines, counts.total() - threads - coroutines)
 
 
 @admin.register(Worker)
@@ -66,12 +94,14 @@ class WorkerAdmin(WorkerModelAdmin):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        """Workers with the database's time, the first jobs that they hold, and how many: one query for all."""
+        """Workers with the database's time, the first jobs that they hold, and how many of each task: one query."""
         held = Job.objects.running().filter(locked_by=OuterRef("pk"))
         first = held.order_by("locked_at", "pk").values(job=JSONObject(id="pk", task="task", since="locked_at"))
-        number = held.order_by().values("locked_by").annotate(number=Count("pk")).values("number")
+        by_task = held.order_by().values("task").annotate(number=Count("pk"))
         return Worker.objects.annotate(
-            now=Now(), jobs=ArraySubquery(first[: SHOWN_JOBS + 1]), held=Coalesce(Subquery(number), 0)
+            now=Now(),
+            jobs=ArraySubquery(first[: SHOWN_JOBS + 1]),
+            held=ArraySubquery(by_task.values(held=JSONObject(task="task", number="number"))),
         )
 
     @admin.display(description=_("state"))
@@ -98,12 +128,13 @@ class WorkerAdmin(WorkerModelAdmin):
     @admin.display(description=_("slots"))
     def slots(self, worker: Any) -> SafeString:
         """How many of them are busy. A worker claims some jobs ahead, which wait in it for a slot."""
-        busy, ahead = min(worker.held, worker.concurrency), max(worker.held - worker.concurrency, 0)
-        values = {"busy": busy, "slots": worker.concurrency}
-        more = gettext("%(number)s claimed ahead") % {"number": ahead} if ahead else ""
-        return format_html(
-            '{}<span class="skipqueue-detail">{}</span>', gettext("%(busy)s/%(slots)s busy") % values, more
-        )
+        held = Held.by(worker)
+        values = {"slots": worker.concurrency, "threads": held.threads, "coroutines": held.coroutines}
+        busy = gettext("%(threads)s/%(slots)s busy")
+        if held.coroutines:
+            busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
+        more = gettext("%(number)s claimed ahead") % {"number": held.ahead} if held.ahead else ""
+        return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:
@@ -120,14 +151,14 @@ class WorkerAdmin(WorkerModelAdmin):
         """Links to the jobs in its slots, the oldest first, with the time they have run."""
         if not worker.jobs:
             return gettext("nothing")
-        shown = min(SHOWN_JOBS, worker.concurrency)
+        shown = min(SHOWN_JOBS, Held.by(worker).running)
         links = format_html_join(
             " ",
             '<span class="skipqueue-running"><a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
             ' <span class="skipqueue-detail">{}</span></span>',
             (self._link(worker.now, **job) for job in worker.jobs[:shown]),
         )
-        more = gettext("and more") if min(worker.held, worker.concurrency) > shown else ""
+        more = gettext("and more") if Held.by(worker).running > shown else ""
         return format_html("{} {}", links, more)
 
     def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:

@@ -17,6 +17,7 @@ from django_skipqueue.admin.banner import Banner, Notices, lookout
 from django_skipqueue.admin.workforce import state_after
 from django_skipqueue.models import Job, Worker
 
+from ..app import jobs
 from ..app.rows import make_job, make_worker
 from .conftest import LIST, WORKERS, page
 
@@ -140,6 +141,14 @@ class TestJams:
         self.hang(workers[1], 1)
         make_job(run_after=timedelta(minutes=-11))
         assert not Notices.now().jams
+
+    def test_threads_and_coroutines_are_counted_apart(self, workers: list[Worker]) -> None:
+        make_job(queue_name="mail", run_after=timedelta(minutes=-11))
+        self.hang(workers[2], 1)
+        self.hang(workers[2], 1, task=jobs.anoop.name)
+        assert not Notices.now().jams
+        self.hang(workers[2], 1, task=jobs.anoop.name)
+        assert [(jam.task, jam.slots) for jam in Notices.now().jams] == [(jobs.anoop.name, 2)]
 
     def test_short_jobs_are_no_jam(self, workers: list[Worker]) -> None:
         self.hang(workers[0], 2)

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django_skipqueue.admin.banner import lookout
 from django_skipqueue.models import Worker
 
+from ..app import jobs
 from ..app.rows import make_job, make_worker
 from .conftest import WORKERS, page
 
@@ -70,6 +71,16 @@ def test_of_many_only_the_first_are_shown(operator: Client) -> None:
     assert text.count("skipqueue-running") == 5
     assert "and more" in text
     assert "7/8 busy" in text
+
+
+def test_coroutines_take_no_thread(operator: Client) -> None:
+    worker = make_worker()
+    for task, number in ((jobs.noop, 2), (jobs.anoop, 6)):
+        for _ in range(number):
+            make_job("running", locked_by=str(worker.pk), task=task.name)
+    text = operator.get(WORKERS).text
+    assert "2/4 threads, 4/4 coroutines busy" in text
+    assert "2 claimed ahead" in text
 
 
 def test_what_runs_says_for_how_long(operator: Client) -> None:
