@@ -66,7 +66,7 @@ build: setup ## Build the sdist and the wheel into dist/
 
 clean: ## Remove everything that these commands made
 	rm -rf $(VENV) .peers .postgres build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	rm -rf example_project/outbox example_project/worker.log
+	rm -rf example_project/mailbox example_project/worker.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml

@@ -24,9 +24,9 @@ from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 from payments.forms import PaymentForm
 from payments.jobs import send_receipt
+from payments.mailbox import Mailbox, amount_paid
 from payments.management.commands.customers import come_in
 from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine
-from payments.outbox import Outbox, amount_paid
 from payments.receipts import receipt_email
 from payments.tasks import HAS_TASKS
 from payments.views import take_payment
@@ -47,11 +47,11 @@ def payment(db: None) -> Payment:
 
 
 @pytest.fixture
-def outbox(settings: Any, tmp_path: Path) -> Outbox:
+def mailbox(settings: Any, tmp_path: Path) -> Mailbox:
     """Mails are written into files of this test."""
-    settings.EMAIL_BACKEND = "payments.outbox.OutboxBackend"
-    settings.EMAIL_FILE_PATH = str(tmp_path / "outbox")
-    return Outbox()
+    settings.EMAIL_BACKEND = "payments.mailbox.MailboxBackend"
+    settings.EMAIL_FILE_PATH = str(tmp_path / "mailbox")
+    return Mailbox()
 
 
 def make_payment(reference: str = "0001", **values: Any) -> Payment:
@@ -140,20 +140,20 @@ class TestSendReceipt:
         assert [mail.message()["Message-ID"] for mail in mailoutbox] == ["<receipt-0001@chinook.example>"] * 2
         assert EmailDelivery.objects.count() == 1
 
-    def test_a_busy_mail_server_is_tried_again(self, db: None, outbox: Outbox, settings: Any) -> None:
-        settings.EMAIL_BACKEND = "payments.outbox.BusyOutboxBackend"
+    def test_a_busy_mail_server_is_tried_again(self, db: None, mailbox: Mailbox, settings: Any) -> None:
+        settings.EMAIL_BACKEND = "payments.mailbox.BusyMailboxBackend"
         for number in range(30):
             send_receipt.defer(payment_id=make_payment(f"{number:04}").pk)
 
         run_jobs()
         refused = Job.objects.scheduled()
-        assert 0 < refused.count() == outbox.refusals() < 10
+        assert 0 < refused.count() == mailbox.refusals() < 10
         assert EmailDelivery.objects.count() == 30 - refused.count()
         assert all("The mail server is busy" in job.last_error for job in refused)
 
         run_jobs(due_by_force=True)
         assert Job.objects.completed().count() == 30
-        assert len(list(outbox.receipts())) == 30
+        assert len(list(mailbox.receipts())) == 30
 
     def test_a_blocked_address_fails_at_once_until_it_is_taken_off_the_list_and_retried(
         self, payment: Payment, mailoutbox: list[Any]
@@ -188,23 +188,23 @@ class TestReceipts:
             ("Stanisław Wójcik", "stanisław.wójcik@wojcik.example"),
         ],
     )
-    def test_come_out_of_the_outbox_as_they_went_in(self, db: None, outbox: Outbox, name: str, email: str) -> None:
+    def test_come_out_of_the_mailbox_as_they_went_in(self, db: None, mailbox: Mailbox, name: str, email: str) -> None:
         receipt_email(make_payment(customer_name=name, email=email, total="13.86")).send()
 
-        [mail] = outbox.receipts()
+        [mail] = mailbox.receipts()
         [address] = mail["To"].addresses
         assert (address.display_name, address.addr_spec) == (name, email)
         assert f"Dear {name}," in mail.get_content()
         assert amount_paid(mail) == Decimal("13.86")
 
-    def test_a_receipt_sent_twice_can_be_seen(self, payment: Payment, outbox: Outbox) -> None:
+    def test_a_receipt_sent_twice_can_be_seen(self, payment: Payment, mailbox: Mailbox) -> None:
         for _ in range(2):
             receipt_email(payment).send()
-        assert len(list(outbox.receipts())) == 2
+        assert len(list(mailbox.receipts())) == 2
 
-        (outbox.folder / "letter.eml").touch()
-        outbox.clear()
-        assert [path.name for path in outbox.folder.glob("*.eml")] == ["letter.eml"]
+        (mailbox.folder / "letter.eml").touch()
+        mailbox.clear()
+        assert [path.name for path in mailbox.folder.glob("*.eml")] == ["letter.eml"]
 
 
 def test_the_invoices_are_imported_once_however_often(db: None) -> None:
@@ -233,7 +233,7 @@ class TestDemo:
     """`manage.py demo`, in a database of its own on the server under test."""
 
     FIGURES = """
-  receipts sent      410   $2,288.88   counted from the mails in the outbox
+  receipts sent      410   $2,288.88   counted from the mails in the mailbox
     after a retry     28               the mail server was busy at the first attempt
   failed               2      $39.72
     0404                     $25.86   AddressBlocked: office@ledger-and-sons.example is blocked: the mailbox is full
@@ -255,7 +255,7 @@ class TestDemo:
             assert (paid is not None) == HAS_TASKS
             assert paid is None or sum(map(Decimal, paid.groups())) == Decimal("2328.60")
 
-        receipts = list(Outbox(tmp_path).receipts())
+        receipts = list(Mailbox(tmp_path).receipts())
         assert len({mail["Message-ID"] for mail in receipts}) == len(receipts) == 410
         with psycopg.connect(server_url) as connection:
             assert dict(connection.execute("SELECT status, count(*) FROM skipqueue_job GROUP BY status")) == {
@@ -267,7 +267,7 @@ class TestDemo:
 class TestServe:
     """`manage.py serve`: something to see in the admin."""
 
-    def test_customers_leave_jobs_of_all_kinds_that_run(self, db: None, outbox: Outbox) -> None:
+    def test_customers_leave_jobs_of_all_kinds_that_run(self, db: None, mailbox: Mailbox) -> None:
         for number in range(25):
             come_in(number)
         deferred = set(Job.objects.values_list("task", "status"))

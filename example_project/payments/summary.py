@@ -1,4 +1,4 @@
-"""What the demo did, counted from what it left behind: the mails in the outbox and the rows of its jobs."""
+"""What the demo did, counted from what it left behind: the mails in the mailbox and the rows of its jobs."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from django.db.models import Count, Max, Min, QuerySet, Sum
 
 from django_skipqueue.models import Job
 
+from .mailbox import Mailbox, amount_paid
 from .models import EmailDelivery, Payment
-from .outbox import Outbox, amount_paid
 
 CHINOOK_TOTAL = Decimal("2328.60")
 REPORT = """
-  receipts sent    {sent:5}  {sent_amount:>10}   counted from the mails in the outbox
+  receipts sent    {sent:5}  {sent_amount:>10}   counted from the mails in the mailbox
     after a retry  {retried:5}               the mail server was busy at the first attempt
   failed           {failed:5}  {failed_amount:>10}
 {failures}
   together         {together:5}  {together_amount:>10}   of {payments} payments, {payments_amount}
 
   Speed   {speed:,.0f} empty jobs a second on one worker process; the receipts took {duration:.1f} s, retries included
-  Mails   {outbox}, for example {example}
+  Mails   {mailbox}, for example {example}
   Log     {log}
 """
 FAILURE = "    {reference:12}         {amount:>10}   {reason}"
@@ -53,12 +53,12 @@ class Summary:
     failures: list[Failure]
     unfinished: int
     duration: timedelta
-    outbox: Path
+    mailbox: Path
 
     @classmethod
-    def of(cls, jobs: QuerySet[Job], outbox: Outbox) -> Self:
+    def of(cls, jobs: QuerySet[Job], mailbox: Mailbox) -> Self:
         """Count. `jobs` are the demo's own, one for each payment."""
-        receipts = list(outbox.receipts())
+        receipts = list(mailbox.receipts())
         completed = jobs.filter(status="completed")
         return cls(
             payments=Payment.objects.count(),
@@ -67,12 +67,12 @@ class Summary:
             sent_amount=sum((amount_paid(receipt) for receipt in receipts), Decimal(0)),
             sent_twice=[name for name, copies in Counter(str(r["Message-ID"]) for r in receipts).items() if copies > 1],
             remembered=EmailDelivery.objects.count(),
-            refused=outbox.refusals(),
+            refused=mailbox.refusals(),
             retried=completed.filter(attempts__gt=1).count(),
             failures=[failure(job) for job in jobs.filter(status="failed").order_by("pk")],
             unfinished=jobs.filter(status__in=["scheduled", "queued", "running"]).count(),
             duration=jobs.aggregate(time=Max("finished_at") - Min("enqueued_at"))["time"],
-            outbox=outbox.folder,
+            mailbox=mailbox.folder,
         )
 
     @property
@@ -99,8 +99,8 @@ class Summary:
             speed=speed,
             duration=self.duration.total_seconds(),
             log=short(log),
-            outbox=short(self.outbox),
-            example=short(self.outbox / "receipt-0001.eml"),
+            mailbox=short(self.mailbox),
+            example=short(self.mailbox / "receipt-0001.eml"),
         )
 
     def problems(self) -> list[str]:

@@ -58,9 +58,9 @@ USE_TZ = True
 if django.VERSION >= (6, 0):  # where Django has tasks, they are jobs of the same queue
     TASKS = {"default": {"BACKEND": "django_skipqueue.backend.SkipQueueBackend", "QUEUES": []}}
 
-# Mails become files in the outbox. EMAIL_URL sends them out instead: smtp+tls://user:password@mail.example.com:587
-EMAIL_BACKEND = env("EMAIL_BACKEND", default="payments.outbox.OutboxBackend")
-EMAIL_FILE_PATH = env("EMAIL_FILE_PATH", default=str(BASE_DIR / "outbox"))
+# Mails become files in the mailbox. EMAIL_URL sends them out instead: smtp+tls://user:password@mail.example.com:587
+EMAIL_BACKEND = env("EMAIL_BACKEND", default="payments.mailbox.MailboxBackend")
+EMAIL_FILE_PATH = env("EMAIL_FILE_PATH", default=str(BASE_DIR / "mailbox"))
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = "Chinook Records <receipts@chinook.example>"
 if env("EMAIL_URL", default=""):

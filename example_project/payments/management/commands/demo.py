@@ -16,8 +16,8 @@ from django.db.models import Count, QuerySet
 
 from django_skipqueue.models import Job
 from payments.jobs import do_nothing, send_receipt
+from payments.mailbox import Mailbox
 from payments.models import BlockedAddress, Payment
-from payments.outbox import Outbox
 from payments.summary import Summary, rate
 from payments.tasks import turnover
 
@@ -59,7 +59,7 @@ class Command(BaseCommand):
         with worker() as still_runs:
             work(jobs, Progress(self.stdout, total=len(ids)), still_runs)
             speed = jobs_a_second(still_runs)
-        summary = Summary.of(jobs, Outbox())
+        summary = Summary.of(jobs, Mailbox())
         self.stdout.write(summary.report(log=WORKER_LOG, speed=speed))
         if report:
             report.refresh()
@@ -76,7 +76,7 @@ def start_afresh() -> None:
     Job.objects.filter(task__startswith="payments.").delete()
     Payment.objects.all().delete()
     BlockedAddress.objects.all().delete()
-    Outbox().clear()
+    Mailbox().clear()
 
 
 def bring_in_accountants() -> None:
@@ -120,7 +120,7 @@ def worker() -> Iterator[Callable[[], None]]:
     with WORKER_LOG.open("w") as log:
         process = subprocess.Popen(
             [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "default,emails", "--no-reload"],
-            env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.outbox.BusyOutboxBackend"},
+            env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.mailbox.BusyMailboxBackend"},
             stdout=log,
             stderr=log,
         )

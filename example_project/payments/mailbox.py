@@ -19,7 +19,7 @@ from django.core.mail.backends.base import BaseEmailBackend
 from django.utils.text import get_valid_filename
 
 
-class Outbox:
+class Mailbox:
     """A folder with one `.eml` file for each mail, named after its Message-ID."""
 
     def __init__(self, folder: str | Path | None = None) -> None:
@@ -70,12 +70,12 @@ def amount_paid(receipt: ParsedMail) -> Decimal:
     return Decimal(found[1])
 
 
-class OutboxBackend(BaseEmailBackend):
-    """Django's mail goes to the outbox."""
+class MailboxBackend(BaseEmailBackend):
+    """Django's mail goes to the mailbox."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.outbox = Outbox()
+        self.mailbox = Mailbox()
 
     def send_messages(self, email_messages: Sequence[EmailMessage]) -> int:
         """Deliver all of them, or raise what a mail server answers."""
@@ -85,15 +85,15 @@ class OutboxBackend(BaseEmailBackend):
 
     def deliver(self, mail: Message) -> None:
         """Deliver one."""
-        self.outbox.add(mail)
+        self.mailbox.add(mail)
 
 
-class BusyOutboxBackend(OutboxBackend):
-    """The outbox on a bad day: it refuses about every fifteenth mail at first, always the same ones."""
+class BusyMailboxBackend(MailboxBackend):
+    """The mailbox on a bad day: it refuses about every fifteenth mail at first, always the same ones."""
 
     def deliver(self, mail: Message) -> None:
         """Deliver one, or answer as a busy mail server does."""
         message_id = str(mail["Message-ID"])
-        if crc32(message_id.encode()) % 15 == 0 and self.outbox.refuse_once(message_id):
+        if crc32(message_id.encode()) % 15 == 0 and self.mailbox.refuse_once(message_id):
             raise smtplib.SMTPResponseException(451, "The mail server is busy, try again later")
         super().deliver(mail)
