@@ -3,11 +3,11 @@
 This module is what users import; it loads no model, so that it can be imported while apps are still loading.
 """
 
-from .context import JobContext
-from .decorator import job
 from .exceptions import SkipQueueError
-from .outcomes import Discard, Retry, Snooze
-from .tasks import Task
+from .tasks.context import JobContext
+from .tasks.decorator import job
+from .tasks.task import Task
+from .values.outcomes import Discard, Retry, Snooze
 
 __version__ = "0.1.0"
 

@@ -12,16 +12,23 @@ from django.db import connections
 from django.db.models import ForeignKey
 
 from . import conf
-from .database_advice import use_postgresql
-from .preflight import OLDEST_POSTGRESQL
-from .registry import describe_duplicate, tasks
+from .store.database_advice import use_postgresql
+from .store.preflight import OLDEST_POSTGRESQL
+from .tasks.registry import describe_duplicate, registry
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
 
 def register_all() -> None:
     """Connect every check; called when the app is ready."""
-    for check in (check_settings, check_engine, check_lease, check_task_names, check_runworker, check_relations):
+    for check in (
+        check_settings,
+        check_engine,
+        check_worker_timeout,
+        check_task_names,
+        check_runworker,
+        check_relations,
+    ):
         register(check, "django_skipqueue")
     register(check_server_version, Tags.database)
 
@@ -83,20 +90,20 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
     ]
 
 
-def check_lease(**_: Any) -> list[CheckMessage]:
-    """E004: a lease that a single late heartbeat would lose."""
+def check_worker_timeout(**_: Any) -> list[CheckMessage]:
+    """E004: a worker timeout that a single late heartbeat would exceed."""
     try:
         settings = conf.load()
     except ImproperlyConfigured:
         return []  # E001 says why
-    if settings.lease >= 3 * settings.heartbeat_interval:
+    if settings.worker_timeout >= 3 * settings.heartbeat_interval:
         return []
     return [
         Error(
-            f"SKIPQUEUE['LEASE'] ({settings.lease:g} s) is less than three heartbeats, which come every "
-            f"{settings.heartbeat_interval:g} s.",
+            f"SKIPQUEUE['WORKER_TIMEOUT'] ({settings.worker_timeout:g} s) is less than three heartbeats, which come "
+            f"every {settings.heartbeat_interval:g} s.",
             hint="A live worker whose heartbeat is late would lose its jobs, and they would run twice. "
-            "Raise LEASE or lower HEARTBEAT_INTERVAL.",
+            "Raise WORKER_TIMEOUT or lower HEARTBEAT_INTERVAL.",
             id="skipqueue.E004",
         )
     ]
@@ -110,7 +117,7 @@ def check_task_names(**_: Any) -> list[CheckMessage]:
             hint="Jobs are stored with the name alone, so a worker could not tell which function to run.",
             id="skipqueue.E005",
         )
-        for first, second in tasks.duplicates.values()
+        for first, second in registry.duplicates.values()
     ]
 
 

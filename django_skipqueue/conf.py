@@ -15,7 +15,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .redaction import words
+from .values.redaction import words
 
 LONGEST = 100 * 365 * 86_400.0
 """Seconds in the longest time that a setting may name: a century."""
@@ -50,7 +50,7 @@ class Settings:
     heartbeat_interval: float = 10.0
     """How often a supervisor says that its workers are alive."""
 
-    lease: float = 60.0
+    worker_timeout: float = 60.0
     """A worker without a heartbeat for this long is taken for dead, and its jobs are recovered."""
 
     shutdown_timeout: float = 30.0

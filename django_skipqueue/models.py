@@ -13,10 +13,11 @@ from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
 from .exceptions import LeaseLost
-from .managers import JobManager, WorkerManager
-from .outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
-from .payload import encode, shorten
-from .records import worker_name
+from .store.querysets import JobManager
+from .store.workers import WorkerManager
+from .values.codec import encode, shorten
+from .values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
+from .values.records import worker_name
 
 
 class Status(models.TextChoices):
@@ -91,7 +92,7 @@ class Job(models.Model):
                 name="skipqueue_job_claim",
                 condition=Q(status="queued"),
             ),
-            models.Index(fields=["run_after", "id"], name="skipqueue_job_promote", condition=Q(status="scheduled")),
+            models.Index(fields=["run_after", "id"], name="skipqueue_job_admit", condition=Q(status="scheduled")),
             models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),
             models.Index(
                 fields=["status", "finished_at"],
@@ -157,19 +158,19 @@ class Job(models.Model):
     def fail(self, error: BaseException, *, policy: RetryPolicy | None = None) -> None:
         """Record a failed attempt: the job is retried by `policy` (default: exponential backoff), or fails for good."""
         entry = error_entry(error, attempt=self.attempts, worker=self.locked_by, duration_ms=0.0)
-        judge = (policy or RetryPolicy()).judge
-        self._settle(judge(error, entry, attempt=self.attempts, max_attempts=self.max_attempts))
+        decide = (policy or RetryPolicy()).decide
+        self._settle(decide(error, entry, attempt=self.attempts, max_attempts=self.max_attempts))
 
     def release(self) -> None:
         """Give the job back to its queue without charging the attempt."""
-        self._is_claimed()
-        self._holds(self._verbs().release([(self.pk, self.lease)]))
+        self._require_running()
+        self._require_lease(self._verbs().release([(self.pk, self.lease)]))
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
-        """Say that the job is still worked on: claimed by hand, it is recovered a lease after its last heartbeat."""
-        self._is_claimed()
-        self._holds(self._verbs().heartbeat(self.pk, self.lease))
+        """Keep the job from being recovered, which happens one worker timeout after the last heartbeat."""
+        self._require_running()
+        self._require_lease(self._verbs().heartbeat(self.pk, self.lease))
 
     # For operators. Each returns whether the job's status allowed it; who did it, and why, is kept in `operations`.
 
@@ -200,14 +201,14 @@ class Job(models.Model):
         return bool(changed)
 
     def _settle(self, outcome: Outcome) -> None:
-        self._is_claimed()
-        self._holds(self._verbs().settle([Settlement(self.pk, self.lease, outcome)]))
+        self._require_running()
+        self._require_lease(self._verbs().settle([Settlement(self.pk, self.lease, outcome)]))
         self.status = Status(outcome.next_status)
 
-    def _is_claimed(self) -> None:
-        self._holds(self.status == Status.RUNNING)
+    def _require_running(self) -> None:
+        self._require_lease(self.status == Status.RUNNING)
 
-    def _holds(self, changed: object) -> None:
+    def _require_lease(self, changed: object) -> None:
         if not changed:
             raise LeaseLost(
                 f"Job {self.pk} is no longer held by lease {self.lease}: it was settled, or somebody else has taken it."
@@ -218,7 +219,7 @@ class Job(models.Model):
 
 
 class Worker(models.Model):
-    """One worker process. It and its supervisor write its heartbeat; without one for a lease its jobs are recovered."""
+    """One worker process. It and its supervisor write its heartbeat; without one its jobs are recovered."""
 
     id = models.TextField(primary_key=True, editable=False)
     """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""
@@ -240,6 +241,6 @@ class Worker(models.Model):
     def __str__(self) -> str:
         return self.name
 
-    def is_live(self, now: Any, lease: timedelta) -> bool:
-        """Whether the worker was heard of within `lease` before `now`, which is the database's time."""
-        return bool(self.heartbeat_at > now - lease)
+    def is_live(self, now: Any, worker_timeout: timedelta) -> bool:
+        """Whether the worker was heard of within `worker_timeout` before `now`, which is the database's time."""
+        return bool(self.heartbeat_at > now - worker_timeout)

@@ -7,11 +7,11 @@ Invariant: whatever the task is (`async def`, atomic) and does (raise, return wh
 from asgiref.sync import async_to_sync
 
 from .exceptions import LeaseLost, UnknownTask
+from .execution.executor import Executor
 from .models import Job, Status
-from .payload import encode
-from .records import Attempt, ClaimedJob
-from .registry import tasks
-from .worker.executor import Executor
+from .tasks.registry import registry
+from .values.codec import encode
+from .values.records import Attempt, ClaimedJob
 
 
 def run(job: Job) -> Attempt:
@@ -40,7 +40,7 @@ def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
 
 def _is_async(job: ClaimedJob) -> bool:
     try:
-        return tasks.get(job.task).is_async
+        return registry.get(job.task).is_async
     except UnknownTask:
         return False  # the executor says what becomes of it
 

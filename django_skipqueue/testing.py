@@ -6,9 +6,9 @@ The jobs are real rows and go through the real claim, executor and settle; only 
 from collections.abc import Sequence
 
 from .conf import settings
+from .execution.executor import Executor
 from .models import Job
 from .running import run_attempt
-from .worker.executor import Executor
 
 WORKER = "test"
 
@@ -32,7 +32,7 @@ def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = F
             found = jobs.in_bulk(ran)
             return [found[id] for id in dict.fromkeys(ran) if id in found]
         if len(ran) == limit:
-            jobs.release([(job.id, job.lease) for job in claimed])
+            jobs.release([job.ref for job in claimed])
             raise RuntimeError(f"{limit} attempts were made and there are still jobs to run.")
         ran.append(claimed[0].id)
         jobs.settle([run_attempt(executor, claimed[0]).settlement])

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.tasks import Registry
+from django_skipqueue.tasks.registry import Registry, registry
 
 from .app import sessions
-from .worker.fixtures import (  # noqa: F401 (fixtures)
+from .harness.fixtures import (  # noqa: F401 (fixtures)
     close_asyncs_connections,
     gates,
     manage,
@@ -50,13 +50,12 @@ def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection
         yield make
 
 
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """An empty registry in place of the process's, so that a test's own tasks leave nothing behind."""
-    empty = Registry()
-    for module in ("decorator", "tasks"):
-        monkeypatch.setattr(f"django_skipqueue.{module}.tasks", empty)
-    return empty
+@pytest.fixture(name="registry")
+def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The registry of the process, without the tasks of the suite; they are back after the test."""
+    for name, value in vars(Registry()).items():
+        monkeypatch.setattr(registry, name, value)
+    return registry
 
 
 @pytest.fixture

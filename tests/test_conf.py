@@ -20,7 +20,7 @@ def test_without_the_setting_every_value_is_the_documented_default(settings: Any
     assert list(conf.problems()) == []
     assert conf.settings.database == "default"
     assert conf.settings.max_attempts == 10
-    assert conf.settings.lease == 60
+    assert conf.settings.worker_timeout == 60
     assert conf.settings.shutdown_timeout == 30
     assert conf.settings.unknown_task_grace == 3600
     assert conf.settings.retention_of("completed") == timedelta(days=1)
@@ -29,10 +29,10 @@ def test_without_the_setting_every_value_is_the_documented_default(settings: Any
 
 
 def test_a_change_of_the_setting_is_seen_at_once(settings: Any) -> None:
-    settings.SKIPQUEUE = {"LEASE": 5}
-    assert conf.settings.lease == 5
-    settings.SKIPQUEUE = {"LEASE": 7}
-    assert conf.settings.lease == 7
+    settings.SKIPQUEUE = {"WORKER_TIMEOUT": 5}
+    assert conf.settings.worker_timeout == 5
+    settings.SKIPQUEUE = {"WORKER_TIMEOUT": 7}
+    assert conf.settings.worker_timeout == 7
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,36 @@ def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, kept: Any, ex
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "not a dict": (["LEASE"], "SKIPQUEUE must be a dict, not list."),
+    "not a dict": (["WORKER_TIMEOUT"], "SKIPQUEUE must be a dict, not list."),
     "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
-    "mistyped": ({"LAESE": 3}, "SKIPQUEUE has no key 'LAESE'. Did you mean 'LEASE'?"),
-    "lower case": ({"lease": 3}, "SKIPQUEUE has no key 'lease'. Did you mean 'LEASE'?"),
-    "mixed case": ({"Lease": 3}, "SKIPQUEUE has no key 'Lease'. Did you mean 'LEASE'?"),
-    "nothing like it": ({"XYZ": 3}, "SKIPQUEUE has no key 'XYZ'. It knows DATABASE, HEARTBEAT_INTERVAL, LEASE"),
+    "mistyped": ({"WORKER_TIMOUT": 3}, "SKIPQUEUE has no key 'WORKER_TIMOUT'. Did you mean 'WORKER_TIMEOUT'?"),
+    "lower case": ({"worker_timeout": 3}, "SKIPQUEUE has no key 'worker_timeout'. Did you mean 'WORKER_TIMEOUT'?"),
+    "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
+    "nothing like it": (
+        {"XYZ": 3},
+        "SKIPQUEUE has no key 'XYZ'. It knows DATABASE, HEARTBEAT_INTERVAL, MAX_ARGUMENT_BYTES",
+    ),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
-    "text for a number": ({"LEASE": "60"}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not '60'."),
+    "text for a number": (
+        {"WORKER_TIMEOUT": "60"},
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds above 0, not '60'.",
+    ),
     "a text for names": ({"REDACT": "card"}, "SKIPQUEUE['REDACT'] must be a tuple of names, not 'card'."),
     "no name": ({"REDACT": ["42"]}, "SKIPQUEUE['REDACT'] must be a tuple of names, not ['42']."),
-    "none for a number": ({"LEASE": None}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not None."),
+    "none for a number": (
+        {"WORKER_TIMEOUT": None},
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds above 0, not None.",
+    ),
     "zero": ({"POLL_INTERVAL": 0}, "SKIPQUEUE['POLL_INTERVAL'] must be a number of seconds above 0, not 0."),
-    "negative": ({"LEASE": -1.5}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not -1.5."),
-    "nan": ({"LEASE": math.nan}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not nan."),
-    "bool for a number": ({"LEASE": True}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not True."),
+    "negative": (
+        {"WORKER_TIMEOUT": -1.5},
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds above 0, not -1.5.",
+    ),
+    "nan": ({"WORKER_TIMEOUT": math.nan}, "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds above 0, not nan."),
+    "bool for a number": (
+        {"WORKER_TIMEOUT": True},
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds above 0, not True.",
+    ),
     "float for a whole number": ({"MAX_ATTEMPTS": 2.5}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an int"),
     "bool for a whole number": ({"MAX_ATTEMPTS": True}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an int"),
     "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an int"),
@@ -92,7 +107,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         "SKIPQUEUE['RETENTION']['failed'] must be a timedelta",
     ),
     "retention too long": ({"RETENTION": {"failed": 1e15}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
-    "inf for a number": ({"LEASE": math.inf}, "SKIPQUEUE['LEASE'] must be a number of seconds above 0, not inf."),
+    "inf for a number": (
+        {"WORKER_TIMEOUT": math.inf},
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds above 0, not inf.",
+    ),
     "more attempts than fit": ({"MAX_ATTEMPTS": 40_000}, "SKIPQUEUE['MAX_ATTEMPTS'] must be"),
 }
 
@@ -103,21 +121,21 @@ def test_a_wrong_setting_is_one_clear_sentence_and_never_handed_out(settings: An
     (problem,) = conf.problems()
     assert problem.startswith(said)
     with pytest.raises(ImproperlyConfigured) as raised:
-        _ = conf.settings.lease
+        _ = conf.settings.worker_timeout
     assert problem in str(raised.value)
 
 
 def test_every_problem_is_told_at_once(settings: Any) -> None:
-    settings.SKIPQUEUE = {"LAESE": 1, "DATABASE": 2, "RETENTION": {"failed": -1, "lost": 2}}
+    settings.SKIPQUEUE = {"WORKER_TIMOUT": 1, "DATABASE": 2, "RETENTION": {"failed": -1, "lost": 2}}
     assert len(list(conf.problems())) == 4
 
 
 def test_a_corrected_setting_works_again(settings: Any) -> None:
-    settings.SKIPQUEUE = {"LAESE": 1}
+    settings.SKIPQUEUE = {"WORKER_TIMOUT": 1}
     with pytest.raises(ImproperlyConfigured):
-        _ = conf.settings.lease
-    settings.SKIPQUEUE = {"LEASE": 1}
-    assert conf.settings.lease == 1
+        _ = conf.settings.worker_timeout
+    settings.SKIPQUEUE = {"WORKER_TIMEOUT": 1}
+    assert conf.settings.worker_timeout == 1
 
 
 def test_importing_reads_no_setting() -> None:

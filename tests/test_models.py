@@ -12,7 +12,7 @@ from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
-from django_skipqueue.outcomes import RetryPolicy
+from django_skipqueue.values.outcomes import RetryPolicy
 
 from .app import jobs
 from .app.rows import STATUSES, make_job, make_worker, state
@@ -104,7 +104,7 @@ class TestForTheHolderOfTheLease:
         job = claimed()
         Job.objects.update(locked_at=Now() - timedelta(hours=1))
         job.heartbeat()
-        assert Job.objects.recover(lease=60) == []
+        assert Job.objects.recover(worker_timeout=60) == []
 
 
 VERBS: dict[str, Callable[[Job], None]] = {

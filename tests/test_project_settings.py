@@ -11,13 +11,13 @@ from django.test import Client
 from django.urls import path
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.records import Call
+from django_skipqueue.values.records import Call
 
 from .app import jobs
 from .app.models import Ledger
 from .app.waiting import wait_until
-from .test_managers_databases import live_and_die
-from .worker.processes import ManagePy, statuses, wait_for_statuses, workers
+from .harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from .store.test_databases import live_and_die
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"

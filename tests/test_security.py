@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import django_skipqueue
-from django_skipqueue import liveness_logs, logs, sql
+from django_skipqueue.events import liveness_logs, logs
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import Outcome
-from django_skipqueue.records import Attempt, ClaimedJob, RecoveredJob
-from django_skipqueue.registry import tasks
+from django_skipqueue.store import sql
+from django_skipqueue.tasks.registry import registry
+from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 
 from .app.rows import make_job
 
@@ -58,7 +59,7 @@ def test_a_row_that_names_a_callable_runs_and_imports_nothing(
 @pytest.mark.parametrize("name", ["os.system", "tests.app.jobs", "tests.app.jobs.noop.__call__", "", "__class__"])
 def test_the_registry_knows_what_was_registered_and_nothing_else(name: str) -> None:
     with pytest.raises(UnknownTask):
-        tasks.get(name)
+        registry.get(name)
 
 
 IMPORTERS = {"import_string", "import_module", "__import__", "autodiscover_modules", "find_spec"}
@@ -135,16 +136,19 @@ def test_the_reader_sees_a_statement_that_is_put_together(code: str) -> None:
     assert list(unsafe_statements(ast.parse(code)))
 
 
-def test_the_statements_of_sql_are_plain_literals() -> None:
+def test_the_statements_are_plain_literals() -> None:
     found = set()
-    for node in ast.parse(SOURCES["sql.py"].read_text()).body:
-        if isinstance(node, ast.Assign):
-            assert isinstance(node.value, ast.Constant), ast.unparse(node)
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        else:
-            assert isinstance(node, ast.Expr), "sql.py holds statements, and no code"
-            assert isinstance(node.value, ast.Constant)
-    assert found >= {name for name in vars(sql) if name.isupper()}
+    for name in SOURCES:
+        if not name.startswith("store/sql/") or name.endswith("__init__.py"):
+            continue
+        for node in ast.parse(SOURCES[name].read_text()).body:
+            if isinstance(node, ast.Assign):
+                assert isinstance(node.value, ast.Constant), ast.unparse(node)
+                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            else:
+                assert isinstance(node, ast.Expr), f"{name} holds statements, and no code"
+                assert isinstance(node.value, ast.Constant)
+    assert found == {name for name in vars(sql) if name.isupper()}
     for name in found:
         assert not re.search(r"%(?!\(\w+\)s|%)", getattr(sql, name)), "only named parameters"
 

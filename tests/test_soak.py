@@ -14,7 +14,7 @@ from django_skipqueue.models import Job
 
 from .app import jobs
 from .app.waiting import wait_until
-from .worker.processes import ManagePy, workers
+from .harness.processes import ManagePy, workers
 
 JOBS = int(os.environ.get("SKIPQUEUE_SOAK_JOBS", "20000"))
 WAVES = 10

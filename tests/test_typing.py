@@ -28,7 +28,7 @@ from typing import assert_type
 from django_skipqueue import Discard, JobContext, Retry, Snooze, Task, job
 from django_skipqueue.backoff import constant, exponential, linear
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
 
 @job
@@ -122,7 +122,7 @@ def loop() -> None:
         claimed.fail(ValueError())
         claimed.release()
     assert_type(Job.objects.settle([Settlement(1, 1, COMPLETED)]), set[int])
-    assert_type(Job.objects.using("other").promote(), dict[str, int])
+    assert_type(Job.objects.using("other").admit(), dict[str, int])
     assert_type(Job.objects.retry([1, 2]), set[int])
     assert_type(Job.objects.failed().first(), Job | None)
     assert_type(Job.objects.filter(task="x").failed().count(), int)

@@ -5,10 +5,16 @@ from typing import Any
 
 import psycopg
 
-from django_skipqueue import sql
-from django_skipqueue.managers.batches import Answer, claim_values, in_lock_order, pipelined, settlements_as_values
-from django_skipqueue.outcomes import COMPLETED, Settlement
-from django_skipqueue.records import ClaimedJob
+from django_skipqueue.store import sql
+from django_skipqueue.store.parameters import (
+    ExchangeResult,
+    claim_values,
+    in_lock_order,
+    pipelined,
+    settlements_as_values,
+)
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import ClaimedJob
 
 from .. import jobs, workers
 from ..databases import connect
@@ -42,9 +48,9 @@ def _empty(connection: psycopg.Connection[Any], batch: int) -> int:
         after = {"default": held[-1].position} if held else {}
         outcomes = in_lock_order(Settlement(job.id, job.lease, COMPLETED) for job in held)
         settle = (sql.SETTLE, settlements_as_values(outcomes)) if outcomes else None
-        claim = (sql.CLAIM_TO_RUN, claim_values(["default"], after=after, limit=batch, worker_id="floor"))
+        claim = (sql.CLAIM, claim_values(["default"], after=after, limit=batch, worker_id="floor"))
         done, claimed = pipelined(connection, [settle, claim], meanwhile=lambda: None)
-        answer = Answer(done, claimed, ["default"], time.monotonic())
+        answer = ExchangeResult(done, claimed, ["default"], time.monotonic())
         settled += len(answer.settled())
         held = answer.claimed()
         if not held:

@@ -14,7 +14,7 @@ from typing import Any
 from django.utils.translation import gettext
 
 from ..models import Job, Status
-from ..outcomes import Discard
+from ..values.outcomes import Discard
 from .durations import span
 from .operations import ENDS, Operation, attempts_before, moment_of, operations_of
 from .tracebacks import Part, parts_of

@@ -15,11 +15,11 @@ from django.db import DatabaseError, transaction
 from django.db.models.functions import Now
 
 from ..conf import settings
-from ..log_format import printable
+from ..events.log_format import printable
 from ..models import Job, Status
-from ..options import LONGEST_KEY
-from ..payload import shorten
-from ..registry import tasks
+from ..store.columns import MAX_KEY_BYTES
+from ..tasks.registry import registry
+from ..values.codec import shorten
 from .durations import span
 from .orders import ORDERS
 from .workforce import Hand, Workforce
@@ -150,7 +150,7 @@ def _jams(workforce: Workforce, waiting: Sequence[str]) -> Iterator[Jam]:
     for hands, queue_names in queues.items():
         ids = {hand.id for hand in hands}
         held = [(worker, task, ran) for worker, task, ran in long if worker in ids]
-        taken = Counter((worker, tasks.is_async(task)) for worker, task, _ in held)
+        taken = Counter((worker, registry.is_async(task)) for worker, task, _ in held)
         if not hands or any(max(taken[hand.id, False], taken[hand.id, True]) < hand.concurrency for hand in hands):
             continue  # somewhere both a thread and a coroutine are free
         waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
@@ -176,10 +176,10 @@ def _waits(queue_name: str) -> timedelta | None:
 
 
 def _printed(name: str) -> str:
-    return printable(shorten(name, LONGEST_KEY))
+    return printable(shorten(name, MAX_KEY_BYTES))
 
 
 def _is_overdue() -> bool:
-    """Whether a scheduled job is due, which a supervisor would have promoted."""
+    """Whether a scheduled job is due, which a supervisor would have admitted."""
     due = Job.objects.scheduled().filter(run_after__lte=Now()).order_by("run_after")
     return due.values_list("pk").first() is not None

@@ -11,7 +11,7 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
 from ..models import FINISHED, Job, Status
-from ..redaction import Redacted
+from ..values.redaction import Redacted
 from . import cut_json
 from .durations import distance, roughly, span
 from .parameters import names_in_order, redacted

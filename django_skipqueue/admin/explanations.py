@@ -13,12 +13,12 @@ from django.utils.text import capfirst
 from django.utils.timezone import localtime
 from django.utils.translation import gettext, ngettext
 
-from .. import tasks as registered
 from ..conf import settings
 from ..exceptions import UnknownTask, WorkerDied
 from ..models import Job, Status
-from ..outcomes import RetryPolicy
-from ..payload import shorten
+from ..tasks.registry import registry
+from ..values.codec import shorten
+from ..values.outcomes import RetryPolicy
 from .attempts import Attempt, number_of_attempts
 from .counts import Count
 from .durations import distance, span
@@ -116,9 +116,13 @@ def _whether_its_worker_is_silent(job: Job, workforce: Workforce) -> str:
     hand = workforce.get(job.locked_by)
     if hand is None or hand.state == "live":
         return ""
-    values = {"worker": shorten(hand.name, LINE_LIMIT), "time": span(hand.age), "lease": span(settings.lease)}
+    values = {
+        "worker": shorten(hand.name, LINE_LIMIT),
+        "time": span(hand.age),
+        "timeout": span(settings.worker_timeout),
+    }
     return (
-        gettext("Its worker %(worker)s has not been heard of for %(time)s. After %(lease)s the job is taken back.")
+        gettext("Its worker %(worker)s has not been heard of for %(time)s. After %(timeout)s the job is taken back.")
         % values
     )
 
@@ -134,7 +138,7 @@ def _jobs_before(job: Job) -> Count:
 def _policy(job: Job) -> RetryPolicy | None:
     """What this process knows about the task's exceptions."""
     try:
-        task = registered.tasks.get(job.task)
+        task = registry.get(job.task)
     except UnknownTask:
         return None
     return task.policy

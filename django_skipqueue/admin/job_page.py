@@ -10,10 +10,10 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from ..models import Job, Status
-from ..outcomes import MESSAGE_LIMIT
-from ..payload import clean, shorten
-from ..records import worker_name
-from ..redaction import MASK, Redacted
+from ..values.codec import clean, shorten
+from ..values.outcomes import MESSAGE_LIMIT
+from ..values.records import worker_name
+from ..values.redaction import MASK, Redacted
 from .attempts import Attempt, attempts_of, number_of_attempts
 from .durations import span
 from .explanations import why_it_waits, why_it_was_not_retried

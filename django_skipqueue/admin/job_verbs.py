@@ -16,7 +16,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import ALIVE, FINISHED, Job, Status
-from ..payload import shorten
+from ..values.codec import shorten
 from .durations import span
 from .parameters import redacted
 from .questions import Instruction, PostponeQuestion, Question

@@ -6,8 +6,8 @@ jobs to claim (one index probe each), and those of the newest and the last faile
 
 from django.db.models.functions import Left
 
-from .. import tasks as registered
 from ..models import Job, Worker
+from ..tasks.registry import registry
 
 SAMPLE = 1_000
 
@@ -17,7 +17,7 @@ LONGEST = 200
 
 def queue_names() -> list[str]:
     """The known queues, in alphabetical order."""
-    names = {*Job.objects.queues_with_jobs(), *(task.options.queue_name for task in registered.tasks)}
+    names = {*Job.objects.queues_with_jobs(), *(task.options.queue_name for task in registry)}
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
     names.update(_sample("queue_name"))
@@ -26,7 +26,7 @@ def queue_names() -> list[str]:
 
 def task_names() -> list[str]:
     """The known tasks, in alphabetical order."""
-    return sorted({*(task.name for task in registered.tasks), *_sample("task")})
+    return sorted({*(task.name for task in registry), *_sample("task")})
 
 
 def _sample(column: str) -> set[str]:

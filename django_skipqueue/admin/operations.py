@@ -15,7 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Status
-from ..payload import shorten
+from ..values.codec import shorten
 
 TEXT_LIMIT = 500
 

@@ -15,8 +15,8 @@ from django.db.models.lookups import GreaterThanOrEqual, LessThanOrEqual
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from ..managers import JobQuerySet
 from ..models import Job, Status
+from ..store.querysets import JobQuerySet
 from . import counts
 from .counts import Count
 from .states import status_of

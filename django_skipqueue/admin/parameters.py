@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from inspect import Parameter
 from typing import Any
 
-from .. import tasks as registered
 from ..conf import settings
 from ..exceptions import UnknownTask
-from ..redaction import Redacted, redact
-from ..tasks import Task
+from ..tasks.registry import registry
+from ..tasks.task import Task
+from ..values.redaction import Redacted, redact
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -51,6 +51,6 @@ def has_secrets(task: Task[Any, Any]) -> bool:
 
 def _known(task_name: str) -> Task[Any, Any] | None:
     try:
-        return registered.tasks.get(task_name)
+        return registry.get(task_name)
     except UnknownTask:
         return None

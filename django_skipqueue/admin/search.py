@@ -16,12 +16,12 @@ from django.db.models import BooleanField, F, Func, IntegerField, JSONField, Q, 
 from django.db.models.lookups import LessThan
 from django.utils.text import unescape_string_literal
 
-from .. import tasks as registered
 from ..conf import settings
 from ..exceptions import InvalidArguments
 from ..models import Job, Status
-from ..payload import clean, encode
-from ..redaction import SECRETS, words
+from ..tasks.registry import registry
+from ..values.codec import clean, encode
+from ..values.redaction import SECRETS, words
 from .parameters import has_secrets, may_be_searched, names_of
 from .selection import is_id
 from .states import RETRYING, is_in
@@ -147,7 +147,7 @@ def _raised(name: str) -> Q:
 
 def _is_open() -> Q:
     """That nothing in the job is masked, as far as its names tell; in doubt something is."""
-    masked = Q(task__in=[task.name for task in registered.tasks if has_secrets(task)])
+    masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
     secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
     hint = "|".join(sorted({first for first, *_ in secrets}))
     name_of_secret = rf'"{INSIDE}*({"|".join(map(_spellings, secrets))})(?![a-z]){INSIDE}*": '
@@ -171,9 +171,9 @@ def _has_argument(path: list[str], text: str) -> Q:
         inner = reduce(lambda item, key: {key: item}, reversed(rest), value)
         if not may_be_searched(name, inner):
             continue
-        masking = [task.name for task in registered.tasks if not may_be_searched(name, inner, task)]
+        masking = [task.name for task in registry if not may_be_searched(name, inner, task)]
         passed = Q(kwargs__contains={name: inner})
-        for task in registered.tasks:
+        for task in registry:
             places = names_of(task)
             if name in places:
                 place = f"args__{places.index(name)}"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 
-from ..managers import BATCH
 from ..models import Job
+from ..store.maintain import BATCH
 from .counts import Count
 
 SAMPLE = 5

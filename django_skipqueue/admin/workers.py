@@ -18,7 +18,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Worker
-from ..registry import tasks
+from ..tasks.registry import registry
 from .banner import Banner, lookout
 from .cells import shortened
 from .durations import distance, span
@@ -53,7 +53,7 @@ class Held:
         """From a row of the list. Jobs of tasks that this process does not know count as threads."""
         counts = Counter({False: 0, True: 0})
         for held in worker.held:
-            counts[tasks.is_async(held["task"])] += held["number"]
+            counts[registry.is_async(held["task"])] += held["number"]
         threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
         return cls(threads, coroutines, counts.total() - threads - coroutines)
 

@@ -24,8 +24,8 @@ MOST = 1_000
 
 def state_after(age: timedelta) -> State:
     """Of a worker not heard of for so long: `late` after two missed heartbeats, `stale` when taken for dead."""
-    interval = min(settings.heartbeat_interval, settings.lease / 4)
-    if age >= timedelta(seconds=settings.lease):
+    interval = min(settings.heartbeat_interval, settings.worker_timeout / 4)
+    if age >= timedelta(seconds=settings.worker_timeout):
         return "stale"
     return "late" if age >= timedelta(seconds=2.5 * interval) else "live"
 

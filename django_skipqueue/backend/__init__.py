@@ -15,8 +15,8 @@ from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import autodiscover_modules
 
 from ..conf import settings
-from ..options import check_size
-from ..tasks import yields
+from ..tasks.options import check_size
+from ..tasks.task import yields
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
 from .framework import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued

@@ -11,14 +11,14 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from ..backoff import Backoff
-from ..context import JobContext
 from ..exceptions import InvalidArguments, InvalidOption, UnknownTask
-from ..options import Options
-from ..outcomes import Outcome, RetryPolicy
-from ..payload import decode
-from ..records import ClaimedJob
-from ..registry import tasks
-from ..tasks import Task
+from ..tasks.context import JobContext
+from ..tasks.options import Options
+from ..tasks.registry import registry
+from ..tasks.task import Task
+from ..values.codec import decode
+from ..values.outcomes import Outcome, RetryPolicy
+from ..values.records import ClaimedJob
 from .framework import AnyTask, InvalidTask
 from .mapping import ALIAS, UnreadResult, stand_in, unread
 from .options import options_for, resolved
@@ -82,10 +82,10 @@ class DjangoTask(Task[..., Any]):
 class Policy(RetryPolicy):
     """Every error is retried, but not the one that says that a task which was done cannot hand over its result."""
 
-    def judge(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
-        """See `RetryPolicy.judge`."""
+    def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
+        """See `RetryPolicy.decide`."""
         last = attempt if is_unkept(error) else max_attempts
-        return super().judge(error, entry, attempt=attempt, max_attempts=last)
+        return super().decide(error, entry, attempt=attempt, max_attempts=last)
 
 
 def registered(definition: AnyTask) -> DjangoTask:
@@ -93,14 +93,14 @@ def registered(definition: AnyTask) -> DjangoTask:
     known = entry(definition.module_path)
     if known is None or known.definition.func is not definition.func:
         known = DjangoTask(definition)
-        tasks.register(known)
+        registry.register(known)
     return known
 
 
 def entry(name: str) -> DjangoTask | None:
     """What the registry has under this name, if it is a task of Django's."""
     try:
-        known = tasks.get(name)
+        known = registry.get(name)
     except UnknownTask:
         return None
     return known if isinstance(known, DjangoTask) else None

@@ -10,9 +10,9 @@ from typing import Any
 from django.dispatch import Signal
 
 from ..exceptions import RecordedError
-from ..payload import decode
-from ..records import Attempt, RecoveredJob
 from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_recovered
+from ..values.codec import decode
+from ..values.records import Attempt, RecoveredJob
 from .definition import definition_of, entry
 from .framework import AnyResult, TaskResultStatus, hears, log_task_finished, sender_for, task_finished
 from .mapping import ALIAS, STATUSES, result_of

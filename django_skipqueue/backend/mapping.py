@@ -15,8 +15,8 @@ from django.conf import settings
 from django.utils.timezone import make_naive
 
 from ..exceptions import UnknownTask
-from ..payload import decode, encode
-from ..records import Call, ClaimedJob
+from ..values.codec import decode, encode
+from ..values.records import Call, ClaimedJob
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .options import BackendOptions
 

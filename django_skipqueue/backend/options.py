@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from ..backoff import Backoff
 from ..conf import Retention, as_time, did_you_mean, retention_problems, settings
 from ..exceptions import InvalidOption
-from ..options import Options
+from ..tasks.options import Options
 from .framework import settings_of
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from django.utils import autoreload
 
-from .. import logs
-from ..worker.wakeup import Wakeup
+from ..events import logs
+from ..runtime.wakeup import Wakeup
 
 LIFELINE = "SKIPQUEUE_LIFELINE"
 """Environment variable: the file descriptor of a pipe whose end tells the child's supervisor to stop."""
@@ -24,7 +24,7 @@ LIFELINE = "SKIPQUEUE_LIFELINE"
 MODULES = "SKIPQUEUE_MODULES"
 """Environment variable: the file into which the child writes the paths of the modules that it has imported."""
 
-GRACE = 2.0
+STUCK_AFTER = 2.0
 """Seconds that running jobs have before a reload gives them back."""
 
 ECHO = 0.5
@@ -125,10 +125,10 @@ class Reloader(autoreload.StatReloader):
             logs.reloading(_short(changed), None)
             self._start()
         elif not self._reloads:
-            logs.reloading(_short(changed), GRACE)
+            logs.reloading(_short(changed), STUCK_AFTER)
             self._reloads = True
             self._child.send_signal(signal.SIGTERM)
-            self._tell_at = time.monotonic() + GRACE
+            self._tell_at = time.monotonic() + STUCK_AFTER
 
     def _changed(self) -> Path | None:
         """A file that is newer than at the last look, or that is new since the child was started."""

@@ -1,10 +1,12 @@
 """The two tables of the queue."""
 
-import uuid
+import datetime
 
 import django.db.models.functions.datetime
 import django.db.models.lookups
 from django.db import migrations, models
+
+from ._postgresql import AddConstraint, AddIndex
 
 
 class Migration(migrations.Migration):
@@ -16,7 +18,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Worker",
             fields=[
-                ("id", models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
+                ("id", models.TextField(editable=False, primary_key=True, serialize=False)),
                 ("name", models.TextField(verbose_name="name")),
                 ("hostname", models.TextField(verbose_name="host")),
                 ("pid", models.IntegerField(verbose_name="process id")),
@@ -91,6 +93,7 @@ class Migration(migrations.Migration):
                     "metadata",
                     models.JSONField(db_default=models.Value({}, models.JSONField()), verbose_name="metadata"),
                 ),
+                ("operations", models.JSONField(null=True, verbose_name="operations")),
             ],
             options={
                 "verbose_name": "job",
@@ -111,7 +114,7 @@ class Migration(migrations.Migration):
                     models.Index(
                         condition=models.Q(("status", "scheduled")),
                         fields=["run_after", "id"],
-                        name="skipqueue_job_promote",
+                        name="skipqueue_job_admit",
                     ),
                     models.Index(
                         condition=models.Q(("status", "running")), fields=["locked_at"], name="skipqueue_job_recover"
@@ -129,15 +132,11 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(("status__in", ["scheduled", "queued", "running"])),
+                        condition=models.Q(
+                            ("status__in", ["scheduled", "queued", "running"]), ("unique_key__isnull", False)
+                        ),
                         fields=("unique_key",),
                         name="skipqueue_job_unique",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("status__in", ["scheduled", "queued", "running", "completed", "failed", "discarded"])
-                        ),
-                        name="skipqueue_job_status",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -153,7 +152,47 @@ class Migration(migrations.Migration):
                         ),
                         name="skipqueue_job_finished",
                     ),
+                    models.CheckConstraint(
+                        condition=models.Q(("priority__gte", -100), ("priority__lte", 100)),
+                        name="skipqueue_job_priority",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("run_after__gte", datetime.datetime(1, 1, 2, 0, 0, tzinfo=datetime.UTC)),
+                            ("run_after__lt", datetime.datetime(9999, 1, 1, 0, 0, tzinfo=datetime.UTC)),
+                        ),
+                        name="skipqueue_job_run_after",
+                    ),
                 ],
             },
+        ),
+        AddIndex(
+            "job",
+            models.Index(
+                models.Func(
+                    output_field=models.DateTimeField(),
+                    template="((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (metadata->'retention'->>status)::float8))",
+                ),
+                condition=models.Q(
+                    ("metadata__has_key", "retention"), ("status__in", ["completed", "failed", "discarded"])
+                ),
+                name="skipqueue_job_prune_own",
+            ),
+        ),
+        AddConstraint(
+            "job",
+            models.CheckConstraint(
+                condition=models.Q(
+                    django.db.models.lookups.Exact(
+                        models.Func(models.F("errors"), function="jsonb_typeof", output_field=models.TextField()),
+                        "array",
+                    ),
+                    django.db.models.lookups.Exact(
+                        models.Func(models.F("operations"), function="jsonb_typeof", output_field=models.TextField()),
+                        "array",
+                    ),
+                ),
+                name="skipqueue_job_lists",
+            ),
         ),
     ]

@@ -26,7 +26,3 @@ class AddIndex(OnPostgreSQL, migrations.AddIndex):
 
 class AddConstraint(OnPostgreSQL, migrations.AddConstraint):
     """A constraint with a function of PostgreSQL's, or on a table with an index of PostgreSQL's: SQLite copies both."""
-
-
-class RemoveConstraint(OnPostgreSQL, migrations.RemoveConstraint):
-    """The same, for one that is to go."""

@@ -1,4 +1,4 @@
-"""How jobs are run: one supervisor, its worker processes, and in each a control loop over a pool.
+"""One worker process: a control loop that claims jobs, has them run, and settles what came of them.
 
-Read in this order: supervisor, maintenance, dead_workers, watchdog, worker, own_row, wakeup, pool, executor.
+Read `worker` first, then `in_flight`, `round_trips` and `pending_outcomes`.
 """

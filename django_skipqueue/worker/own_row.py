@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from .. import liveness_logs
+from ..events import liveness_logs
 from ..models import Worker as WorkerRow
-from .options import WorkerOptions
+from ..runtime.worker_options import WorkerOptions
 
 RETRY_DELAY = 1.0
 """Seconds until the next heartbeat after one that the database has refused."""
@@ -42,8 +42,8 @@ class OwnRow:
         """When to say again that the worker is alive."""
         self._row = described(options, id=id, name=name, pid=os.getpid())
         self._database = options.database
-        self._timeout = options.lease
-        self._interval = options.lease / 4
+        self._timeout = options.worker_timeout
+        self._interval = options.worker_timeout / 4
         self._alive_at = float("-inf")  # when that was last said
         self._written: datetime | None = None  # the heartbeat that was ours
         self._heard_at = time.monotonic()  # when a heartbeat was seen last that was not
@@ -60,7 +60,7 @@ class OwnRow:
         began = time.monotonic()
         self.next_beat = began + self._interval
         rows = WorkerRow.objects.using(self._database)
-        found = rows.beat_own(self._row["id"])
+        found = rows.heartbeat_own(self._row["id"])
         if found is None:
             rows.beat([self._row])
             if self._was_made:

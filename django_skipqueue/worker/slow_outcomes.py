@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from django.db import OperationalError
 
-from .. import logs
-from ..outcomes import Outcome, error_entry, summary
-from ..records import Attempt, Lease
+from ..events import logs
+from ..values.outcomes import Outcome, error_entry, summary
+from ..values.records import Attempt, LeaseRef
 
-FIRST_REST, LONGEST_REST = 10.0, 640.0
+FIRST_REST, MAX_FULL_SCAN_PAUSE = 10.0, 640.0
 """Seconds until one is tried again; twice as many after each time."""
 
 TRIES = 3
@@ -23,7 +23,7 @@ TRIES = 3
 LARGE = 100_000
 """Characters of results and errors. An outcome with fewer is not to blame when it takes long."""
 
-Locked = Callable[[Collection[Lease]], set[int]]
+Locked = Callable[[Collection[LeaseRef]], set[int]]
 """Says of which jobs somebody has the rows locked this moment."""
 
 
@@ -68,7 +68,7 @@ class SlowOutcomes:
         for slow in self._slow:
             if slow.next_try <= now and (slow.others_were_written or not others_wait):
                 job = slow.attempt.job
-                if not locked([(job.id, job.lease)]):
+                if not locked([job.ref]):
                     return slow.attempt
                 slow.next_try = time.monotonic() + FIRST_REST
         return None
@@ -87,7 +87,7 @@ class SlowOutcomes:
         slow = next(slow for slow in self._slow if slow.attempt is attempt)
         slow.tries += slow.others_were_written
         slow.others_were_written = False
-        slow.next_try = now + min(FIRST_REST * 2 ** (slow.tries - 1), LONGEST_REST)
+        slow.next_try = now + min(FIRST_REST * 2 ** (slow.tries - 1), MAX_FULL_SCAN_PAUSE)
         if slow.tries >= TRIES and size_of(attempt.outcome) >= LARGE:
             slow.attempt = attempt._replace(outcome=_too_slow(attempt, slow.tries))
             slow.next_try = now

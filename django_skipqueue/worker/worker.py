@@ -8,23 +8,23 @@ import os
 import signal
 import time
 
-from .. import liveness_logs
+from ..events import liveness_logs
+from ..execution.executor import Executor
+from ..execution.interruption import Interrupter
+from ..execution.pool import Pool
+from ..execution.running_jobs import RunningJobs
 from ..models import Job
 from ..models import Worker as WorkerRow
+from ..runtime.control_connection import ControlConnection
+from ..runtime.dispatcher import EventDispatcher
+from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
+from ..runtime.stamps import Stamps
+from ..runtime.wakeup import Wakeup
+from ..runtime.worker_options import WorkerOptions
 from ..signals import worker_started, worker_stopped
-from .announcer import Announcer
-from .control import ControlConnection
-from .executor import Executor
-from .holdings import Holdings
-from .limits import Limits
-from .options import WorkerOptions
+from .in_flight import InFlightJobs
 from .own_row import OwnRow
-from .pool import Pool
-from .protocol import BLOCKED, ENDED_WELL, RECYCLED, STOP_NOW, STUCK
-from .recycling import Recycling
-from .stamps import Stamps
-from .started import StartedJobs
-from .wakeup import Wakeup
+from .recycle import Recycling
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
@@ -50,7 +50,7 @@ class Worker:
         id: str,
         name: str,
         lifeline: int,
-        started: StartedJobs | None = None,
+        started: RunningJobs | None = None,
         stamps: Stamps | None = None,
     ) -> None:
         self.id = id
@@ -61,23 +61,23 @@ class Worker:
         self._stamps = stamps or Stamps()
         self._control = ControlConnection(options.database, who=f"worker {name}", before_attempt=self._stamp)
         self._own_row = OwnRow(options, id=id, name=name)
-        limits = Limits(self._wakeup.call)
-        executor = Executor(worker=name, database=options.database, limits=limits)
-        self._pool = Pool(executor, concurrency=options.concurrency, wakeup=self._wakeup, started=started)
-        self._announcer = Announcer()
-        self._holdings = Holdings(
-            options, id=id, name=name, control=self._control, pool=self._pool, announcer=self._announcer
+        interrupter = Interrupter(self._wakeup.call)
+        executor = Executor(worker=name, database=options.database, interrupter=interrupter)
+        self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, started=started)
+        self._dispatcher = EventDispatcher()
+        self._in_flight = InFlightJobs(
+            options, id=id, name=name, control=self._control, pool=self._pool, dispatcher=self._dispatcher
         )
-        self._recycling = Recycling(options, limits)
+        self._recycling = Recycling(options, interrupter)
         self._claims_nothing_because = ""  # as it was logged last
         self._stopping = False
-        self._stop_by = float("inf")
-        self._exit_code = ENDED_WELL
+        self._shutdown_deadline = float("inf")
+        self._exit_code = EXIT_OK
 
     @property
     def jobs_done(self) -> int:
         """How many attempts it has settled, or found that they were no longer its own."""
-        return self._holdings.jobs_done
+        return self._in_flight.jobs_done
 
     def run(self) -> int:
         """Work until told to stop; the exit code of the process."""
@@ -85,7 +85,7 @@ class Worker:
         self._announce_start()
         try:
             while not self._stopping:
-                self._turn()
+                self._step()
                 self._wait()
             self._shut_down()
         except Exception as error:
@@ -96,41 +96,41 @@ class Worker:
     def _announce_start(self) -> None:
         queue_names = list(self.options.queue_names)
         concurrency = self.options.concurrency
-        self._announcer.event(
+        self._dispatcher.event(
             worker_started, self.name, worker_id=self.id, queue_names=queue_names, concurrency=concurrency
         )
 
     # One turn of the loop
 
-    def _turn(self) -> None:
+    def _step(self) -> None:
         self._stamp()
         self._enforce_limits()
         self._beat_if_due()
         now = time.monotonic()
         if not self._pool.finished:
-            self._holdings.take_up()
-        self._holdings.let_go_of_revoked(now)
+            self._in_flight.apply_exchange()
+        self._in_flight.drop_cancelled(now)
         self._recycle_if_due(now)
         self._log_why_nothing_is_claimed(now)
         room = self._room(now)
-        if self._holdings.exchange_is_due(room, now):
-            found_empty = self._holdings.exchange(room)
+        if self._in_flight.exchange_is_due(room, now):
+            found_empty = self._in_flight.exchange(room)
             if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
                 self._stop()
-            elif found_empty and self.options.drain and not self._holdings.jobs:
+            elif found_empty and self.options.drain and not self._in_flight.jobs:
                 self._stop_if_drained()
-        self._holdings.give_back_surplus(time.monotonic())
+        self._in_flight.release_surplus(time.monotonic())
 
     def _room(self, now: float) -> int:
-        return 0 if self._stopping or not self._own_row.is_alive(now) else self._holdings.room(now)
+        return 0 if self._stopping or not self._own_row.is_alive(now) else self._in_flight.room(now)
 
     def _log_why_nothing_is_claimed(self, now: float) -> None:
         """Log a reason that is neither a lack of jobs nor of places, and its end."""
         reason = ""
-        if self._announcer.is_full:
+        if self._dispatcher.is_full:
             reason = "too many events wait for signal receivers"
         elif not self._own_row.is_alive(now) and not self._control.is_broken:
-            reason = "it could not say for half a lease that it is alive"
+            reason = "it could not say for half the worker timeout that it is alive"
         if reason and reason != self._claims_nothing_because:
             liveness_logs.claiming_paused(self.name, reason)
         elif self._claims_nothing_because and not reason:
@@ -144,7 +144,7 @@ class Worker:
     def _beat_if_due(self) -> None:
         """Say that this worker is alive: before it claims, and whatever its supervisor does."""
         if time.monotonic() >= max(self._own_row.next_beat, self._control.retry_at):
-            with self._holdings.asking(refused=self._own_row.refused):
+            with self._in_flight.guarded(refused=self._own_row.refused):
                 self._own_row.beat()
 
     def _enforce_limits(self) -> None:
@@ -155,18 +155,18 @@ class Worker:
         self._pool.enforce_limits()
         is_blocked = self._pool.is_blocked() or self._a_receiver_hangs()  # said once, so asked in any case
         if self._pool.is_used_up:
-            self._exit_code = STUCK
+            self._exit_code = EXIT_STUCK
             self._stop()
         elif is_blocked:
-            self._exit_code = BLOCKED
+            self._exit_code = EXIT_BLOCKED
             self._stop()
 
     def _a_receiver_hangs(self) -> bool:
         """Whether one is found to now, for the first time."""
-        if self._announcer.is_said_to_hang or self._announcer.hangs_at > time.monotonic():
+        if self._dispatcher.is_said_to_hang or self._dispatcher.hangs_at > time.monotonic():
             return False
-        self._announcer.is_said_to_hang = True
-        liveness_logs.receiver_hangs(f"worker {self.name}", self._announcer.stack(), "the process is replaced")
+        self._dispatcher.is_said_to_hang = True
+        liveness_logs.receiver_hangs(f"worker {self.name}", self._dispatcher.stack(), "the process is replaced")
         return True
 
     def _recycle_if_due(self, now: float) -> None:
@@ -174,22 +174,22 @@ class Worker:
         reason = self._recycling.reason(self.jobs_done, now)
         if reason and not self._stopping:
             liveness_logs.recycling(self.name, reason)
-            self._exit_code = STUCK if self._pool.has_stuck else RECYCLED
+            self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
             self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
 
     def _stop_if_drained(self) -> None:
         """For --drain: stop once nothing is queued or due, either. What others hold is theirs."""
-        with self._holdings.asking():
-            if self._something_runnable():
-                # Somebody else has it locked this moment: a supervisor that promotes it, a worker that gives it back.
-                self._holdings.claiming.look_at(time.monotonic() + LOCKED_DELAY)
+        with self._in_flight.guarded():
+            if self._has_runnable_jobs():
+                # Somebody else has it locked this moment: a supervisor that admits it, a worker that gives it back.
+                self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
             else:
                 self._stop()
 
-    def _something_runnable(self) -> bool:
+    def _has_runnable_jobs(self) -> bool:
         """Whether a job is due or queued that this worker would serve, even if a claim did not get it."""
         jobs = Job.objects.using(self.options.database)
-        if jobs.promote():
+        if jobs.admit():
             return True
         next_due = jobs.next_due()
         if next_due is not None and next_due <= 0:
@@ -206,7 +206,7 @@ class Worker:
         now = time.monotonic()
         until = min(
             now + min(self.options.poll_interval, STAMP_INTERVAL),
-            self._holdings.next_turn(self._room(now), now),
+            self._in_flight.next_turn(self._room(now), now),
             self._own_row.next_beat,
         )
         if not self._stopping:
@@ -217,7 +217,10 @@ class Worker:
         broken = self._control.is_broken
         if broken:
             now = time.monotonic()
-            timeout = min(self._control.retry_at, self._stop_by, self._pool.next_deadline, now + STAMP_INTERVAL) - now
+            timeout = (
+                min(self._control.retry_at, self._shutdown_deadline, self._pool.next_deadline, now + STAMP_INTERVAL)
+                - now
+            )
         socket = self._control.fileno()
         ready = self._wakeup.wait(
             timeout,
@@ -225,16 +228,16 @@ class Worker:
             files=[file for file in (self._lifeline, socket) if file is not None],
         )
         if self._lifeline in ready:
-            self._obey()
+            self._read_command()
         if socket in ready:
-            self._holdings.hear()
+            self._in_flight.hear()
 
-    def _obey(self) -> None:
+    def _read_command(self) -> None:
         """Do what the supervisor says; where it is gone, be done before others take our jobs for lost."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only a readable file is obeyed)
         command = os.read(self._lifeline, 16)
         if not command:
-            timeout = min(self.options.shutdown_timeout, self.options.lease / 2)
+            timeout = min(self.options.shutdown_timeout, self.options.worker_timeout / 2)
             if not self._stopping:
                 liveness_logs.supervisor_gone(self.name, timeout)
             self._lifeline = None
@@ -250,33 +253,33 @@ class Worker:
         """Only sets flags: signal handlers call it too. A later call may shorten the time left, never prolong it."""
         self._stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
-        self._stop_by = min(self._stop_by, time.monotonic() + wait)
+        self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
 
     def _shut_down(self) -> None:
         """Release what has not started, finish what runs and settle it; after the time given, release that as well."""
-        holdings = self._holdings
-        holdings.give_back_unstarted()
-        while holdings.jobs and (left := self._stop_by - (now := time.monotonic())) > 0:
-            if holdings.exchange_is_due(0, now):
-                holdings.exchange(0)
+        in_flight = self._in_flight
+        in_flight.release_unstarted()
+        while in_flight.jobs and (left := self._shutdown_deadline - (now := time.monotonic())) > 0:
+            if in_flight.exchange_is_due(0, now):
+                in_flight.exchange(0)
             self._stamp()
             self._enforce_limits()
             self._beat_if_due()
             now = time.monotonic()
-            holdings.let_go_of_revoked(now)
-            if holdings.jobs:
-                until = min(holdings.next_turn(0, now), self._own_row.next_beat)
+            in_flight.drop_cancelled(now)
+            if in_flight.jobs:
+                until = min(in_flight.next_turn(0, now), self._own_row.next_beat)
                 self._sleep(min(left, STAMP_INTERVAL, until - now))
-        self._pool.acquit()
+        self._pool.charge_nothing()
         self._stamp()
-        holdings.settle_last()
-        self._announcer.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
+        in_flight.settle_last()
+        self._dispatcher.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
         # Told before what runs is given back: another worker may begin that at once, and this process must be gone.
-        self._announcer.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if holdings.jobs else LAST_EVENTS)
-        still_running = holdings.give_back_running()
+        self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if in_flight.jobs else LAST_EVENTS)
+        still_running = in_flight.release_running()
         with self._control.attempt():
             WorkerRow.objects.using(self.options.database).deregister([self.id])
-        self._announcer.stop(timeout=LAST_EVENTS_AFTER_GIVING_BACK)
-        if not still_running and self._exit_code not in (STUCK, BLOCKED):
+        self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_GIVING_BACK)
+        if not still_running and self._exit_code not in (EXIT_STUCK, EXIT_BLOCKED):
             self._pool.stop()
         self._control.close()

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from playwright.sync_api import Page, expect
 
 from django_skipqueue.models import Job
-from django_skipqueue.tasks import Registry
+from django_skipqueue.tasks.registry import Registry
 
 from ..app.jobs import add
 from ..app.rows import STATUSES, make_job, make_worker

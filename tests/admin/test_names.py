@@ -4,7 +4,7 @@ import pytest
 
 from django_skipqueue import job
 from django_skipqueue.admin import names
-from django_skipqueue.tasks import Registry
+from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import make_job, make_worker
 

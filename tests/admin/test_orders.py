@@ -37,7 +37,7 @@ FROM
 
 INDEXES = {
     None: "skipqueue_job_pkey",
-    "scheduled": "skipqueue_job_promote",
+    "scheduled": "skipqueue_job_admit",
     "queued": "skipqueue_job_claim",
     "running": "skipqueue_job_recover",
     "completed": "skipqueue_job_prune",

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.tasks import Registry
+from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import make_worker
 from . import scene

@@ -7,7 +7,7 @@ import pytest
 from django_skipqueue import job
 from django_skipqueue.admin.search import Search
 from django_skipqueue.models import Job
-from django_skipqueue.tasks import Registry
+from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import make_job
 

@@ -35,9 +35,9 @@ def test_a_worker_without_queues_serves_all(operator: Client) -> None:
     assert '<td class="field-queue_names">all queues</td>' in operator.get(WORKERS).text
 
 
-@pytest.mark.parametrize(("lease", "state"), [(60, STALE), (600, LATE)])
-def test_a_worker_is_live_within_the_lease(operator: Client, settings: Any, lease: int, state: str) -> None:
-    settings.SKIPQUEUE = {"LEASE": lease}
+@pytest.mark.parametrize(("worker_timeout", "state"), [(60, STALE), (600, LATE)])
+def test_a_worker_is_live_within_the_lease(operator: Client, settings: Any, worker_timeout: int, state: str) -> None:
+    settings.SKIPQUEUE = {"WORKER_TIMEOUT": worker_timeout}
     make_worker(heartbeat=timedelta(minutes=-5))
     text = operator.get(WORKERS).text
     assert state in text

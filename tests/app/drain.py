@@ -18,7 +18,7 @@ def main(database: str, queue_name: str, limit: int) -> None:
     from django.db import connection
 
     from django_skipqueue.models import Job
-    from django_skipqueue.outcomes import COMPLETED, Settlement
+    from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
     connection.settings_dict["NAME"] = database
     connection.ensure_connection()

@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-LAST_MIGRATION = "0005_operations"
+LAST_MIGRATION = "0002_storage"
 
 
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:

@@ -16,8 +16,8 @@ from django.db import DatabaseError, connection, connections, transaction
 from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import JobTimeout
+from django_skipqueue.execution import connections as worker_connections
 from django_skipqueue.models import Job
-from django_skipqueue.worker import connections as worker_connections
 
 from .models import Ledger
 

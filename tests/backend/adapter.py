@@ -26,7 +26,7 @@ from django.test import override_settings
 from django_skipqueue.backend import SkipQueueBackend
 from django_skipqueue.backend.mapping import STATUSES, UnreadResult
 from django_skipqueue.models import Job
-from django_skipqueue.registry import tasks
+from django_skipqueue.tasks.registry import registry
 
 from .running import run_next
 
@@ -149,7 +149,7 @@ def _adapted(folder: Path) -> Iterator[list[ModuleType]]:
     """The modules of Django's tests, with our backends in the place of Django's two."""
     with ExitStack() as stack:
         stack.callback(_forget_modules)
-        stack.enter_context(mock.patch.dict(tasks._tasks))
+        stack.enter_context(mock.patch.dict(registry._tasks))
         stack.enter_context(mock.patch.object(sys, "path", [str(folder), *sys.path]))
         if django.VERSION < (6, 0):
             stack.enter_context(_backport_in_django())

@@ -3,11 +3,11 @@
 from asgiref.sync import async_to_sync
 
 from django_skipqueue.backend.definition import entry
+from django_skipqueue.execution.executor import Executor
 from django_skipqueue.models import Job
-from django_skipqueue.records import Attempt, ClaimedJob
 from django_skipqueue.signals import announce
-from django_skipqueue.worker.executor import Executor
-from django_skipqueue.worker.reports import EVENTS
+from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.worker.outcome_reports import EVENTS
 
 WORKER = "00000000-0000-0000-0000-000000000001"
 """The id of the worker that these jobs are claimed by; its name is "w"."""

@@ -17,8 +17,7 @@ from django_skipqueue.backend.framework import InvalidTask, TaskResultDoesNotExi
 from django_skipqueue.backend.mapping import unread, variant
 from django_skipqueue.exceptions import InvalidArguments, UnknownTask, WorkerDied
 from django_skipqueue.models import Job
-from django_skipqueue.registry import Registry
-from django_skipqueue.registry import tasks as process_registry
+from django_skipqueue.tasks.registry import Registry, registry
 
 from ..app import jobs
 from ..app.rows import FINISHED, STATUSES, make_job
@@ -175,10 +174,7 @@ class TestEnqueue:
 
 
 class TestRegistry:
-    def test_a_task_is_registered_where_it_is_defined(
-        self, registry: Registry, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("django_skipqueue.backend.definition.tasks", registry)
+    def test_a_task_is_registered_where_it_is_defined(self, registry: Registry) -> None:
         defined = tasks.add.using()
         (known,) = registry
         assert (known.name, known.is_async, str(known.signature)) == (ADD, False, "(a: int, b: int = 0) -> int")
@@ -187,19 +183,14 @@ class TestRegistry:
         assert [*registry] == [known]
 
     def test_and_where_it_is_enqueued_since_it_may_have_been_defined_for_another_backend(
-        self, registry: Registry, monkeypatch: pytest.MonkeyPatch
+        self, registry: Registry
     ) -> None:
-        monkeypatch.setattr("django_skipqueue.backend.definition.tasks", registry)
-        monkeypatch.setattr("django_skipqueue.worker.executor.tasks", registry)
         assert type(tasks.visit) is framework.Task
         result = tasks.visit.using(backend="default").enqueue("a")
         run_next()
         assert read(result).return_value == "a"
 
-    def test_discovery_registers_the_tasks_of_each_app_also_those_of_other_backends(
-        self, registry: Registry, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("django_skipqueue.backend.definition.tasks", registry)
+    def test_discovery_registers_the_tasks_of_each_app_also_those_of_other_backends(self, registry: Registry) -> None:
         with override_settings(INSTALLED_APPS=["django.contrib.contenttypes", "django_skipqueue", "tests.backend.app"]):
             SkipQueueBackend.discover_tasks()
         names = {task.name.rpartition(".")[2] for task in registry}
@@ -461,7 +452,7 @@ class TestOptions:
         run_next("mail")
         result.refresh()
         assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 2)
-        assert process_registry.get(tasks.picky.module_path).timeout == 30
+        assert registry.get(tasks.picky.module_path).timeout == 30
 
     @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="Django 6.0's @task takes no options")
     @pytest.mark.parametrize("option", [{"max_attempts": 0}, {"timeout": -1}, {"max_attempts": "3"}])

@@ -4,8 +4,8 @@ import pytest
 from django.test import Client
 
 from django_skipqueue.models import Job
-from django_skipqueue.redaction import MASK
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.redaction import MASK
 
 from ..admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
 from .app import tasks

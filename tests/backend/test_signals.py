@@ -12,8 +12,8 @@ from django_skipqueue.backend import SkipQueueBackend
 from django_skipqueue.backend.finishing import connect
 from django_skipqueue.backend.framework import LOGGER, task_backends, task_enqueued, task_finished, task_started
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import Outcome
 from django_skipqueue.signals import announce, job_recovered, lease_lost
+from django_skipqueue.values.outcomes import Outcome
 
 from ..app import jobs
 from .app import tasks

@@ -16,7 +16,7 @@ from django_skipqueue.models import Job
 
 from ..app.models import Ledger
 from ..app.waiting import wait_until
-from ..worker.processes import ManagePy, wait_for_statuses
+from ..harness.processes import ManagePy, wait_for_statuses
 from .app import tasks
 from .conftest import TASKS
 

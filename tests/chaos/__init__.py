@@ -4,5 +4,5 @@ Invariant: the witness is written by triggers and by the tasks themselves, in th
 from the worker.
 """
 
-LEASE = 4.0
+WORKER_TIMEOUT = 4.0
 """Seconds: short, so that a dead machine is seen within a scenario."""

@@ -3,6 +3,7 @@
 Invariant: plain values, read once; nothing here judges.
 """
 
+import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class Change(NamedTuple):
         known: dict[tuple[str | None, str | None], str] = {
             (None, "scheduled"): "enqueue",
             (None, "queued"): "enqueue",
-            ("scheduled", "queued"): "promote",
+            ("scheduled", "queued"): "admit",
             ("queued", "running"): "claim",
             ("scheduled", "discarded"): "discard",
             ("queued", "discarded"): "discard",
@@ -203,7 +204,9 @@ class Evidence:
     log: list[Line] = field(default_factory=list)
     """What all machines wrote."""
     faults: list[Fault] = field(default_factory=list)
-    lease: float = 4.0
+    worker_timeout: float = 4.0
+    rate: float = math.inf
+    """Jobs that the load defers a second."""
     calm_from: float = 0.0
     """When the load began, and nothing was broken yet."""
     broken_from: float = 0.0

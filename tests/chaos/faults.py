@@ -18,16 +18,16 @@ from django.db import Error, connection, transaction
 
 from django_skipqueue import Task
 
-from . import LEASE, jobs
+from . import WORKER_TIMEOUT, jobs
 from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death
 from .load import defer_many, promise
 from .machines import Machine
 from .stage import Stage
 
-LONG = LEASE + 7
-"""Seconds of being paused or cut off: longer than the lease and the time in which others notice."""
+LONG = WORKER_TIMEOUT + 7
+"""Seconds of being paused or cut off: longer than the worker timeout and the time in which others notice."""
 
-SILENT = 2 * LEASE
+SILENT = 2 * WORKER_TIMEOUT
 """Seconds in which a supervisor alone is silent: others have twice the time in which a dead machine is noticed."""
 
 HOUR = 3600.0
@@ -41,11 +41,11 @@ LARGE = 900_000
 SLOW_LINK = 4_000_000
 """Bytes a second that get through each connection while large rows are on their way."""
 
-LARGE_LIMIT = 80.0
-"""Seconds in which these must be through: twice what their bytes take where one worker has claimed them all."""
+LARGE_LIMIT = 40.0
+"""Seconds in which these must be through."""
 
 VERY_LONG = SILENT - 1
-"""Seconds that a job takes that is to run all through such a time: longer than the lease."""
+"""Seconds that a job takes that is to run all through such a time: longer than the worker timeout."""
 
 SHORT_JOBS, LONG_JOBS, LONG_JOB = 5000, 400, 0.3
 """How many jobs come that take no time, and how many after them that take so many seconds."""
@@ -75,7 +75,7 @@ def kill_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """Everything on one machine dies at once. It comes back when the others have long noticed."""
     with stage.fault("machine killed", machine.name) as fault:
         fault.deaths = machine.kill()
-        stage.wait(LEASE + choose.uniform(4, 6))
+        stage.wait(WORKER_TIMEOUT + choose.uniform(4, 6))
         machine.start()
 
 
@@ -87,7 +87,7 @@ def stop_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def pause_machine(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to all of a machine's processes, for longer than the lease: it wakes up, and its jobs are others'."""
+    """SIGSTOP to all of a machine's processes, for longer than the worker timeout: others take its jobs."""
     with stage.fault("machine paused", machine.name, silences=True) as fault:
         fault.deaths = machine.pause()
         stage.wait(LONG)
@@ -104,10 +104,10 @@ def pause_supervisor(stage: Stage, machine: Machine, choose: random.Random) -> N
 
 
 def pause_workers(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to the workers for longer than the lease, while their supervisor lives: they keep their jobs."""
+    """SIGSTOP to the workers for longer than the worker timeout, while their supervisor lives: they keep their jobs."""
     with stage.fault("workers paused", machine.name):
         machine.pause_workers()
-        stage.wait(LEASE + choose.uniform(1, 3))
+        stage.wait(WORKER_TIMEOUT + choose.uniform(1, 3))
         machine.resume()
 
 
@@ -168,7 +168,7 @@ def change_clock(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def _defer_long() -> None:
-    """A few jobs that take longer than the lease, of either kind."""
+    """A few jobs that take longer than the worker timeout, of either kind."""
     for task in (jobs.work, jobs.work_async):
         _defer_if_possible(task, [(VERY_LONG,)] * 4)
 
@@ -231,7 +231,7 @@ def cut_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
 
 
 def stall_network(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """No byte and no error gets through to or from a machine, for longer than the lease."""
+    """No byte and no error gets through to or from a machine, for longer than the worker timeout."""
     with stage.fault("network stalled", machine.name, silences=True) as fault:
         fault.deaths = [Death(pid, time.time(), alone=False) for pid in machine.pids]
         machine.proxy.stall()
@@ -299,10 +299,10 @@ def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
 
 
 def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
-    """SIGSTOP to all of PostgreSQL for longer than the lease."""
+    """SIGSTOP to all of PostgreSQL for longer than the worker timeout."""
     with stage.fault("PostgreSQL paused", POSTGRES):
         stage.cluster.pause()
-        stage.wait(LEASE + choose.uniform(2, 4))
+        stage.wait(WORKER_TIMEOUT + choose.uniform(2, 4))
         stage.cluster.resume()
 
 
@@ -316,7 +316,7 @@ def change_database_clock(stage: Stage, machine: Machine, choose: random.Random)
     """PostgreSQL's clock jumps forward by more than the lease, and back after a while."""
     _defer_long()
     with stage.fault("PostgreSQL's clock off", POSTGRES, slows=False):
-        stage.cluster.clock.set(2 * LEASE)
+        stage.cluster.clock.set(2 * WORKER_TIMEOUT)
         stage.wait(choose.uniform(3, 4))
         stage.cluster.clock.set(0)
         stage.wait(1)  # its processes look at it once a second

@@ -35,10 +35,13 @@ def taken_back(evidence: Evidence) -> Iterator[tuple[Fault, Death, Held, float |
 
 
 def calm_speed(evidence: Evidence) -> float:
-    """Jobs finished a second before the first fault."""
+    """Jobs finished a second before the first fault; at most those that the load defers.
+
+    Where the load made up for a delay, more were finished for a while than can be later on.
+    """
     finished = _finished(evidence)
     count = bisect.bisect(finished, evidence.broken_from) - bisect.bisect(finished, evidence.calm_from)
-    return count / (evidence.broken_from - evidence.calm_from)
+    return min(count / (evidence.broken_from - evidence.calm_from), evidence.rate)
 
 
 def longest_gap(evidence: Evidence) -> float:

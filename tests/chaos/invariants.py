@@ -17,7 +17,7 @@ PROCESS_LIMIT = 2.0
 """Seconds in which the death of a process must be mended."""
 
 MACHINE_LIMIT = 5.0
-"""The same for a machine, beyond the lease."""
+"""The same for a machine, beyond the worker timeout."""
 
 FROZEN_LIMIT = 40.0
 """The same for a process that hangs."""
@@ -28,7 +28,7 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 5.0
 """Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
 
-KEEP_THE_LEASE = ("enqueue", "promote", "prune")
+KEEP_THE_LEASE = ("enqueue", "admit", "prune")
 """The verbs that do not count the lease up."""
 
 LAST_BREATH = 0.2
@@ -138,7 +138,9 @@ def speed_is_back(evidence: Evidence) -> Iterator[str]:
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
     """(10) A dead process's jobs are back in under 2 s, a frozen one's in 40 s, a dead machine's in the lease + 5 s."""
     for fault, death, held, seconds in taken_back(evidence):
-        limit = FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.lease + MACHINE_LIMIT
+        limit = (
+            FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.worker_timeout + MACHINE_LIMIT
+        )
         if seconds is None or seconds > limit + excuse(evidence, fault, death, held):
             after = "never" if seconds is None else f"after {seconds:.1f} s"
             yield f"job {held.claim.job} of a process that died ({fault.what}) was taken back {after}"

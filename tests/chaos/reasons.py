@@ -93,7 +93,7 @@ def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
     pid = evidence.processes.get(holder or "")
     machine = evidence.machine_of(holder)
     return any(
-        (fault.silences and _hits(fault, machine) and fault.overlaps(at - evidence.lease - RECONNECT, at))
+        (fault.silences and _hits(fault, machine) and fault.overlaps(at - evidence.worker_timeout - RECONNECT, at))
         or any(death.pid == pid and death.at <= at for death in fault.deaths)
         for fault in evidence.faults
     )

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from . import LEASE, clocks, faults
+from . import WORKER_TIMEOUT, clocks, faults
 from .census import Census
 from .cluster import Cluster
 from .evidence import FINISHED, Evidence, Fault, gather
@@ -22,7 +22,7 @@ from .figures import FULL_SPEED
 from .load import Load
 from .machines import PROCESSES_EACH, Machine
 from .stage import Stage
-from .witness import FORGET
+from .witness import PRUNE_WORKERS
 
 LONGEST_WARM_UP = 10.0
 """Seconds, at most, until as many jobs are finished as come in."""
@@ -94,7 +94,8 @@ SCENARIOS = {
     "machine-killed": Scenario(title="a whole machine killed", strokes=[faults.kill_machine]),
     "rolling-restart": Scenario(title="rolling SIGTERM under load", strokes=[faults.stop_machine], pause=(0.5, 1.5)),
     "machines-paused": Scenario(
-        title="machines and workers paused beyond the lease", strokes=[faults.pause_machine, faults.pause_workers]
+        title="machines and workers paused beyond the worker timeout",
+        strokes=[faults.pause_machine, faults.pause_workers],
     ),
     "supervisors-silent": Scenario(
         title="a supervisor alone paused, stalled, or without a connection",
@@ -107,17 +108,17 @@ SCENARIOS = {
     ),
     "logs-blocked": Scenario(title="a log that nobody reads", strokes=[faults.block_log]),
     "network-cut": Scenario(title="TCP connections cut", strokes=[faults.cut_network]),
-    "network-stalled": Scenario(title="TCP stalled beyond the lease", strokes=[faults.stall_network]),
+    "network-stalled": Scenario(title="TCP stalled beyond the worker timeout", strokes=[faults.stall_network]),
     "half-open": Scenario(title="TCP half-open", strokes=[faults.lose_server, faults.lose_clients], pause=(0.5, 0.5)),
     "slow-to-connect": Scenario(title="timeouts while connecting is slow", strokes=[faults.slow_connects]),
     "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
-    "postgres-paused": Scenario(title="PostgreSQL paused beyond the lease", strokes=[faults.pause_postgres]),
+    "postgres-paused": Scenario(title="PostgreSQL paused beyond the worker timeout", strokes=[faults.pause_postgres]),
     "backends-terminated": Scenario(
         title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0.5, 0.5)
     ),
     "table-locked": Scenario(title="`LOCK TABLE` for 10 s, and rows", strokes=[faults.lock_table]),
     "clocks-off": Scenario(title="a machine's clock an hour off", strokes=CLOCKS),
-    "database-clock-off": Scenario(title="PostgreSQL's clock off by two leases", strokes=DATABASE_CLOCK),
+    "database-clock-off": Scenario(title="PostgreSQL's clock off by two worker timeouts", strokes=DATABASE_CLOCK),
     "large-rows": Scenario(title="arguments and results of 1 MB, on a slow link", strokes=[faults.send_large]),
     "short-then-long": Scenario(title="short jobs, then long ones, then urgent ones", strokes=[faults.short_then_long]),
     "mixed": Scenario(
@@ -149,7 +150,7 @@ class Run:
     def evidence(self) -> Evidence:
         """Do it all; what is known afterwards."""
         with self._cluster.connect() as connection:
-            connection.execute(FORGET)
+            connection.execute(PRUNE_WORKERS)
         machines = self._stage.machines
         census = Census(machines)
         try:
@@ -181,7 +182,8 @@ class Run:
                 lives=census.stop(),
                 log=sorted(line for machine in machines for line in machine.logbook.lines),
                 faults=self._stage.faults,
-                lease=LEASE,
+                worker_timeout=WORKER_TIMEOUT,
+                rate=self._rate,
                 calm_from=calm_from,
                 broken_from=broken_from,
                 calm_again=calm_again,

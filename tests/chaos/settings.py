@@ -2,7 +2,7 @@
 
 import environ
 
-from . import LEASE
+from . import WORKER_TIMEOUT
 
 DATABASES = {"default": environ.Env().db("DATABASE_URL")}
 DATABASES["default"].setdefault("OPTIONS", {})["connect_timeout"] = 5
@@ -13,8 +13,8 @@ SECRET_KEY = "only-for-chaos"
 USE_TZ = True
 
 SKIPQUEUE = {
-    "LEASE": LEASE,
-    "HEARTBEAT_INTERVAL": LEASE / 4,
+    "WORKER_TIMEOUT": WORKER_TIMEOUT,
+    "HEARTBEAT_INTERVAL": WORKER_TIMEOUT / 4,
     "SHUTDOWN_TIMEOUT": 15,
     "POLL_INTERVAL": 0.5,
     "RETENTION": {"completed": None, "discarded": 2, "failed": None},

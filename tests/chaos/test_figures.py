@@ -16,3 +16,10 @@ def test_the_gap_in_the_service_is_not_hidden_by_a_backlog() -> None:
             story.evidence.changes[number] = change._replace(at=134.5)
     assert longest_gap(story.evidence) == pytest.approx(4.5, abs=0.1)
     assert full_speed_after(story.evidence) == pytest.approx(3.5, abs=0.1), "the second that ends with the burst"
+
+
+def test_what_was_made_up_for_before_the_first_fault_is_not_asked_for_after_the_last() -> None:
+    story = uneventful()
+    story.evidence.rate = 8.0
+    assert calm_speed(story.evidence) == 8.0
+    assert full_speed_after(story.evidence) == 0

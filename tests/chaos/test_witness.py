@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import Outcome, Settlement
+from django_skipqueue.values.outcomes import Outcome, Settlement
 
 from ..app.rows import make_job, make_worker
 from .evidence import CANCELLED, Evidence, gather

@@ -8,18 +8,18 @@ import pytest
 from django.db import OperationalError, connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
-from django_skipqueue.databases import TIMEOUTS
-from django_skipqueue.managers import JobQuerySet
 from django_skipqueue.models import Job
-from django_skipqueue.worker import control as module
-from django_skipqueue.worker.control import ControlConnection
+from django_skipqueue.runtime import control_connection as module
+from django_skipqueue.runtime.control_connection import ControlConnection
+from django_skipqueue.store.connections import TIMEOUTS
+from django_skipqueue.store.querysets import JobQuerySet
 
 from ..app.jobs import noop, record
 from ..app.models import Ledger
 from ..app.sessions import connect
 from ..app.waiting import wait_until
-from .processes import ManagePy, children, wait_for_statuses
-from .proxy import Proxy
+from ..harness.processes import ManagePy, children, wait_for_statuses
+from ..harness.proxy import Proxy
 
 Run = Callable[..., ManagePy]
 
@@ -188,10 +188,10 @@ def test_a_worker_that_hears_its_own_notification_says_nothing(
     worker_thread: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_thread(poll_interval=0.05)
-    wait_until(lambda: worker.worker._control._echo._is_settled)
+    wait_until(lambda: worker.worker._control._probe._is_settled)
     noop.defer()
     wait_for_statuses(completed=1)
     assert "notifications unheard" not in caplog.text
     assert "database lost" not in caplog.text
-    assert not [name for name in worker.worker._holdings.claiming.queue_names if "," in name]
+    assert not [name for name in worker.worker._in_flight.claiming.queue_names if "," in name]
     assert Job.objects.count() == 1

@@ -11,8 +11,8 @@ from django_skipqueue.models import Job, Worker
 from ..app import jobs, worker_jobs
 from ..app.sessions import Session
 from ..app.waiting import wait_until
-from .processes import wait_for_statuses
-from .threads import WorkerThread
+from ..harness.processes import wait_for_statuses
+from ..harness.threads import WorkerThread
 
 Start = Callable[..., WorkerThread]
 HOUR = 3600
@@ -37,16 +37,16 @@ def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
     worker_thread: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
-    worker = worker_thread(poll_interval=HOUR, lease=1.0)
+    worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     for _ in range(6):
         before = wait_until(lambda: Worker.objects.exists() and heartbeat(worker))
         wait_until(lambda before=before: heartbeat(worker) > before)  # type: ignore[misc]
     assert caplog.text.count("supervisor silent") == 1
-    wait_until(lambda: Worker.objects.beat_own(worker.id) and "supervisor back" in caplog.text)
+    wait_until(lambda: Worker.objects.heartbeat_own(worker.id) and "supervisor back" in caplog.text)
 
 
 def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
-    worker = worker_thread(poll_interval=HOUR, lease=1.0)
+    worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
     Worker.objects.deregister([worker.id])
     wait_until(Worker.objects.exists)
@@ -58,7 +58,7 @@ def test_who_cannot_say_that_it_is_alive_claims_nothing_and_settles_what_it_has(
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
     worker_jobs.pass_gate.defer("g")
-    worker_thread(poll_interval=0.05, lease=1.0)
+    worker_thread(poll_interval=0.05, worker_timeout=1.0)
     wait_until(lambda: gates["g"].inside)
     locker = session()
     locker.begin()

@@ -8,11 +8,11 @@ import pytest
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job
-from django_skipqueue.records import Call
+from django_skipqueue.values.records import Call
 
 from ..app.models import Ledger
 from ..app.waiting import wait_until
-from .processes import ManagePy, statuses, wait_for_statuses, workers
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.execution.executor import Executor
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import COMPLETED, Outcome, Settlement, error_entry
-from django_skipqueue.records import Attempt
 from django_skipqueue.signals import job_cancelled, job_completed, job_started
-from django_skipqueue.worker.executor import Executor
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
+from django_skipqueue.values.records import Attempt
 
 from ..app import jobs, worker_jobs
 from ..app.rows import make_job, state
-from .threads import WorkerThread
+from ..harness.threads import WorkerThread
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

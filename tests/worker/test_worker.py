@@ -14,19 +14,21 @@ from django.db import OperationalError, connection
 from django.dispatch import Signal
 from django.test import override_settings
 
-from django_skipqueue import databases, signals
-from django_skipqueue.managers import JobQuerySet
-from django_skipqueue.managers.batches import Answer
+from django_skipqueue import signals
+from django_skipqueue.execution import event_loop
+from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Job
-from django_skipqueue.outcomes import COMPLETED
-from django_skipqueue.records import Attempt, ClaimedJob, Lease
-from django_skipqueue.worker import announcer, event_loop
+from django_skipqueue.runtime import dispatcher as dispatcher
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_OK
+from django_skipqueue.store import connections as databases
+from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.store.querysets import JobQuerySet
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker import worker as worker_module
-from django_skipqueue.worker.claiming import FEW
-from django_skipqueue.worker.holdings import Holdings
-from django_skipqueue.worker.protocol import BLOCKED, ENDED_WELL
-from django_skipqueue.worker.started import StartedJobs
-from django_skipqueue.worker.strays import LOOKS
+from django_skipqueue.worker.claiming.policy import FEW
+from django_skipqueue.worker.in_flight import InFlightJobs
+from django_skipqueue.worker.orphan_check import DELAYS
 from django_skipqueue.worker.worker import Worker
 
 from ..app import jobs, worker_jobs
@@ -34,8 +36,8 @@ from ..app.models import Ledger
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
 from ..app.waiting import DEADLINE, wait_until
-from .processes import statuses, wait_for_statuses
-from .threads import WorkerThread
+from ..harness.processes import statuses, wait_for_statuses
+from ..harness.threads import WorkerThread
 
 Start = Callable[..., WorkerThread]
 HOUR = 3600.0
@@ -70,7 +72,7 @@ def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> No
     jobs.add.defer_many([(number, number) for number in range(200)])
     jobs.aadd.defer_many([(number, number) for number in range(200)])
     jobs.fail.defer()
-    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert worker_thread(drain=True).wait() == EXIT_OK
     assert statuses() == {"completed": 400, "failed": 1}
     for job in Job.objects.completed():
         assert job.result == 2 * job.args[0]
@@ -128,7 +130,7 @@ def test_jobs_that_hang_in_a_queue_of_their_own_do_not_starve_the_others(worker_
     started: list[WorkerThread] = []
     while len(started) < 20 and not Ledger.objects.exists():
         started.append(worker := worker_thread(concurrency=4, poll_interval=HOUR, shutdown_timeout=0.0))
-        wait_until(lambda worker=worker: len(worker.worker._holdings.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
+        wait_until(lambda worker=worker: len(worker.worker._in_flight.jobs) >= 4 or Ledger.objects.exists())  # type: ignore[misc]
         worker.stop()
         worker.wait()
     gates["b"].open()
@@ -150,7 +152,7 @@ def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: An
     wait_until(lambda: gates["first"].inside)
     jobs.record.defer(entry="low")
     jobs.record.using(priority=50).defer(entry="high")
-    frontier = worker.worker._holdings.claiming._frontier
+    frontier = worker.worker._in_flight.claiming._cursor
     wait_until(lambda: frontier.due_at <= time.monotonic(), "it may look from the front again")
     gates["first"].open()
     wait_for_statuses(completed=3)
@@ -159,7 +161,7 @@ def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: An
 
 def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * 30)
-    assert worker_thread(max_jobs=17).wait() == ENDED_WELL
+    assert worker_thread(max_jobs=17).wait() == EXIT_OK
     assert statuses() == {"completed": 17, "queued": 13}
 
 
@@ -207,7 +209,7 @@ def test_a_long_job_lets_short_ones_pass_in_the_other_slots(worker_thread: Start
 
 
 def test_drain_stops_when_nothing_is_left(worker_thread: Start) -> None:
-    assert worker_thread(drain=True, poll_interval=HOUR).wait() == ENDED_WELL
+    assert worker_thread(drain=True, poll_interval=HOUR).wait() == EXIT_OK
 
 
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
@@ -217,7 +219,7 @@ def test_drain_runs_what_is_due_what_is_retried_at_once_and_what_they_defer(
     make_job("scheduled", run_after=timedelta(minutes=-1))
     later = make_job("scheduled", run_after=timedelta(hours=1))
     jobs.fail_times.defer(5)
-    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == ENDED_WELL
+    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_OK
     assert statuses() == {"completed": 2, "scheduled": 1}
     assert Job.objects.scheduled().get().pk == later.pk
 
@@ -237,7 +239,7 @@ def test_drain_waits_for_a_job_that_somebody_has_locked(
         assert looks.acquire(timeout=DEADLINE)
     assert worker.code is None
     other.commit()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert statuses() == {"completed": 1}
 
 
@@ -261,7 +263,7 @@ def test_a_refused_outcome_neither_blocks_its_batch_nor_ends_a_drain(
 ) -> None:
     for number in range(400):
         Job.objects.enqueue("backoff.negative" if number % 50 == 25 else "tests.app.jobs.noop")
-    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == ENDED_WELL
+    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_OK
     assert statuses() == {"completed": 392, "failed": 8}
     assert not Job.objects.failed().filter(last_error="").exists()
 
@@ -285,7 +287,7 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
     worker_thread: Start, name: str, status: str
 ) -> None:
     Job.objects.enqueue(f"backoff.{name}", max_attempts=2)
-    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert worker_thread(drain=True).wait() == EXIT_OK
     job = Job.objects.get()
     assert job.status == status
     assert job.last_error
@@ -296,7 +298,7 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
 def test_a_result_that_no_column_takes_is_a_failure_that_says_so(worker_thread: Start, kind: str) -> None:
     jobs.return_unstorable.defer(kind)
     jobs.noop.defer()
-    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert worker_thread(drain=True).wait() == EXIT_OK
     assert statuses() == {"completed": 1, "failed": 1}
     assert "cannot be kept" in Job.objects.failed().get().last_error
 
@@ -308,7 +310,7 @@ def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
     for kind in worker_jobs.BASE_EXCEPTIONS:
         worker_jobs.raise_base_exception.defer(kind)
         worker_jobs.araise_base_exception.defer(kind)
-    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert worker_thread(drain=True).wait() == EXIT_OK
     assert set(statuses()) == {"failed"}
     for job in Job.objects.all():
         assert job.last_error
@@ -317,19 +319,19 @@ def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
 
 def test_a_long_result_is_kept_whole(worker_thread: Start) -> None:
     worker_jobs.return_long.defer(1_000_000)
-    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert worker_thread(drain=True).wait() == EXIT_OK
     assert len(Job.objects.get().result) == 1_000_000
 
 
 def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(worker_thread: Start) -> None:
     job = Job.objects.enqueue("shop.jobs.soon", max_attempts=1)
-    assert worker_thread(drain=True).wait() == ENDED_WELL
+    assert worker_thread(drain=True).wait() == EXIT_OK
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("scheduled", 0)
     assert "unknown_since" in job.metadata
     Job.objects.update(run_after="2020-01-01T00:00Z")
     with override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 0.000001}):
-        assert worker_thread(drain=True).wait() == ENDED_WELL
+        assert worker_thread(drain=True).wait() == EXIT_OK
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("failed", 1)
     assert "shop.jobs.soon" in job.last_error
@@ -370,8 +372,8 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     assert statuses() == {"completed": 1}
     assert (len(lost), len(completed)) == (1, 1)
     worker.stop()
-    assert worker.wait() == ENDED_WELL
-    assert worker.worker._holdings.jobs == {}
+    assert worker.wait() == EXIT_OK
+    assert worker.worker._in_flight.jobs == {}
 
 
 def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -> None:
@@ -388,7 +390,7 @@ def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -
         jobs.discard.defer()
         jobs.return_unstorable.defer("nan")
         jobs.ask_for_retry.defer(HOUR)
-        wait_until(lambda: worker_thread(drain=True).wait() == ENDED_WELL)
+        wait_until(lambda: worker_thread(drain=True).wait() == EXIT_OK)
     finally:
         for signal in connected:
             signal.disconnect(receive)
@@ -426,12 +428,12 @@ def test_an_idle_worker_whose_connection_is_cut_opens_another_and_hears_of_jobs_
         worker.cut()
     wait_until(lambda: worker.listens)
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
 
 
 def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(worker_thread: Start) -> None:
     jobs.record.using(max_attempts=1).defer_many([{"entry": str(number)} for number in range(600)])
-    worker = worker_thread(poll_interval=HOUR, lease=1.0)
+    worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     for done in (50, 200, 350):
         wait_until(lambda done=done: Job.objects.completed().count() >= done)  # type: ignore[misc]
         worker.cut()
@@ -439,7 +441,7 @@ def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(work
     assert statuses() == {"completed": 600}
     assert sorted(Ledger.objects.values_list("entry", flat=True)) == sorted(map(str, range(600)))
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
 
 
 def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, gates: Any) -> None:
@@ -489,7 +491,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
     assert Ledger.objects.count() == 3
 
 
-@pytest.mark.parametrize("after", range(len(LOOKS) - 1))
+@pytest.mark.parametrize("after", range(len(DELAYS) - 1))
 def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_next_look(
     worker_thread: Start, after: int
 ) -> None:
@@ -498,8 +500,8 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
 
     def prepare(worker: Worker) -> None:
         class Late(JobQuerySet):
-            def release_strays(self, worker_id: str, **options: Any) -> Any:
-                released = super().release_strays(worker_id, **options)
+            def release_orphans(self, worker_id: str, **options: Any) -> Any:
+                released = super().release_orphans(worker_id, **options)
                 if len(looked) == after:
                     jobs.noop.using(queue_name="late").defer()
                     Job.objects.claim(queue_names=["late"], limit=1, worker_id=worker_id)
@@ -507,10 +509,10 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
                 return released
 
         _use(worker, Late)
-        worker._holdings.expect_strays(0.0)
+        worker._in_flight.schedule_orphan_check(0.0)
 
     looked: list[int] = []
-    worker_thread(prepare=prepare, id=id, lease=2.0, poll_interval=HOUR, queue_names=("late",))
+    worker_thread(prepare=prepare, id=id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
     wait_for_statuses(completed=1)
     assert looked[: after + 2] == [0] * (after + 1) + [1]
 
@@ -536,9 +538,9 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
     wait_for_statuses(completed=1)
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert len(completed) <= 1
-    assert worker.worker._holdings.jobs == {}
+    assert worker.worker._in_flight.jobs == {}
 
 
 # Stopping
@@ -553,7 +555,7 @@ def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_th
     worker.stop()
     wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
     gates["g"].open()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert statuses() == {"completed": 302, "queued": 48}
     assert set(Job.objects.queued().values_list("attempts", "locked_by")) == {(0, "")}
     with connection.cursor() as cursor:
@@ -567,7 +569,7 @@ def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_t
     wait_until(lambda: gates["g"].inside == 1)
     worker.stop()
     worker.stop(now=True)
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     job = Job.objects.get()
     assert (job.status, job.attempts, job.locked_by) == ("queued", 0, "")
     assert job.lease == 2
@@ -579,7 +581,7 @@ def test_after_the_shutdown_timeout_what_still_runs_is_given_back(worker_thread:
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1 and gates["h"].inside == 1)
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert statuses() == {"queued": 2}
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
@@ -593,17 +595,17 @@ def test_a_worker_whose_supervisor_is_gone_stops_by_itself(
         wait_until(lambda: gates["g"].inside == 1)
         worker.abandon()
         gates["g"].open()
-        assert worker.wait() == ENDED_WELL
+        assert worker.wait() == EXIT_OK
     assert statuses() == {"completed": 1}
     assert "supervisor gone" in caplog.text
 
 
 def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Start, gates: Any) -> None:
     worker_jobs.pass_gate.defer("g")
-    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR, lease=0.2)
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR, worker_timeout=0.2)
     wait_until(lambda: gates["g"].inside == 1)
     worker.abandon()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert statuses() == {"queued": 1}
 
 
@@ -620,7 +622,7 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
         worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
         wait_until(lambda: gates["g"].inside == 1)
         worker.stop()
-        assert worker.wait() == ENDED_WELL
+        assert worker.wait() == EXIT_OK
     finally:
         signals.worker_stopped.disconnect(receive)
     assert seen == ["running"]
@@ -648,7 +650,7 @@ def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
         worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
         wait_until(lambda: gates["g"].inside == 1)
         worker.stop()
-        assert worker.wait() == ENDED_WELL
+        assert worker.wait() == EXIT_OK
         has_ended.set()
         wait_until(lambda: told_before_the_end)
     finally:
@@ -660,25 +662,25 @@ def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
 
 def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thread: Start, gates: Any) -> None:
     """Even if the process is killed before it has given that back."""
-    started = StartedJobs(2)
+    started = RunningJobs(2)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, started=started)
     wait_until(lambda: gates["g"].inside == 1)
     assert started.job_ids() == [Job.objects.get().pk]
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert started.job_ids() == []
 
 
 def test_a_worker_whose_event_loop_is_blocked_is_replaced(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_loop, "GRACE", 0.05)
+    monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
     worker_jobs.aleave_blocking_background.defer("never")
     worker = worker_thread(poll_interval=HOUR)
     wait_until(lambda: gates["never"].inside == 1)
     jobs.anoop.defer()
-    assert worker.wait() == BLOCKED
+    assert worker.wait() == EXIT_BLOCKED
     assert statuses() == {"completed": 1, "queued": 1}
 
 
@@ -726,7 +728,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_not_ahead(worker: Worker) -> None:
-        monkeypatch.setattr(worker._holdings.claiming.threads.look_ahead, "size", lambda now: 0)
+        monkeypatch.setattr(worker._in_flight.claiming.threads.prefetch, "size", lambda now: 0)
 
     held = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
@@ -745,7 +747,7 @@ class WatchedReleases(JobQuerySet):
 
     seen: list[list[int]]
 
-    def release(self, leases: Iterable[Lease]) -> set[int]:
+    def release(self, leases: Iterable[LeaseRef]) -> set[int]:
         leases = list(leases)
         self.seen.append([id for id, _ in leases])
         return super().release(leases)
@@ -764,7 +766,7 @@ def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
     wait_until(lambda: gates["g"].inside == 3)
     lock(locker, held[1])
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     locker.commit()
     assert statuses() == {"queued": 2, "running": 1}
     assert [job.attempts for job in Job.objects.queued()] == [0, 0]
@@ -784,7 +786,7 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
     worker.stop()
     wait_until(lambda: waits_for_lock(worker), "the worker waits for the row")
     locker.commit()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
@@ -796,9 +798,9 @@ def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_lock
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
-    wait_until(lambda: worker.worker._holdings._outbox._aside)
+    wait_until(lambda: worker.worker._in_flight._pending._aside)
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     locker.commit()
     assert WatchedReleases.seen == []
     assert statuses() == {"running": 1}  # its supervisor sees to it
@@ -812,13 +814,13 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
     wait_until(lambda: gates["g"].inside == 1)
     lock(locker, held)
     gates["g"].open()
-    outbox = worker.worker._holdings._outbox
-    wait_until(lambda: outbox._aside)
-    looked = outbox.next_look
-    wait_until(lambda: outbox.next_look != looked)  # the next one is in a second
+    pending = worker.worker._in_flight._pending
+    wait_until(lambda: pending._aside)
+    looked = pending.next_look
+    wait_until(lambda: pending.next_look != looked)  # the next one is in a second
     locker.commit()
     worker.stop()
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert statuses() == {"completed": 1}
 
 
@@ -828,12 +830,12 @@ def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
     kept = 2
 
     def prepare(worker: Worker) -> None:
-        look_ahead = worker._holdings.claiming.threads.look_ahead
-        monkeypatch.setattr(look_ahead, "size", lambda now: kept)
-        monkeypatch.setattr(look_ahead, "kept", lambda now: kept)
+        prefetch = worker._in_flight.claiming.threads.prefetch
+        monkeypatch.setattr(prefetch, "size", lambda now: kept)
+        monkeypatch.setattr(prefetch, "kept", lambda now: kept)
 
     worker_jobs.pass_gate.defer("g")
-    worker_thread(poll_interval=HOUR, concurrency=1, lease=5.0, prepare=prepare, queue_names=["default"])
+    worker_thread(poll_interval=HOUR, concurrency=1, worker_timeout=5.0, prepare=prepare, queue_names=["default"])
     wait_until(lambda: gates["g"].inside == 1)
     waiting = [jobs.noop.defer(), jobs.noop.defer()]
     wait_for_statuses(running=3)
@@ -863,19 +865,19 @@ class Watching(JobQuerySet):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = self.worker._holdings._exchanged is not None
+        overlapping = self.worker._in_flight._unapplied is not None
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._holdings._exchanged is None)
+            self.overlaps.append(self.worker._in_flight._unapplied is None)
             return self.after(answer)
         return answer
 
     def before(self) -> None:
         pass
 
-    def after(self, answer: Answer) -> Answer:
+    def after(self, answer: ExchangeResult) -> ExchangeResult:
         return answer
 
 
@@ -894,7 +896,7 @@ BACKLOG = 5_000
 def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Watching), drain=True)
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert Watching.overlaps
     assert all(Watching.overlaps)
     assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
@@ -903,16 +905,16 @@ def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(wo
 def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:
-            self.worker._holdings._stray_checks.expect(time.monotonic())
+            self.worker._in_flight._orphan_check.expect(time.monotonic())
 
-        def release_strays(self, *arguments: Any, **options: Any) -> set[int]:
-            found.append(super().release_strays(*arguments, **options))
+        def release_orphans(self, *arguments: Any, **options: Any) -> set[int]:
+            found.append(super().release_orphans(*arguments, **options))
             return found[-1]
 
     found: list[set[int]] = []
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Searching), drain=True).wait() == ENDED_WELL
+    assert worker_thread(prepare=_watch(Searching), drain=True).wait() == EXIT_OK
     assert found
     assert not set().union(*found)
     assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
@@ -929,7 +931,7 @@ def test_an_error_of_the_second_exchange_does_not_harm_what_the_first_has_brough
 
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Breaking), drain=True).wait() == ENDED_WELL
+    assert worker_thread(prepare=_watch(Breaking), drain=True).wait() == EXIT_OK
     assert broken
     assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
     assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
@@ -939,14 +941,14 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     brought: list[int] = []
 
     class Stopping(Watching):
-        def after(self, answer: Answer) -> Answer:
+        def after(self, answer: ExchangeResult) -> ExchangeResult:
             self.worker._stop()
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
             brought.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
     jobs.noop.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Stopping)).wait() == ENDED_WELL
+    assert worker_thread(prepare=_watch(Stopping)).wait() == EXIT_OK
     assert brought
     assert set(Job.objects.filter(pk__in=brought).values_list("status", "attempts", "locked_by")) == {("queued", 0, "")}
     assert set(statuses()) == {"completed", "queued"}
@@ -959,18 +961,18 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: Worker) -> None:
-        worker._holdings._reports.lost.append(attempt)
+        worker._in_flight._reports.lost.append(attempt)
         worker._stop()
 
-    assert worker_thread(prepare=prepare).wait() == ENDED_WELL
+    assert worker_thread(prepare=prepare).wait() == EXIT_OK
     assert [event["attempt"] for event in lost] == [attempt]
 
 
 def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.control.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.worker.control.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.runtime.control_connection.FIRST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.runtime.control_connection.LONGEST_DELAY", HOUR)
     broken = threading.Event()
 
     class Breaking(Watching):
@@ -982,26 +984,26 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Breaking))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._holdings._exchanged is None)
+    wait_until(lambda: worker.worker._in_flight._unapplied is None)
     worker.stop(now=True)
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
 
 
 def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None:
     failures = [OperationalError("the server closed the connection unexpectedly")]
 
     def prepare(worker: Worker) -> None:
-        something_runnable = worker._something_runnable
+        something_runnable = worker._has_runnable_jobs
 
         def fail_once() -> bool:
             if failures:
                 raise failures.pop()
             return something_runnable()
 
-        worker._something_runnable = fail_once  # type: ignore[method-assign]
+        worker._has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
     jobs.noop.defer()
-    assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == ENDED_WELL
+    assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_OK
     assert not failures
 
 
@@ -1013,18 +1015,18 @@ def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
     worker_jobs.seen.clear()
     worker_jobs.see_or_never.defer_many([(number,) for number in range(BACKLOG)])
     worker = worker_thread(prepare=_watch(Watching), drain=True)
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert Watching.overlaps
     assert statuses() == {"completed": BACKLOG - BACKLOG // 500, "failed": BACKLOG // 500}
     assert len(worker_jobs.seen) == len(completed) == BACKLOG - BACKLOG // 500, "each has run once"
     assert len(failed) == BACKLOG // 500
     assert not retrying
-    assert worker.worker._holdings.jobs == {}
+    assert worker.worker._in_flight.jobs == {}
 
 
 def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == ENDED_WELL
+    assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == EXIT_OK
     assert Watching.overlaps
     assert statuses() == {"completed": BACKLOG - 1234, "queued": 1234}
 
@@ -1045,7 +1047,7 @@ def test_an_outcome_that_is_known_when_the_time_is_over_is_written_by_another_co
         _use(worker, Failing)
 
     jobs.noop.defer()
-    assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == ENDED_WELL
+    assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == EXIT_OK
     assert len(tried) == 3
     assert statuses() == {"completed": 1}
 
@@ -1064,8 +1066,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
                 return super().exchange(settlements, **options)
 
         _use(worker, Failing)
-        look_ahead = worker._holdings.claiming.threads.look_ahead
-        look_ahead.size = look_ahead.kept = lambda now: 200  # type: ignore[method-assign]
+        prefetch = worker._in_flight.claiming.threads.prefetch
+        prefetch.size = prefetch.kept = lambda now: 200  # type: ignore[method-assign]
 
     worker_jobs.seen.clear()
     worker_jobs.see_slowly.defer_many([(number,) for number in range(200)])
@@ -1078,8 +1080,8 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
 
 
 def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.worker.control.FIRST_DELAY", HOUR)
-    monkeypatch.setattr("django_skipqueue.worker.control.LONGEST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.runtime.control_connection.FIRST_DELAY", HOUR)
+    monkeypatch.setattr("django_skipqueue.runtime.control_connection.LONGEST_DELAY", HOUR)
     tried: list[int] = []
 
     def prepare(worker: Worker) -> None:
@@ -1098,7 +1100,7 @@ def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: p
     wait_until(lambda: tried)
     wait_until(lambda: worker.worker._pool.finished, "the attempt was interrupted while the database was gone")
     worker.stop(now=True)
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
 
 
 def test_stopping_without_a_database_neither_spins_nor_is_deaf(
@@ -1122,7 +1124,7 @@ def test_stopping_without_a_database_neither_spins_nor_is_deaf(
     worker.stop()
     wait_until(lambda: len(tried) >= 4)
     worker.stop(now=True)
-    assert worker.wait() == ENDED_WELL
+    assert worker.wait() == EXIT_OK
     assert len(tried) < 20
     assert statuses() == {"queued": 1}
 
@@ -1133,7 +1135,7 @@ def test_a_part_that_dies_takes_the_worker_down_loudly(
     def broken(*_: object) -> None:
         raise RuntimeError("a broken part")
 
-    monkeypatch.setattr("django_skipqueue.worker.executor.Executor.execute", broken)
+    monkeypatch.setattr("django_skipqueue.execution.executor.Executor.execute", broken)
     jobs.noop.defer()
     assert worker_thread().wait() == 1
     assert "worker broken" in caplog.text
@@ -1143,7 +1145,7 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
-    monkeypatch.setattr(announcer, "MOST_WAITING", 50)
+    monkeypatch.setattr(dispatcher, "MOST_WAITING", 50)
     release = threading.Event()
 
     def receive(**_: Any) -> None:
@@ -1153,9 +1155,9 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
     try:
         jobs.noop.defer_many([()] * 1000)
         worker = worker_thread(poll_interval=0.05)
-        wait_until(lambda: worker.worker._announcer.backlog > 50)
+        wait_until(lambda: worker.worker._dispatcher.backlog > 50)
         wait_until(
-            lambda: not worker.worker._holdings.jobs and worker.worker._room(time.monotonic()) == 0, "it has paused"
+            lambda: not worker.worker._in_flight.jobs and worker.worker._room(time.monotonic()) == 0, "it has paused"
         )
         assert Job.objects.queued().exists()
         wait_until(lambda: "claiming paused" in caplog.text)
@@ -1170,10 +1172,10 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
 def _use(worker: Worker, queryset: type[JobQuerySet]) -> None:
     """Have this worker's verbs go through `queryset`."""
 
-    class Changed(Holdings):
+    class Changed(InFlightJobs):
         _jobs = property(lambda self: queryset(Job, using="default"))
 
-    worker._holdings.__class__ = Changed
+    worker._in_flight.__class__ = Changed
 
 
 def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:

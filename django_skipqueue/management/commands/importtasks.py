@@ -15,8 +15,8 @@ from ...backend.framework import task_backends
 from ...backend.mapping import call, columns, variant
 from ...backend.options import parsed
 from ...models import Job
-from ...records import Call
-from ...registry import tasks
+from ...tasks.registry import registry
+from ...values.records import Call
 
 BATCH = 1_000
 
@@ -48,7 +48,7 @@ class Command(BaseCommand):
         backend = _backend(options["backend"])
         if options["source"] not in connections:
             raise CommandError(f"--source: there is no database {options['source']!r} in DATABASES.")
-        known = {task.name: task for task in tasks if isinstance(task, DjangoTask)}
+        known = {task.name: task for task in registry if isinstance(task, DjangoTask)}
         waiting = source_model()._default_manager.using(options["source"]).filter(status="READY")
         movable, unknown = waiting.filter(task_path__in=known), waiting.exclude(task_path__in=known)
         moved = _counted(movable) if options["dry_run"] else Counter[str]()

@@ -7,8 +7,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
-from ...preflight import check_database
-from ...pruning import Pruner
+from ...services.pruning import Pruner
+from ...store.preflight import check_database
 
 
 class Command(BaseCommand):

@@ -11,15 +11,16 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ... import __version__, conf, logs
-from ...databases import unpooled
+from ... import __version__, conf
+from ...events import logs
+from ...events.log_format import configure, counted, printable
 from ...exceptions import QueueUnavailable
-from ...log_format import configure, counted, printable
 from ...models import Job
-from ...preflight import check_database
-from ...registry import tasks
-from ...worker.options import WorkerOptions
-from ...worker.supervisor import Supervisor
+from ...runtime.worker_options import WorkerOptions
+from ...store.connections import dedicated_connection
+from ...store.preflight import check_database
+from ...supervisor.supervisor import Supervisor
+from ...tasks.registry import registry
 from ..reloader import Reloader, report_modules
 
 SHOWN = 10
@@ -77,9 +78,9 @@ class Command(BaseCommand):
             help="seconds for running jobs to finish in after the first signal; then they are given back",
         )
         add(
-            "--lease",
+            "--worker-timeout",
             type=_seconds(1),
-            default=settings.lease,
+            default=settings.worker_timeout,
             help="seconds without a heartbeat after which a worker is taken for dead",
         )
         add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
@@ -124,7 +125,7 @@ class Command(BaseCommand):
             listen=not options["no_listen"],
             poll_interval=options["poll_interval"],
             shutdown_timeout=options["shutdown_timeout"],
-            lease=options["lease"],
+            worker_timeout=options["worker_timeout"],
             heartbeat_interval=conf.settings.heartbeat_interval,
         )
 
@@ -216,9 +217,9 @@ def _name_unknown_queues(worker: WorkerOptions) -> None:
     """Say so where a queue is served that no task and no job has: it may be mistyped."""
     if not worker.queue_names:
         return
-    with unpooled(worker.database):
+    with dedicated_connection(worker.database):
         waiting = Job.objects.using(worker.database).queues_with_jobs()
-    known = sorted({*(task.options.queue_name for task in tasks), *waiting})
+    known = sorted({*(task.options.queue_name for task in registry), *waiting})
     for name in worker.queue_names:
         if name not in known:
             logs.unknown_queue(name, known)
@@ -234,7 +235,7 @@ def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
     processes = counted(worker.processes, "process", "processes")
     in_each = " in each" if worker.processes > 1 else ""
-    names = sorted(task.name for task in tasks)
+    names = sorted(task.name for task in registry)
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"
     interval = f"every {worker.poll_interval:g} s"

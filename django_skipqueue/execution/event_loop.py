@@ -1,0 +1,265 @@
+"""Runs `async def` tasks in an event loop.
+
+Code that tasks leave behind, in the loop or in the one thread in which asgiref runs queries for all of them, can block
+those that come after. That is found out, so that the worker can be replaced.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+
+from asgiref.sync import SyncToAsync
+
+from ..values.records import ClaimedJob, LeaseRef
+from .call_threads import MOST_LEFT, CallThreads
+from .connections import IDLE_TIME, ThreadConnections
+from .executor import Executor, Finish
+from .forked_children import children
+from .interruption import STUCK_AFTER
+from .running_jobs import RunningJobs
+
+LEFTOVER_TIME = 60.0
+"""Seconds for which the thread in which asgiref runs queries may be busy with what no attempt waits for any more."""
+
+CHECK_INTERVAL = 1.0
+"""Seconds for which a connection of that thread is taken to be alive."""
+
+NEVER = float("inf")
+
+
+class EventLoopRunner:
+    """Up to `concurrency` at once, in one event loop in a thread of its own."""
+
+    def __init__(self, executor: Executor, concurrency: int, started: RunningJobs, finish: Finish) -> None:
+        self._executor = executor
+        self._concurrency = concurrency
+        self._started = started
+        self._free_indexes = list(range(2 * concurrency, 4 * concurrency))  # those before are the threads'
+        self._finish = finish
+        self._waiting: deque[ClaimedJob] = deque()
+        self._running: dict[asyncio.Task[None], ClaimedJob | None] = {}  # the job until its attempt has come out
+        self._stuck: set[LeaseRef] = set()  # attempts that are given up, and still run
+        self._is_ending = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._call_threads = CallThreads()
+        self._query_connections: ThreadConnections | None = None  # of the thread in which asgiref runs queries
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._checked_at = 0.0  # when those were looked at before a job, in monotonic seconds
+        self._tidying: Future[None] | None = None
+        self._ahead_of_tidying: set[asyncio.Task[None]] = set()
+        self._called_at = NEVER  # since when `_fill` is waited for, in monotonic seconds
+        self._left_alone_at = NEVER  # since when no attempt is left that may be ahead of the tidying
+        self._calls_left_at = NEVER  # since when so many calls are left behind that the process is to be replaced
+        self._is_given_up = False
+        self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
+
+    def submit(self, jobs: list[ClaimedJob]) -> None:
+        """Queue jobs for the event loop."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._call_threads.use_in(self._loop)
+            self._thread.start()
+        self._waiting.extend(jobs)
+        self._call()
+
+    @property
+    def blocked_at(self) -> float:
+        """When to hold that code which belongs to no attempt any more blocks the event loop, or a thread that it needs.
+
+        In monotonic seconds. While an attempt runs, it may be that which blocks the loop: its own limit is for that.
+        Beside one that is stuck the loop must answer.
+        """
+        if self._is_given_up:
+            return NEVER
+        loop_at = query_thread_at = NEVER
+        if self._called_at < NEVER and (self._stuck or not any(list(self._running.values()))):
+            loop_at = self._called_at + STUCK_AFTER
+        if self._is_tidying():
+            query_thread_at = self._left_alone_at + LEFTOVER_TIME
+        return min(loop_at, query_thread_at, self._calls_left_at)
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether as many attempts are stuck as may run."""
+        return len(self._stuck) >= self._concurrency
+
+    def give_up_attempt(self, ref: LeaseRef) -> None:
+        """Have another attempt take the place of this one, which is stuck; if the loop is, that is found out."""
+        assert self._loop is not None  # noqa: S101
+        self._stuck.add(ref)
+        self._loop.call_soon_threadsafe(self._still_stuck, ref)
+        self._call()
+
+    def give_up(self) -> None:
+        """Find nothing blocked from here on: the worker is being replaced."""
+        self._is_given_up = True
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has been given a job yet."""
+        return self._loop is not None
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs run and wait here, but for those that are stuck."""
+        return len(self._waiting) + max(0, len(self._running) - len(self._stuck))
+
+    def withdraw(self) -> list[ClaimedJob]:
+        """Take back what has not started."""
+        return self.withdraw_last(len(self._waiting))[::-1]
+
+    def withdraw_last(self, count: int) -> list[ClaimedJob]:
+        """Take back up to `count` jobs that have not started, the last one first."""
+        withdrawn: list[ClaimedJob] = []
+        with contextlib.suppress(IndexError):
+            while len(withdrawn) < count:
+                withdrawn.append(self._waiting.pop())
+        return withdrawn
+
+    def stop(self, deadline: float) -> None:
+        """End the event loop, and wait for it until then: what tasks of the project's left in it may block it."""
+        if self._loop is not None:
+            self._is_ending = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _call(self) -> None:
+        assert self._loop is not None  # noqa: S101
+        self._called_at = min(self._called_at, time.monotonic())
+        self._loop.call_soon_threadsafe(self._fill)
+
+    # In the event loop's thread
+
+    def _run(self) -> None:
+        assert self._loop is not None  # noqa: S101 (for the type checker: `submit` makes the loop, then starts this)
+        try:
+            self._in_query_thread(self._make_connections)
+            children.call_in_child(self._loop.stop)
+            while not self._is_ending:  # a task of the project's may stop the loop as well
+                self._loop.run_forever()
+                if children.is_child:
+                    children.leave()  # a coroutine that waits there: so do its neighbours, who are the parent's
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        except BaseException as error:
+            self._finish(error)
+        finally:
+            self._loop.close()
+            self._call_threads.end()
+
+    def _still_stuck(self, ref: LeaseRef) -> None:
+        """It may have ended when it was given up."""
+        if not any(job is not None and job.ref == ref for job in self._running.values()):
+            self._stuck.discard(ref)
+
+    def _fill(self) -> None:
+        """Start what there is room for."""
+        self._called_at = NEVER
+        assert self._loop is not None  # noqa: S101
+        if self._waiting:
+            self._check_soon()
+        while len(self._running) - len(self._stuck) < self._concurrency:
+            if len(self._running) >= 2 * self._concurrency:  # as many as there are slots; each takes one when it begins
+                return
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # all started, or withdrawn meanwhile
+                return
+            task = self._loop.create_task(self._execute(job), context=contextvars.Context())
+            self._running[task] = job
+            task.add_done_callback(self._done)
+
+    async def _execute(self, job: ClaimedJob) -> None:
+        index = self._free_indexes.pop()
+        self._started.begin(index, job.id)
+        attempt = await self._executor.execute_async(job)
+        self._finish(attempt)
+        ref = job.ref
+        if ref in self._stuck:
+            self._stuck.remove(ref)
+            self._started.end(index)
+        self._free_indexes.append(index)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
+        self._running[task] = None
+        # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
+        # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
+        # busy, or hang, in what another task has it do, or in what is left of an attempt that timed out.
+        failed = attempt.outcome.error is not None
+        if failed or self._is_idle():
+            self._tidy_soon(failed)
+
+    def _is_idle(self) -> bool:
+        """Whether the attempt that asks is the only one here."""
+        return not self._waiting and len(self._running) == 1
+
+    def _tidy_soon(self, failed: bool) -> None:
+        """Once for all who ask while it is on its way: that thread does one thing after the other."""
+        if self._is_tidying():
+            return
+        self._ahead_of_tidying = {task for task, job in self._running.items() if job is not None}
+        self._note_left_alone()
+        self._tidying = self._in_query_thread(partial(self._tidy, failed))
+
+    def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
+        """Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others."""
+        future = SyncToAsync.single_thread_executor.submit(do)
+        future.add_done_callback(self._tell_broken)
+        return future
+
+    def _make_connections(self) -> None:
+        self._query_connections = ThreadConnections()
+
+    def _tidy(self, failed: bool) -> None:
+        if self._query_connections is not None:
+            self._query_connections.tidy(failed=failed)
+
+    def _close_idle_after(self, seconds: float) -> None:
+        """If no attempt runs then, close what a thread without a job would close."""
+        connections = self._query_connections
+        if connections is not None and connections.opened and self._idle_timer is None:
+            assert self._loop is not None  # noqa: S101
+            self._idle_timer = self._loop.call_later(seconds, self._close_idle, connections)
+
+    def _close_idle(self, connections: ThreadConnections) -> None:
+        self._idle_timer = None
+        if not self._running and connections.patience is not None:
+            self._in_query_thread(connections.close_idle)
+            self._close_idle_after(connections.patience)
+
+    def _check_soon(self) -> None:
+        """Before the queries of the next attempts, have their connections looked at, if there are any."""
+        connections, now = self._query_connections, time.monotonic()
+        if connections is not None and connections.opened and self._checked_at + CHECK_INTERVAL <= now:
+            self._checked_at = now
+            self._in_query_thread(connections.check)
+
+    def _is_tidying(self) -> bool:
+        return self._tidying is not None and not self._tidying.done()
+
+    def _note_left_alone(self) -> None:
+        """Once the attempts are over that ran when the tidying was asked for, what is ahead of it is nobody's."""
+        self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        job = self._running.pop(task)
+        if task in self._ahead_of_tidying:
+            self._ahead_of_tidying.remove(task)
+            self._note_left_alone()
+        if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
+            self._waiting.appendleft(job)
+        self._tell_broken(task)
+        if self._call_threads.replace_left() >= MOST_LEFT:
+            self._calls_left_at = time.monotonic()
+        self._fill()
+        if not self._running:
+            self._close_idle_after(IDLE_TIME)
+
+    def _tell_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
+        if not done.cancelled() and (error := done.exception()):
+            self._finish(error)

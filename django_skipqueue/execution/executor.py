@@ -1,0 +1,291 @@
+"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing, but for a task that shares
+its transaction with its outcome: there, the commit of the task's writes is that of the outcome.
+
+Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes
+out.
+"""
+
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.transaction import TransactionManagementError
+
+from ..conf import settings
+from ..events import logs
+from ..exceptions import InvalidArguments, UnknownTask
+from ..signals import announce, job_started
+from ..tasks.context import JobContext, complete
+from ..tasks.registry import registry, where_to_look
+from ..tasks.task import Task
+from ..values.codec import clean, decode, encode, size_of
+from ..values.outcomes import (
+    COMPLETED,
+    TRACEBACK_LIMIT,
+    Discard,
+    Outcome,
+    Retry,
+    Settlement,
+    Snooze,
+    error_entry,
+    summary,
+)
+from ..values.records import Attempt, ClaimedJob, LeaseRef
+from .forked_children import children
+from .interruption import STUCK_AFTER, Interrupter, Interruption
+
+UNKNOWN_TASK_DELAY = 10.0
+"""Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
+
+Finished = Attempt | BaseException
+"""What comes out of those who run jobs: an attempt, or what broke them."""
+
+Finish = Callable[[Finished], None]
+
+DECISION_SECONDS = 1.0
+"""Seconds that the retry policy of a stuck job may take: the control loop waits for it."""
+
+
+class Executor:
+    """Runs jobs for one worker. `execute` may be called by several threads at once."""
+
+    def __init__(self, *, worker: str, database: str, interrupter: Interrupter | None = None) -> None:
+        self.worker = worker
+        self.database = database
+        self.interrupter = interrupter or Interrupter()
+        self._began: dict[LeaseRef, float] = {}  # when each attempt under way did, in monotonic seconds
+        self._completed: dict[
+            LeaseRef, Outcome
+        ] = {}  # committed by the attempts themselves, which have not come out yet
+
+    def execute(self, job: ClaimedJob) -> Attempt:
+        """Run a `def` task in this thread."""
+        ref = job.ref
+        started = self._began[ref] = time.monotonic()
+        task: Task[Any, Any] | None = None
+        try:
+            task = registry.get(job.task)
+            call = partial(contextvars.Context().run, self._run, task, job, started)
+            outcome = self.interrupter.run(job, _timeout(task, job), call)
+        except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
+            outcome = self._outcome_of_error(job, task, error, started)
+        self._began.pop(ref, None)
+        attempt = Attempt(job, outcome, started, time.monotonic(), self.worker)
+        if self._completed and (written := self._completed.pop(ref, None)):
+            return self._written(attempt, written)
+        return attempt
+
+    async def execute_async(self, job: ClaimedJob) -> Attempt:
+        """Run an `async def` task in this event loop."""
+        ref = job.ref
+        started = self._began[ref] = time.monotonic()
+        task: Task[Any, Any] | None = None
+        try:
+            task = registry.get(job.task)
+            with self.interrupter.coroutine(job, _timeout(task, job)):
+                try:
+                    args, kwargs = self._begin(task, job, started)
+                    result = await task.function(*args, **kwargs)
+                finally:
+                    if children.is_child:
+                        children.leave()
+            outcome = _outcome_of_result(result)
+        except BaseException as error:
+            outcome = self._outcome_of_error(job, task, error, started)
+        self._began.pop(ref, None)
+        attempt = Attempt(job, outcome, started, time.monotonic(), self.worker)
+        if self._completed and (written := self._completed.pop(ref, None)):
+            return self._written(attempt, written)
+        return attempt
+
+    def completing(self, ref: LeaseRef) -> None:
+        """Raise where the attempt is interrupted: it has failed, whatever its task makes of that."""
+        self.interrupter.require_in_time(ref)
+
+    def completed(self, ref: LeaseRef, outcome: Outcome) -> None:
+        """Note that the task has committed its outcome itself. Called in the thread of its transaction.
+
+        Between the commit and this nothing is interrupted: Django would call no hooks.
+        """
+        self._completed[ref] = outcome
+        self.interrupter.unshield(ref)
+
+    def has_completed(self, ref: LeaseRef) -> bool:
+        """Whether the task of this attempt has committed its outcome itself, and goes on."""
+        return ref in self._completed
+
+    def is_cancelled(self, ref: LeaseRef) -> bool:
+        """Whether this attempt was told to end because its job is no longer the worker's. For any thread."""
+        return self.interrupter.is_cancelled(ref)
+
+    def stuck(self, interruption: Interruption, stack: str) -> Attempt:
+        """The attempt that a job comes to whose code ignores that it is to end. For the control loop's thread."""
+        job, error, ended = interruption.job, interruption.error, time.monotonic()
+        ref = job.ref
+        started = self._began.get(ref, ended)
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=(ended - started) * 1000)
+        entry["message"] = f"{error}, and did not end within {STUCK_AFTER:g} s more: it is stuck"
+        entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
+        if written := self._completed.pop(ref, None):  # it is stuck in what came after its commit
+            outcome = Outcome("failed", last_error=summary(error), error=entry)
+            return self._written(Attempt(job, outcome, started, ended, self.worker), written)
+        outcome = self._decide_with_timeout(job, registry.get(job.task), error, entry)
+        return Attempt(job, outcome, started, ended, self.worker)
+
+    def _run(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> Outcome:
+        """All that is limited: the receivers of `job_started`, the task, and for an atomic one the hooks of its commit.
+
+        The commit itself is not interrupted, but found to be stuck. A context of its own: what a task sets there
+        (`decimal.getcontext().prec` too) is not seen by the next.
+        """
+        try:
+            args, kwargs = self._begin(task, job, started)
+            if task.atomic:
+                return self._in_transaction(job, partial(task.function, *args, **kwargs), started)
+            return _outcome_of_result(task.function(*args, **kwargs))
+        finally:
+            if children.is_child:
+                children.leave()
+
+    def _begin(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> tuple[list[Any], dict[str, Any]]:
+        """Say that the attempt begins; the arguments of the task."""
+        if job_started.has_listeners(job.task):
+            announce(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(started))
+        args = decode(job.args)
+        if task.takes_context:
+            args.insert(0, task.context(self._context(job, task, started), job))
+        return args, decode(job.kwargs)
+
+    def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any], started: float) -> Outcome:
+        """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
+        connection = connections[self.database]
+        before = connection.in_atomic_block, list(connection.savepoint_ids)
+        with transaction.atomic(using=self.database):
+            try:
+                outcome = _outcome_of_result(run())
+            finally:
+                if children.is_child:
+                    children.leave()
+            complete(self.database, Settlement(job.id, job.lease, outcome, started), self)
+        if (connection.in_atomic_block, connection.savepoint_ids) != before:
+            raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
+        return outcome
+
+    def _context(self, job: ClaimedJob, task: Task[Any, Any], started: float) -> JobContext:
+        return JobContext(
+            job_id=job.id,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            queue_name=job.queue_name,
+            worker=self.worker,
+            database=self.database,
+            lease=job.lease,
+            started=started,
+            is_atomic=task.atomic,
+            runner=self,
+        )
+
+    def _written(self, attempt: Attempt, written: Outcome) -> Attempt:
+        """The attempt of a task that has committed its outcome itself, whatever it came to after that."""
+        if attempt.outcome.status != "completed":
+            with contextlib.suppress(Exception):  # a logging filter or handler of the project's
+                logs.raised_after_completion(attempt.job, attempt.outcome)
+        return attempt._replace(outcome=written, is_written=True)
+
+    def _outcome_of_error(
+        self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float
+    ) -> Outcome:
+        duration_ms = (time.monotonic() - started) * 1000
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
+        if task is None and isinstance(error, UnknownTask):
+            return _postpone_unknown_task(job, entry)
+        if task is None or isinstance(error, UnstorableResult):
+            return Outcome("failed", last_error=summary(error), error=entry, exception=error)
+        return self._decide(job, task, error, entry)
+
+    def _decide_with_timeout(
+        self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
+    ) -> Outcome:
+        """What `_decide` says, asked in a thread of its own: a backoff is code of the project's, and may hang."""
+        outcomes: list[Outcome] = []
+        decide = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
+        decide.start()
+        decide.join(DECISION_SECONDS)
+        if outcomes:
+            return outcomes[0]
+        entry = entry | {
+            "message": f"{entry['message']}\nIts retry policy gave no answer within {DECISION_SECONDS:g} s."
+        }
+        return _without_secrets(task, job, Outcome("failed", last_error=summary(error), error=entry))
+
+    def _decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
+        try:
+            outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+        except BaseException as broken:  # a backoff of the project's that raises
+            entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
+            outcome = Outcome("failed", last_error=summary(broken), error=entry)
+        return _without_secrets(task, job, _with_exception(outcome, error))
+
+
+def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
+    """The outcome with what the task raised, unless that was its way to ask for this outcome."""
+    return outcome if isinstance(error, Retry | Snooze | Discard) else replace(outcome, exception=error)
+
+
+def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
+    """Seconds, or `None`: what the job says, else what its task says."""
+    if job.metadata == "{}":
+        return task.timeout
+    own = decode(job.metadata).get("timeout")
+    return task.timeout if own is None else float(own)
+
+
+def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:
+    """The outcome with the job's secret arguments masked in what its error says: that goes into the log and the row."""
+    if outcome.error is None:
+        return outcome
+    masked = task.redacted(decode(job.args), decode(job.kwargs)).text
+    texts = {name: masked(outcome.error[name]) for name in ("message", "traceback")}
+    return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
+
+
+class UnstorableResult(InvalidArguments):
+    """The task returned something that is not JSON."""
+
+
+def _outcome_of_result(result: Any) -> Outcome:
+    """The task is done. A result that cannot be kept fails the job for good: another run would repeat its effects."""
+    if result is None:
+        return COMPLETED
+    try:
+        text = encode("The result", result)
+        if (size := size_of(text)) > settings.max_result_bytes:
+            raise InvalidArguments(
+                f"It is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "
+                "Store what is large elsewhere, and return its key."
+            )
+    except InvalidArguments as error:
+        raise UnstorableResult(f"The task ran to its end, but its result cannot be kept: {error}") from None
+    return Outcome("completed", result=text)
+
+
+def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
+    """A task that nobody registered may be one that a deploy under way brings; after a grace time it is a mistake."""
+    since = decode(job.metadata).get("unknown_since", job.locked_at)
+    message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
+    entry["message"] = message
+    if job.locked_at - since >= settings.unknown_task_grace:
+        return Outcome("failed", last_error=f"UnknownTask: {message}", error=entry)
+    return Outcome(
+        "scheduled",
+        delay=UNKNOWN_TASK_DELAY,
+        refund=1,
+        last_error=f"UnknownTask: {message}",
+        metadata={"unknown_since": since},
+    )

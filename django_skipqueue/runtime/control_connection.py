@@ -1,0 +1,266 @@
+"""The one connection of a control loop: in autocommit, outside the project's pool, reopened with back-off when it
+breaks.
+
+Invariant: the verbs, called in the thread that opened it, use this connection and no other. In the main thread of a
+process no statement waits for ever: a connection without an answer is cut, and is a broken one then.
+"""
+
+import contextlib
+import math
+import os
+import random
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import Error, OperationalError, connections
+from psycopg import errors
+from psycopg.pq import TransactionStatus
+
+from ..events import liveness_logs
+from ..models import Job
+from ..store.connections import guard, own_connection
+from ..store.notify import echo
+
+FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
+
+ANSWER_TIME = 10.0
+"""Seconds without an answer after which a connection is cut: longer than the server's own timeouts, which come first
+while the server can be reached."""
+
+STATEMENT_TIMEOUT = "57014"
+"""The SQLSTATE of a statement that the server has given up."""
+
+OPENING_TIME = 120.0
+"""Seconds that opening a connection may take: nothing cuts the search for the server's address."""
+
+ECHO_TIME = 5.0
+"""Seconds in which a notification to oneself must arrive."""
+
+
+class ControlConnection:
+    """Replaces Django's connection of this thread to the queue's database."""
+
+    def __init__(
+        self,
+        database: str,
+        *,
+        who: str,
+        before_attempt: Callable[[float], object] = lambda _: None,
+    ) -> None:
+        """`before_attempt` is called with the seconds that an attempt may take, before each, and with those allowed."""
+        self.database = database
+        self.is_broken = False
+        """Whether the last attempt failed."""
+        self.timed_out = False
+        """Whether that was because an answer took too long, and not because the database was gone."""
+        self.retry_at = 0.0
+        """When to try again then, in monotonic seconds."""
+        self._before_attempt = before_attempt
+        self._listening = False
+        self._heard: set[str] = set()
+        self._probe = NotificationProbe(database, who)
+        self._label = who
+        self._failures = 0
+        self._has_timed_out = False
+        self._cut_at = math.inf  # in monotonic seconds
+        self._timeouts = True
+        connections[database] = own_connection(database)
+        self._wrapper: Any = connections[database]
+        self._wrapper.settings_dict["OPTIONS"].setdefault("fallback_application_name", f"skipqueue {who}")
+        guard(self._wrapper, database)
+        self._is_watched = threading.current_thread() is threading.main_thread()
+        if self._is_watched:
+            signal.signal(signal.SIGALRM, lambda *_: self._abort())
+
+    @contextmanager
+    def attempt(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
+        """Try statements. A database error closes the connection and is not raised: `retry_at` says when to go on.
+
+        With `refused`, one that leaves the connection as good as it was is passed to that instead: it concerns nobody
+        but who made the statement.
+        """
+        self._before_attempt(OPENING_TIME if self.fileno() is None else ANSWER_TIME)
+        try:
+            with self._watched():
+                yield
+        except Error as error:
+            self.timed_out = self._has_timed_out or getattr(error.__cause__, "sqlstate", None) == STATEMENT_TIMEOUT
+            if refused is not None and self._is_good_after(error):
+                self._succeeded()
+                refused(error)
+            else:
+                self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._has_timed_out else error)
+        else:
+            self._succeeded()
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until the next attempt; 0 while there is nothing to wait for."""
+        return max(0.0, self.retry_at - time.monotonic())
+
+    def listen(self) -> None:
+        """Have PostgreSQL say when a queue gets jobs, and find out whether it is heard. Called at every exchange."""
+        if self._listening:
+            self._probe.check()
+            return
+        Job.objects.using(self.database).listen()
+        self._note_notifications()
+
+    def listen_for_scheduled(self) -> None:
+        """Have PostgreSQL say when a job is scheduled that is due soon. Whether that is heard is not found out."""
+        if not self._listening:
+            Job.objects.using(self.database).listen_for_scheduled()
+            self._note_notifications()
+
+    def notified(self) -> set[str]:
+        """The queues that got jobs since the last call, also while statements ran. Does not wait."""
+        with self._wrapper.wrap_database_errors:
+            pgconn = self._wrapper.connection.pgconn
+            pgconn.consume_input()
+            while (notification := pgconn.notifies()) is not None:
+                self._heard.add(notification.extra.decode())
+        heard, self._heard = self._heard, set()
+        return self._probe.without_probes(heard)
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether notifications came while statements ran."""
+        return bool(self._heard)
+
+    def fileno(self) -> int | None:
+        """The socket to wait on; `None` while there is none."""
+        raw = self._wrapper.connection
+        return None if raw is None or raw.closed else raw.fileno()
+
+    def close(self) -> None:
+        """Close the connection; the next statement opens another."""
+        self._listening = False
+        self._probe.interrupt()
+        self._wrapper.close()
+
+    def _note_notifications(self) -> None:
+        self._wrapper.connection.add_notify_handler(lambda heard: self._heard.add(heard.payload))
+        self._listening = True
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Cut the connection if the block takes too long. By an alarm, as the thread itself waits for the socket."""
+        self._has_timed_out = False
+        if not self._is_watched:
+            yield
+            return
+        self._set_alarm(ANSWER_TIME)
+        try:
+            yield
+        finally:
+            self._cut_at = math.inf
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def allow(self, seconds: float) -> None:
+        """Have this much time from now on, in an attempt that is under way."""
+        self._before_attempt(seconds)
+        if self._is_watched:
+            self._set_alarm(seconds)
+
+    def _set_alarm(self, seconds: float) -> None:
+        self._cut_at = time.monotonic() + seconds
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+
+    def _abort(self) -> None:
+        """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""
+        left = self._cut_at - time.monotonic()
+        if left > 0:  # a task's alarm, which has taken the place of ours
+            if left < math.inf:
+                signal.setitimer(signal.ITIMER_REAL, left, 1.0)
+            return
+        file = self.fileno()
+        if file is not None:
+            self._has_timed_out = True
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(file)) as stalled:
+                stalled.shutdown(socket.SHUT_RDWR)
+
+    def _succeeded(self) -> None:
+        if self._failures:
+            liveness_logs.database_back(self._label)
+        self._failures = 0
+        self.is_broken = False
+        self.retry_at = 0.0
+
+    def _is_good_after(self, error: Error) -> bool:
+        """Whether the connection has survived an error, and leads to a server that takes what is written."""
+        raw = self._wrapper.connection
+        if self._has_timed_out or raw is None or raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
+            return False
+        # What was the primary is a standby now: another connection may lead to the new one.
+        return getattr(error.__cause__, "sqlstate", None) != errors.ReadOnlySqlTransaction.sqlstate
+
+    def _failed(self, error: Error) -> None:
+        self.close()
+        if self._timeouts and "unsupported startup parameter" in str(error):
+            self._timeouts = False
+            guard(self._wrapper, self.database, timeouts=False)
+            self.is_broken = True
+            self.retry_at = time.monotonic() + FIRST_DELAY
+            liveness_logs.timeouts_refused(self._label, error)
+            return
+        delay = self._next_delay()
+        self.is_broken = True
+        self.retry_at = time.monotonic() + delay
+        liveness_logs.database_lost(self._label, error, delay)
+
+    def _next_delay(self) -> float:
+        self._failures += 1
+        longest = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(self._failures, 10))
+        return random.uniform(longest / 2, longest)  # noqa: S311 (spreads load, guards nothing)
+
+
+class NotificationProbe:
+    """Finds out, once, whether notifications arrive: a pooler in transaction mode loses them.
+
+    Sent through a connection of its own: behind such a pooler, one that comes and goes on the connection that listens
+    may be heard although those of others never are.
+    """
+
+    def __init__(self, database: str, who: str) -> None:
+        self._database = database
+        self._label = who
+        self._payload = f",{uuid.uuid4()}"  # no queue's name has a comma
+        self._sent_at = 0.0
+        self._is_settled = False
+
+    def check(self) -> None:
+        """Send it, and warn when it has not been heard in time."""
+        if self._is_settled:
+            return
+        if not self._sent_at:
+            self._send()
+        elif time.monotonic() - self._sent_at > ECHO_TIME:
+            self._is_settled = True
+            liveness_logs.notifications_unavailable(self._label)
+
+    def interrupt(self) -> None:
+        """The connection is gone, and what was on its way to it: send another one through the next."""
+        self._sent_at = 0.0
+
+    def without_probes(self, heard: set[str]) -> set[str]:
+        """What was heard, without the echoes: our own, and those of other workers."""
+        if self._payload in heard:
+            self._is_settled = True
+        return {payload for payload in heard if not payload.startswith(",")} if heard else heard
+
+    def _send(self) -> None:
+        self._sent_at = time.monotonic()
+        connection = own_connection(self._database)
+        guard(connection, self._database, timeouts=False)
+        try:
+            echo(connection, self._payload)
+        except OperationalError:
+            self._is_settled = True  # the server has no room for one more: nothing is known, and nothing is said
+        finally:
+            connection.close()

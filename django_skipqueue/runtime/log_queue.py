@@ -1,0 +1,145 @@
+"""Writes the log lines of the queue in a thread of its own, so that a log that blocks holds up nothing else.
+
+Invariant: whoever logs only puts a record into memory. Handlers, formatters and filters of the project's, and the
+standard streams, are touched by the writer's thread alone. The lines keep their order and their times.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+from logging.handlers import QueueHandler
+from typing import Any
+
+from ..events import liveness_logs, logs
+
+MOST_WAITING = 10_000
+"""Lines that may wait; those beyond are counted, and the number is told."""
+
+
+class LogQueue:
+    """One for each process: the supervisor's, and that of each worker. Starts when it is made."""
+
+    def __init__(self, logger: logging.Logger = logs.logger) -> None:
+        self._logger = logger
+        self._waiting: queue.SimpleQueue[logging.LogRecord | threading.Event] = queue.SimpleQueue()
+        self._dropped = 0
+        self._writer: threading.Thread | None = None
+        self._end: threading.Event | None = None  # of the thread, among what waits
+        self._ending = threading.Lock()  # whether a thread ends, or goes on as there is no other
+        self._process = os.getpid()
+        # First of all filters, so that no code of the project's comes before it. A parent's has no thread here.
+        own = [each for each in logger.filters if not isinstance(each, LogQueue)]
+        logger.filters[:] = [self, *own]
+        self.start()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """For `logging`: whether to go on with this record now, in this thread."""
+        if threading.current_thread() is self._writer or os.getpid() != self._process:
+            return True  # also in a process that a task has forked, which has no writer
+        if self._waiting.qsize() < MOST_WAITING:
+            self._waiting.put(record)
+        else:
+            self._dropped += 1
+        return False
+
+    def start(self) -> None:
+        """Write what waits from here on."""
+        with self._ending:
+            self._end = None
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._run, name="skipqueue-log", daemon=True)
+                self._writer.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Write what waits, and end the thread, for a fork; whether that was done within `timeout` seconds."""
+        writer = self._writer
+        assert writer is not None  # noqa: S101 (for the type checker: it is made with one)
+        self._end = threading.Event()
+        self._waiting.put(self._end)
+        writer.join(timeout)
+        return not writer.is_alive()
+
+    def end(self, timeout: float) -> bool:
+        """Write what waits, for `timeout` seconds at most; who logs from here on writes the line itself."""
+        ended = self.stop(timeout)
+        self._logger.removeFilter(self)
+        return ended
+
+    def end_process(self, timeout: float) -> None:
+        """The same, and with what handlers of the project's have kept: before `os._exit`, which would lose it."""
+        deadline = time.monotonic() + timeout
+        if self.end(timeout):
+            closing = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
+            closing.start()
+            closing.join(max(0.0, deadline - time.monotonic()))
+
+    # In the writer's thread
+
+    def _run(self) -> None:
+        while True:
+            record = self._waiting.get()
+            if isinstance(record, threading.Event):
+                _flush_streams()
+                with self._ending:
+                    if record is self._end:
+                        self._writer = None
+                        return
+                continue
+            with contextlib.suppress(BaseException):  # a handler, a formatter or a filter of the project's
+                self._logger.handle(record)
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                with contextlib.suppress(BaseException):
+                    liveness_logs.lines_dropped(dropped)
+
+
+def pause_listeners(timeout: float) -> None:
+    """Before a fork: end the threads of the project's `QueueListener`s, which may hold the lock of a file.
+
+    Waits for `timeout` seconds at most, for the case that a handler blocks.
+    """
+    deadline = time.monotonic() + timeout
+    for _, listener in _listening():
+        listener.enqueue_sentinel()
+        listener._thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def resume_listeners() -> None:
+    """After it, in the parent. A thread that has not ended yet goes on or ends: one of the two meets the sentinel."""
+    for _, listener in _listening():
+        listener._thread = None
+        listener.start()
+
+
+def revive_listeners() -> None:
+    """After it, in the child. Each listener gets a queue of its own: what waits in the parent's is the parent's."""
+    for handler, listener in _listening():
+        handler.queue = listener.queue = queue.Queue()
+        listener._thread = None
+        listener.start()
+
+
+def _listening() -> list[tuple[QueueHandler, Any]]:
+    """The listeners that were started, of those that `logging.config` has made (Python 3.12 and newer)."""
+    handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]
+    found = [(handler, getattr(handler, "listener", None)) for handler in handlers if isinstance(handler, QueueHandler)]
+    return [(handler, listener) for handler, listener in found if getattr(listener, "_thread", None) is not None]
+
+
+def _close_handlers() -> None:
+    with contextlib.suppress(BaseException):
+        for _, listener in _listening():
+            listener.stop()
+    with contextlib.suppress(BaseException):
+        logging.shutdown()
+    _flush_streams()
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):  # closed, or not there
+            stream.flush()

@@ -1,0 +1,37 @@
+"""How one `runworker` was asked to run."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What the supervisor and its workers share. Times are seconds."""
+
+    name: str
+    """Of the supervisor; its workers are `name/1`, `name/2`, …"""
+    database: str
+    """The alias of the database that holds the queue."""
+    queue_names: tuple[str, ...] = ()
+    """In the order in which they are served; none: every queue that has jobs, in turn."""
+    concurrency: int = 4
+    """Threads of each process, and as many coroutines."""
+    processes: int = 1
+    drain: bool = False
+    """Stop when nothing is runnable."""
+    max_jobs: int | None = None
+    """Stop each process after this many jobs."""
+    max_jobs_per_worker: int | None = None
+    """Replace each process after this many jobs."""
+    max_memory_mb: int | None = None
+    """Replace each process whose resident size is above this."""
+    listen: bool = True
+    """Whether to be woken by NOTIFY; polling goes on in either case."""
+    poll_interval: float = 2.0
+    shutdown_timeout: float = 30.0
+    worker_timeout: float = 60.0
+    heartbeat_interval: float = 10.0
+
+    @property
+    def beat_interval(self) -> float:
+        """The time between heartbeats: several fit into a lease, so that a lost one costs nothing."""
+        return min(self.heartbeat_interval, self.worker_timeout / 4)

@@ -1,0 +1,1 @@
+"""What a supervisor does at intervals, each in one bounded batch."""

@@ -1,0 +1,68 @@
+"""Deletes finished jobs past their retention, whatever becomes of single rows.
+
+Invariant: a row that cannot be deleted keeps no other from being deleted. A batch that the database refuses, or does
+not manage in time, is halved, down to one row; that row is logged, and left alone for an hour.
+"""
+
+import time
+
+from django.db import DatabaseError
+
+from ..events import logs
+from ..models import Job
+from ..store.maintain import BATCH
+
+SKIPPED_SECONDS = 3600.0
+"""For how long a row that could not be deleted is left alone."""
+
+MOST_SKIPPED = 10_000
+"""Rows that are remembered to be left alone."""
+
+ABOUT_ROWS = ("22", "23", "54", "55", "57014", "P0")
+"""How the SQLSTATE begins of an error that smaller batches get past: data, constraints (as a foreign key to a job),
+limits, locks, a statement timeout, and what triggers raise. Any other is the database's own trouble."""
+
+
+class Pruner:
+    """Prunes one database, a batch at a time. Not within a transaction: a batch that is refused would break it."""
+
+    def __init__(self, database: str) -> None:
+        self.has_more = False
+        """Whether the last batch left something to prune."""
+        self._jobs = Job.objects.using(database)
+        self._limit = BATCH
+        self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
+
+    def batch(self) -> dict[str, int]:
+        """Delete one batch; how many of each status. Raises `DatabaseError` for what is wrong with no row."""
+        skipped = self._still_skipped()
+        try:
+            counts = self._jobs.prune(limit=self._limit, skipped=skipped)
+        except DatabaseError as error:
+            if not _is_about_rows(error):
+                raise
+            self.has_more = True
+            self._shrink(error)
+            return {}
+        self.has_more = sum(counts.values()) == self._limit
+        self._limit = min(2 * self._limit, BATCH)
+        return counts
+
+    def _shrink(self, error: DatabaseError) -> None:
+        if self._limit > 1:
+            self._limit //= 2
+            return
+        for job_id in self._jobs.expired(limit=1, skipped=self._skipped):
+            logs.not_pruned(job_id, error, SKIPPED_SECONDS)
+            self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
+        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again, without end
+
+    def _still_skipped(self) -> list[int]:
+        now = time.monotonic()
+        newest = list(self._skipped.items())[-MOST_SKIPPED:]
+        self._skipped = {job_id: until for job_id, until in newest if until > now}
+        return list(self._skipped)
+
+
+def _is_about_rows(error: DatabaseError) -> bool:
+    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(ABOUT_ROWS)

@@ -1,0 +1,67 @@
+"""Database connections: the queue's own, outside of what Django keeps for each thread."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def own_connection(alias: str) -> BaseDatabaseWrapper:
+    """A new connection to this database, in autocommit, and outside the project's pool.
+
+    A pooled one may be handed to somebody else between two statements, and a pool does not survive a fork.
+    """
+    connection = connections.create_connection(alias)
+    given = connection.settings_dict.get("OPTIONS", {})
+    options = {key: value for key, value in given.items() if key not in ("pool", "isolation_level")}
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": options, "AUTOCOMMIT": True}
+    return connection
+
+
+KEEPALIVES = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""Options of libpq by which a peer that is gone is noticed within seconds. A project's own come before them."""
+
+TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+"""What the server is asked to give up on. Said when connecting, so that it costs no statement."""
+
+
+READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
+"""At a higher level two workers that claim at once fail each other's statements, instead of skipping each other's
+rows."""
+
+
+def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
+    """Have this connection fail rather than hang, and at READ COMMITTED, from the next time that it is opened."""
+    given = connections.settings[alias].get("OPTIONS", {})
+    options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
+    # The last word counts: the project's about timeouts, ours about the level.
+    ours = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
+    options["options"] = " ".join(filter(None, [ours[0], given.get("options", ""), ours[1]]))
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
+
+
+@contextmanager
+def dedicated_connection(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    """Within this block, what Django does in this thread on this database goes through a connection of our own."""
+    before, connections[alias] = connections[alias], own_connection(alias)
+    try:
+        yield connections[alias]
+    finally:
+        connections[alias].close()
+        connections[alias] = before
+
+
+def close_before_fork() -> None:
+    """Close this thread's connections and the project's pools: two processes must not share a socket."""
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        if hasattr(connection, "close_pool"):
+            connection.close_pool()

@@ -1,0 +1,164 @@
+"""Many rows in one statement, and two statements in one round trip: what they read, bring, and may be refused for."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import repeat
+from operator import add, attrgetter, itemgetter
+from typing import Any
+
+import psycopg
+from django.db import DatabaseError
+
+from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
+from ..values.records import QUEUE_HEAD, Call, ClaimedJob, ClaimKey, LeaseRef
+
+Rows = list[tuple[Any, ...]]
+Cursor = psycopg.Cursor[tuple[Any, ...]]
+Statement = tuple[str, dict[str, Any]]
+
+
+def calls_as_values(calls: Sequence[Call]) -> dict[str, Any]:
+    """What ENQUEUE_MANY reads: a line of JSON for each call."""
+    return {"args": "\n".join([call.args for call in calls]), "kwargs": "\n".join([call.kwargs for call in calls])}
+
+
+def in_key_order(calls: Sequence[Call]) -> list[Call]:
+    """By unique key, so that two batches of the same keys never deadlock; those without one first, as they came."""
+    return sorted(calls, key=lambda call: (call.unique_key is not None, call.unique_key or ""))
+
+
+def as_array(numbers: Iterable[object]) -> str:
+    """An array as PostgreSQL writes it. psycopg takes ten times as long for a list."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def _ages(moments: Sequence[float | None], now: float) -> str:
+    """How long ago these were, in microseconds, as an array."""
+    return as_array(["NULL" if moment is None else int((now - moment) * 1e6) for moment in moments])
+
+
+def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    """What SETTLE reads: an array for each column; only ids, leases and times where all are simply completed."""
+    ids, leases, outcomes, started, ended = zip(*settlements, strict=True) if settlements else ((), (), (), (), ())
+    now = time.monotonic()
+    described = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
+    return {
+        "ids": as_array(ids),
+        "leases": as_array(leases),
+        "started": _ages(started, now),
+        "ended": _ages(ended, now),
+        "statuses": [outcome.status for outcome in described],
+        "delays": [float(outcome.delay) for outcome in described],
+        "refunds": [outcome.refund for outcome in described],
+        "results": [outcome.result for outcome in described],
+        "last_errors": [outcome.last_error for outcome in described],
+        "errors": [outcome.error and json.dumps(outcome.error) for outcome in described],
+        "metadata": [json.dumps(outcome.metadata) if outcome.metadata else None for outcome in described],
+    }
+
+
+def claim_values(
+    queue_names: Sequence[str], *, after: Mapping[str, ClaimKey], limit: int, worker_id: str
+) -> dict[str, Any]:
+    """What CLAIM reads."""
+    if isinstance(queue_names, str):
+        raise TypeError(f"queue_names must be a list of names, not the str {queue_names!r}: say [{queue_names!r}].")
+    return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
+
+
+def positions_as_values(queue_names: Sequence[str], after: Mapping[str, ClaimKey]) -> dict[str, Any]:
+    """What FIRST_IN_QUEUES reads: each queue with where to look after; its front where `after` has none."""
+    starts = [after.get(name, QUEUE_HEAD) for name in queue_names]
+    return {
+        "queue_names": list(queue_names),
+        "ranks": [start.rank for start in starts],
+        "run_afters": [start.run_after for start in starts],
+        "ids": [start.id for start in starts],
+    }
+
+
+def leases_as_values(leases: Iterable[tuple[int, int]]) -> dict[str, Any]:
+    """What RELEASE, LOCKED, REVOKED and KEEP_ERRORS read, in lock order."""
+    ordered = sorted(leases)
+    return {"ids": as_array([job_id for job_id, _ in ordered]), "leases": as_array([lease for _, lease in ordered])}
+
+
+def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
+    """By id, so that two batches over the same jobs wait for each other and never deadlock."""
+    return sorted(settlements, key=itemgetter(0))
+
+
+def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> list[ClaimedJob]:
+    """The queues in the listed order, within each by priority and time. Sorts are stable: the last one weighs most."""
+    ordered = sorted(jobs, key=attrgetter("run_after", "id"))
+    ordered.sort(key=attrgetter("priority"), reverse=True)
+    if len(queue_names) > 1:
+        places = {name: place for place, name in enumerate(queue_names)}
+        ordered.sort(key=lambda job: places[job.queue_name])
+    return ordered
+
+
+@dataclass(frozen=True)
+class ExchangeResult:
+    """What a settle and a claim have brought, to be decoded once: that can wait until the next are on their way."""
+
+    settled_rows: Rows | Cursor
+    claimed_rows: Rows | Cursor
+    queue_names: Sequence[str]
+    sent: float
+    """When the claim was sent, in monotonic seconds."""
+    refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
+    """What was written of the outcomes that PostgreSQL refused."""
+
+    def settled(self) -> set[LeaseRef]:
+        """The leases that held, and whose outcomes are written."""
+        return set(_fetch(self.settled_rows))
+
+    def claimed(self) -> list[ClaimedJob]:
+        """The jobs claimed, in order."""
+        rows = map(add, _fetch(self.claimed_rows), repeat((self.sent,)))
+        return in_claim_order(map(ClaimedJob._make, rows), self.queue_names)
+
+    def count_claimed(self) -> int:
+        """How many jobs were claimed; decodes nothing."""
+        return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
+
+
+def pipelined(
+    connection: psycopg.Connection[Any], statements: Sequence[Statement | None], meanwhile: Callable[[], object] | None
+) -> list[Rows | Cursor]:
+    """Run them in one round trip and in one implicit transaction, and `meanwhile` while they are run; the rows of each.
+
+    The transaction is committed when `meanwhile` has ended. Where a statement fails at once, `meanwhile` is not called.
+    """
+    is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
+    brought: list[Rows | Cursor]
+    with nullcontext() if is_lone else connection.pipeline():  # which costs more than a small statement
+        brought = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
+        if meanwhile:
+            meanwhile()
+    return brought
+
+
+def _fetch(rows: Rows | Cursor) -> Rows:
+    return rows if isinstance(rows, list) else rows.fetchall()
+
+
+def is_refused(error: DatabaseError) -> bool:
+    """Whether PostgreSQL refused the values, or psycopg before it.
+
+    By the class of its SQLSTATE: 22, data; 23, a CHECK; 54, limits.
+    """
+    cause = error.__cause__
+    state = getattr(cause, "sqlstate", None)
+    return state[:2] in ("22", "23", "54") if state else isinstance(cause, psycopg.DataError)
+
+
+def unstorable(settlement: Settlement, error: DatabaseError) -> Settlement:
+    """The same lease with an outcome that can surely be written."""
+    attempt = (settlement.outcome.error or {}).get("attempt", 0)
+    entry = error_entry(error, attempt=attempt, worker="", duration_ms=settlement.duration_ms)
+    return settlement._replace(outcome=Outcome("failed", last_error=summary(error), error=entry))

@@ -1,0 +1,30 @@
+"""Letting scheduled jobs into their queues once they are due."""
+
+# supervisor → how many jobs of each queue have become claimable. Index: admit.
+ADMIT = """
+WITH due AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE status = 'scheduled' AND run_after <= statement_timestamp()
+    ORDER BY run_after, id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM due))
+    RETURNING job.queue_name
+)
+SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+"""
+
+# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row without one. Index:
+# admit.
+NEXT_DUE = """
+SELECT extract(epoch FROM run_after - statement_timestamp())::float8
+FROM skipqueue_job
+WHERE status = 'scheduled'
+ORDER BY run_after, id
+LIMIT 1
+"""

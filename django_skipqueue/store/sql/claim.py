@@ -1,0 +1,114 @@
+"""Claiming jobs, and finding out where there are some."""
+
+# worker, claim → at most `limit` jobs, the queues in the listed order, within each by priority, then by the time they
+# are due. Of each what running it needs, by the names of `ClaimedJob`: a whole row would halve the speed.
+# Each row returned has a lease that no earlier one had. Index: claim, once for each queue, from the position given: the
+# negated priority, the time due in seconds since the epoch, and the id after which to look; -101, -infinity, 0 is the
+# front. The outer LIMIT stops the inner scans, so that no row is locked that is not taken.
+# It stops after the job with which the arguments, as they are stored, come to 4 MB: one look ahead at hundreds of jobs
+# must not bring a gigabyte. The sum over the chosen rows costs no more than can be measured.
+# The rows are locked where they lie, so they are updated there, by ctid: one lookup less, 8 % of the statement's time.
+# `claim_seconds` is the time from the start of the statement until this row was updated.
+CLAIM = """
+WITH found AS MATERIALIZED (
+    SELECT job.ctid AS place, job.size
+    FROM
+        unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+            AS queue (name, rank, run_after, id),
+        LATERAL (
+            SELECT ctid, pg_column_size(args) + pg_column_size(kwargs) AS size
+            FROM skipqueue_job
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+            ORDER BY (-priority), run_after, id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+    LIMIT %(limit)s
+),
+chosen AS MATERIALIZED (
+    SELECT place
+    FROM (SELECT place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS size_before FROM found) AS found
+    WHERE size_before < 4000000
+)
+UPDATE skipqueue_job AS job
+SET status = 'running',
+    lease = job.lease + 1,
+    attempts = job.attempts + 1,
+    locked_by = %(worker_id)s,
+    locked_at = statement_timestamp(),
+    started_at = statement_timestamp()
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING
+    job.id AS id,
+    job.lease AS lease,
+    job.task AS task,
+    job.queue_name AS queue_name,
+    job.args::text AS args,
+    job.kwargs::text AS kwargs,
+    job.attempts AS attempt,
+    job.max_attempts AS max_attempts,
+    job.priority AS priority,
+    date_part('epoch', job.run_after) AS run_after,
+    date_part('epoch', job.locked_at) AS locked_at,
+    job.metadata::text AS metadata,
+    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds
+"""
+
+# worker without a list of queues → the names of the queues that have jobs waiting, in alphabetical order: at most
+# `limit` of those that come after the name `after`. Index: claim, one probe for each name.
+QUEUES_WITH_JOBS = """
+WITH RECURSIVE queue AS (
+    (
+        SELECT queue_name AS name
+        FROM skipqueue_job
+        WHERE status = 'queued' AND queue_name > %(after)s
+        ORDER BY queue_name
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT queue_name
+        FROM skipqueue_job
+        WHERE status = 'queued' AND queue_name > queue.name
+        ORDER BY queue_name
+        LIMIT 1
+    )
+    FROM queue
+    WHERE queue.name IS NOT NULL
+)
+SELECT name FROM queue WHERE name IS NOT NULL LIMIT %(limit)s
+"""
+
+# worker, after a claim that got no answer in time → of each queue the id of the first job that could be claimed after
+# the position given, and its own position; where there is none, no id, and now. Locks nothing and reads no payload, so
+# what makes it slow is the way there: dead entries of the index. Index: claim, once for each queue.
+FIRST_IN_QUEUES = """
+SELECT
+    queue.name,
+    job.id,
+    COALESCE(-job.priority, 0),
+    date_part('epoch', COALESCE(job.run_after, statement_timestamp())),
+    COALESCE(job.id, 0)
+FROM
+    unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+        WITH ORDINALITY AS queue (name, rank, run_after, id, place)
+    LEFT JOIN LATERAL (
+        SELECT id, priority, run_after
+        FROM skipqueue_job
+        WHERE
+            status = 'queued'
+            AND queue_name = queue.name
+            AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+        ORDER BY (-priority), run_after, id
+        LIMIT 1
+    ) AS job ON true
+ORDER BY queue.place
+"""
+
+# first_in_queues → allows the transaction under way another statement timeout.
+SET_STATEMENT_TIMEOUT = """
+SELECT set_config('statement_timeout', %(timeout)s, true)
+"""

@@ -1,0 +1,111 @@
+"""Taking back the jobs of workers that are gone."""
+
+# supervisor → the jobs taken back: from the workers named; or, with `locked_before`, from holders without a row of whom
+# nothing was heard since that time; or, with neither, from whoever has held a job for longer than `age` and was not
+# heard of since. The attempt is charged; the last one fails. Index: recover.
+# A job that two workers in a row have died of waits for up to 30 s, so that it does not take the same neighbours with
+# it again; with the third it fails, whatever its max_attempts. One worker that loses the job several times counts once.
+# A number of an attempt that is not below the next one's belongs to the time before a manual retry, and does not count.
+# A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
+# (hand-written loops) live by the job's own heartbeat.
+RECOVER = """
+WITH lost AS MATERIALIZED (
+    SELECT job.id, job.locked_by, job.locked_at
+    FROM skipqueue_job AS job
+    WHERE
+        job.status = 'running'
+        AND (
+            %(worker_ids)s::text[] IS NOT NULL
+            OR job.locked_at <= COALESCE(
+                %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
+            )
+        )
+        AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
+        AND CASE
+            WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
+            ELSE NOT EXISTS (
+                SELECT FROM skipqueue_worker AS worker
+                WHERE
+                    worker.id = job.locked_by
+                    AND (
+                        %(locked_before)s::timestamptz IS NOT NULL
+                        OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
+                    )
+            )
+        END
+    ORDER BY job.locked_at
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+recovered AS (
+    UPDATE skipqueue_job AS job
+    SET (status, run_after, finished_at, last_error, errors) = (
+            SELECT
+                verdict.status,
+                CASE
+                    WHEN verdict.status = 'scheduled' THEN statement_timestamp() + random() * interval '30 seconds'
+                    ELSE job.run_after
+                END,
+                CASE WHEN verdict.status = 'failed' THEN statement_timestamp() END,
+                'WorkerDied: ' || verdict.message,
+                (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+                || jsonb_build_object(
+                    'attempt', job.attempts,
+                    'worker', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+                    'worker_id', job.locked_by,
+                    'duration_ms', round(extract(epoch FROM statement_timestamp() - job.locked_at) * 1000, 3),
+                    'exception', 'django_skipqueue.exceptions.WorkerDied',
+                    'message', verdict.message,
+                    'traceback', '',
+                    'at', statement_timestamp()
+                )
+            FROM
+                (
+                    SELECT count(DISTINCT died.worker_id)
+                    FROM (
+                        SELECT
+                            entry ->> 'worker_id' AS worker_id,
+                            -- False from the last entry that is no death, or belongs to the time before a retry.
+                            bool_and(
+                                COALESCE(entry ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied', false)
+                                AND (entry ->> 'attempt')::integer < next_attempt
+                            ) OVER (ORDER BY position DESC) AS is_in_a_row
+                        FROM (
+                            SELECT
+                                entry,
+                                position,
+                                COALESCE(
+                                    lead((entry ->> 'attempt')::integer) OVER (ORDER BY position), job.attempts
+                                ) AS next_attempt
+                            FROM jsonb_array_elements(job.errors) WITH ORDINALITY AS error (entry, position)
+                        ) AS numbered
+                        UNION ALL
+                        SELECT job.locked_by, true
+                    ) AS died
+                    WHERE died.is_in_a_row
+                ) AS death (number),
+                LATERAL (
+                    SELECT
+                        CASE
+                            WHEN death.number >= 3 OR job.attempts >= job.max_attempts THEN 'failed'
+                            WHEN death.number = 2 THEN 'scheduled'
+                            ELSE 'queued'
+                        END,
+                        %(reason)s || CASE
+                            WHEN death.number >= 3
+                            THEN '; three workers in a row died while they ran this job, so it is not run again'
+                            ELSE ''
+                        END
+                ) AS verdict (status, message)
+        ),
+        lease = job.lease + 1,
+        locked_at = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM lost))
+    RETURNING job.id, job.task, job.queue_name, job.attempts, job.status, job.metadata
+)
+SELECT
+    recovered.id, recovered.task, recovered.queue_name, recovered.attempts, recovered.status, lost.locked_by,
+    lost.locked_at, recovered.metadata::text
+FROM recovered JOIN lost USING (id)
+ORDER BY recovered.id
+"""

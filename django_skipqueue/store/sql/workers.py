@@ -1,0 +1,48 @@
+"""The rows of workers."""
+
+# supervisor: says that its workers are alive; worker: makes its own row before it claims, also anew.
+HEARTBEAT_WORKERS = """
+INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, started_at, heartbeat_at)
+SELECT
+    worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency,
+    statement_timestamp(), statement_timestamp()
+FROM json_to_recordset(%(workers)s::json) AS worker (
+    id text, name text, hostname text, pid integer, queues jsonb, concurrency integer
+)
+ORDER BY worker.id
+ON CONFLICT (id) DO UPDATE SET heartbeat_at = statement_timestamp()
+"""
+
+# worker: says that it is alive → its heartbeat before, by which it sees whether its supervisor beats as well, and its
+# heartbeat now; no row where it has none. Index: the primary key.
+HEARTBEAT_WORKER = """
+WITH before AS MATERIALIZED (
+    SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
+)
+UPDATE skipqueue_worker AS worker
+SET heartbeat_at = statement_timestamp()
+FROM before
+WHERE worker.id = before.id
+RETURNING before.heartbeat_at, worker.heartbeat_at
+"""
+
+# supervisor, to find out which workers are dead → the time, and each worker's heartbeat.
+HEARTBEATS = """
+SELECT statement_timestamp(), worker.id, worker.heartbeat_at
+FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON true
+"""
+
+# supervisor: removes the rows of workers that have stopped.
+DELETE_WORKERS = "DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])"
+
+# supervisor: removes the rows of workers that it has found dead, once they are old, and nothing of theirs is left to
+# recover. Index: recover.
+PRUNE_WORKERS = """
+DELETE FROM skipqueue_worker AS worker
+WHERE
+    worker.id = ANY (%(worker_ids)s::text[])
+    AND worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
+    AND NOT EXISTS (
+        SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
+    )
+"""

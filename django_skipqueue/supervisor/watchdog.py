@@ -1,0 +1,85 @@
+"""Finds workers whose control loop stands still, whatever the reason, and ends them.
+
+A task may keep Python's interpreter lock (a regular expression that backtracks for ever), a log handler may block, a
+process may be stopped: nothing in the worker can notice that. Its supervisor does, as the stamps in the memory that
+they share stay the same.
+
+Invariant: a process is killed only after the supervisor itself has looked on all the time, and the control loop has had
+longer than anything that it waits for may take.
+"""
+
+import contextlib
+import faulthandler
+import signal
+import time
+from collections.abc import Sequence
+
+from ..events import liveness_logs
+from .observing import Unchanged
+from .process import WorkerProcess
+
+INTERVAL = 1.0
+"""Seconds between two looks."""
+
+SILENT_AFTER = 10.0
+"""Seconds without a stamp after which a line says so."""
+
+FROZEN_AFTER = 30.0
+"""Seconds without a stamp after which a worker is killed, unless its loop has said that it may take longer."""
+
+STACKS_TIME = 1.0
+"""Seconds in which the worker prints its stacks before that."""
+
+STACKS_SIGNAL = signal.SIGUSR2
+
+STANDARD_ERROR = 2
+"""Its file descriptor: whatever has taken the place of `sys.stderr`."""
+
+
+class Watchdog:
+    """Used by the supervisor's loop. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self.due_at = 0.0
+        self._stamps = Unchanged(longest_gap=FROZEN_AFTER / 2)
+        self._told: dict[str, str] = {}  # by process: the last thing that was said of it, or done
+
+    def look(self, processes: Sequence[WorkerProcess]) -> None:
+        """Look at the workers if it is time, and end those that are frozen."""
+        now = time.monotonic()
+        if now < self.due_at:
+            return
+        self.due_at = now + INTERVAL
+        filled = [process for process in processes if process.pid]
+        self._stamps.look({process.id: process.stamps.last() for process in filled}, now, now)
+        self._told = {process.id: self._told[process.id] for process in filled if process.id in self._told}
+        for process in filled:
+            self._decide(process, self._stamps.seconds(process.id))
+
+    def _decide(self, process: WorkerProcess, silent: float) -> None:
+        told = self._told.get(process.id)
+        limit = max(FROZEN_AFTER, process.stamps.last().within)
+        if silent < SILENT_AFTER:
+            if self._told.pop(process.id, None):
+                liveness_logs.worker_back(process.name)
+        elif told is None:
+            self._told[process.id] = "silent"
+            liveness_logs.worker_silent(process.name, silent)
+        elif silent >= limit and told == "silent":
+            self._told[process.id] = "asked"
+            process.signal(STACKS_SIGNAL)
+            self.due_at = time.monotonic() + STACKS_TIME
+        elif told == "asked":
+            self._told[process.id] = "killed"
+            liveness_logs.worker_frozen(process.name, silent)
+            process.kill_frozen(silent)
+
+
+def print_stacks_on_signal() -> None:
+    """In a worker: write the stack of each thread to standard error when the supervisor asks for it.
+
+    By a handler in C, which needs no interpreter lock. A handler that the project has set stays.
+    """
+    if signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # no standard error
+            faulthandler.register(STACKS_SIGNAL, file=STANDARD_ERROR, all_threads=True)

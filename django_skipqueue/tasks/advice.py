@@ -1,0 +1,99 @@
+"""What to say to somebody who knows another queue: its names for what has another name here.
+
+Invariant: nothing here runs unless a call has failed already.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from ..conf import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+METHODS = {
+    "delay": ".defer(…)",
+    "delay_on_commit": ".defer(…), which is part of the transaction",
+    "apply_async": ".defer(…), with options .using(…).defer(…)",
+    "enqueue": ".defer(…)",
+    "aenqueue": ".adefer(…)",
+    "send": ".defer(…)",
+    "send_with_options": ".using(…).defer(…)",
+    "schedule": ".using(run_after=…).defer(…)",
+    "s": ".defer(…)",
+    "si": ".defer(…)",
+}
+"""What to use instead of methods that tasks of other queues have."""
+
+LATER = "run_after=timedelta(seconds=…)"
+ATTEMPTS = "max_attempts, which counts the first attempt as well: three retries are max_attempts=4"
+
+OPTIONS = {
+    "queue": "queue_name",
+    "queues": "queue_name",
+    "delay": LATER,
+    "countdown": LATER,
+    "schedule_in": LATER,
+    "eta": "run_after",
+    "schedule_at": "run_after",
+    "scheduled_at": "run_after",
+    "retries": ATTEMPTS,
+    "max_retries": ATTEMPTS,
+    "retry": ATTEMPTS,
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+    "autoretry_for": "retry_on",
+    "default_retry_delay": "backoff",
+    "retry_backoff": "backoff",
+    "bind": "takes_context",
+    "queueing_lock": "unique_key",
+    "using": "database",
+}
+"""What options of other queues are called here."""
+
+
+def instead_of_method(name: str) -> str:
+    """The end of a message about an attribute that a task does not have."""
+    return f" Use {METHODS[name]}." if name in METHODS else ""
+
+
+def explained(function: Callable[P, R]) -> Callable[P, R]:
+    """Say which option is meant by a keyword that the function does not have."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            known = inspect.signature(function).parameters
+            for name in kwargs:
+                if name not in known:
+                    raise TypeError(
+                        f"{function.__name__}() has no option {name!r}.{_meant(name, list(known))}"
+                    ) from None
+            raise
+
+    return call
+
+
+def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
+    """A sentence about the first keyword that a call has and a task does not; empty if that is not what is wrong."""
+    parameters = signature.parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return ""
+    for name in keywords:
+        if name not in parameters:
+            meant = did_you_mean(name, list(parameters)) if parameters else ""
+            if name in OPTIONS or name in OPTIONS.values():
+                meant = f" Options of a job are given before: .using({OPTIONS.get(name, name)}).defer(…)."
+            return f"got an unexpected keyword argument {name!r}.{meant}"
+    return ""
+
+
+def _meant(name: str, known: list[str]) -> str:
+    option = OPTIONS.get(name, "")
+    if option.split("=")[0].split(",")[0] in known:
+        return f" Did you mean {option}?"
+    return did_you_mean(name, [each for each in known if each not in ("self", "function")])

@@ -1,0 +1,162 @@
+"""`@job`: makes a task out of a function, and registers it.
+
+Invariant: what a worker could not find again or could not run as it says is refused where it is written, at import.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from ..backoff import Backoff
+from ..exceptions import InvalidOption, InvalidTask
+from ..values.outcomes import RetryPolicy
+from ..values.redaction import words
+from .advice import explained
+from .context import JobContext
+from .options import Options, UniqueKey
+from .registry import registry
+from .task import ContextTask, Task, yields
+
+TYPED = ("<stdin>", "<console>", "<string>")
+"""What Python calls the file of code that is in none."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def job(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def job(
+    *,
+    name: str | None = None,
+    queue_name: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] = (),
+    unique_key: UniqueKey | None = None,
+    timeout: float | None = None,
+    atomic: bool = False,
+    redact: Sequence[str] = (),
+    takes_context: Literal[False] = False,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+@overload
+def job(
+    *,
+    name: str | None = None,
+    queue_name: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] = (),
+    unique_key: UniqueKey | None = None,
+    timeout: float | None = None,
+    atomic: bool = False,
+    redact: Sequence[str] = (),
+    takes_context: Literal[True],
+) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
+@explained
+def job(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    queue_name: str = "default",
+    priority: int = 0,
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+    retry_on: tuple[type[BaseException], ...] | None = None,
+    discard_on: tuple[type[BaseException], ...] = (),
+    unique_key: UniqueKey | None = None,
+    timeout: float | None = None,
+    atomic: bool = False,
+    redact: Sequence[str] = (),
+    takes_context: bool = False,
+) -> Any:
+    """Register a function, `def` or `async def`, as a task. Bare, or with options.
+
+    name: what rows and logs call the task; default `module.qualname`. Give one if the function may move.
+    queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says
+    otherwise.
+    backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
+    retry_on: only these exceptions are retried, others fail the job at once; default: all are.
+    discard_on: these discard the job at once.
+    timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
+    atomic: the function and its outcome share one transaction on the queue's database; `def` only.
+    redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
+    their like.
+    takes_context: the function takes a `JobContext` before its own arguments.
+
+    Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
+    used.
+    """
+
+    def register(function: Callable[..., Any]) -> Task[Any, Any]:
+        _check_function(function)
+        if atomic and inspect.iscoroutinefunction(function):
+            raise InvalidTask(
+                f"{function.__module__}.{function.__qualname__} is an async def, and Django has no async transactions. "
+                "Make it a def, or put what belongs together into one that it calls with sync_to_async."
+            )
+        kind = ContextTask if takes_context else Task
+        policy = RetryPolicy(
+            retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ()
+        )
+        task: Task[Any, Any] = kind(
+            function,
+            name=name or f"{function.__module__}.{function.__qualname__}",
+            options=Options(queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key),
+            policy=replace(policy, backoff=backoff) if backoff else policy,
+            takes_context=takes_context,
+            timeout=Options(timeout=timeout).timeout,
+            atomic=atomic,
+            redact=_names_to_redact(redact),
+        )
+        registry.register(task)
+        return task
+
+    return register if function is None else register(function)
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if not inspect.isfunction(function):
+        raise InvalidTask(
+            f"@job takes a function, not {function!r}. Put it below decorators that return something else."
+        )
+    if function.__module__ in (None, "__main__") or inspect.unwrap(function).__code__.co_filename in TYPED:
+        raise InvalidTask(
+            f"{function.__qualname__} is in __main__ or was typed into a shell, so a worker could not find it. "
+            "Put the function into a module that can be imported: the jobs.py of an installed app."
+        )
+    if function.__qualname__ != function.__name__ or function.__name__ == "<lambda>":
+        raise InvalidTask(
+            f"{function.__module__}.{function.__qualname__} is not at module level, so a worker could not find it. "
+            "Move the function to the top level of its module."
+        )
+    if yields(function):
+        raise InvalidTask(
+            f"{function.__module__}.{function.__qualname__} yields, so calling it would run nothing of it. "
+            "Put the loop over it into a function that is the task."
+        )
+
+
+def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
+    """`retry_on` and `discard_on` as a tuple; one class alone is taken as well."""
+    if classes is None:
+        return None
+    listed = classes if isinstance(classes, tuple | list) else (classes,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
+        raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
+    return tuple(listed)
+
+
+def _names_to_redact(names: Any) -> tuple[str, ...]:
+    """`redact` as a tuple; one name alone is taken as well."""
+    listed = (names,) if isinstance(names, str) else names
+    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
+        raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")
+    return tuple(listed)

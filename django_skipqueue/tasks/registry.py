@@ -1,0 +1,100 @@
+"""The tasks of this process, by name.
+
+A task's name in a row can only ever look up this registry; nothing is imported because a row says so.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+
+from ..exceptions import DuplicateTask, UnknownTask
+
+if TYPE_CHECKING:
+    from .task import Task
+
+
+class Registry:
+    """The tasks of this process, by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self.has_async = False
+        """Whether any of them is an `async def`."""
+        self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
+        """Names that two different functions were registered under, with both; a system check reports them."""
+        self._late: set[str] = set()
+        """Names that were registered once all apps were ready; a worker may not know them."""
+
+    def __iter__(self) -> Iterator["Task[Any, Any]"]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def register(self, task: "Task[Any, Any]") -> None:
+        """Add a task. The same function again, from a reloaded module, takes its own place."""
+        known = self._tasks.get(task.name)
+        if known is not None and _source(known) != _source(task):
+            self.duplicates[task.name] = (known, task)
+        self._tasks[task.name] = task
+        self.has_async = self.has_async or task.is_async
+        if apps.ready and known is None:  # else it is imported by every process of the project, workers among them
+            self._late.add(task.name)
+
+    def get(self, name: str) -> "Task[Any, Any]":
+        """The task of this name; raises `UnknownTask`."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(f"No task is registered as {name!r}.") from None
+
+    def is_async(self, name: str) -> bool:
+        """Whether the task of this name is an `async def`; of an unknown one nobody can say so."""
+        task = self._tasks.get(name)
+        return task is not None and task.is_async
+
+    def check_unique(self, task: "Task[Any, Any]") -> None:
+        """Refuse a task whose name another function has as well: nobody could tell which of them a worker would run."""
+        if task.name in self.duplicates:
+            raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
+
+    def warn_unless_found(self, task: "Task[Any, Any]") -> None:
+        """Warn once of a task that this process has imported, but a worker that starts does not."""
+        if task.name in self._late:
+            self._late.remove(task.name)
+            message = f"A worker may not find {task.name}: {where_to_put(task.__module__)}"
+            warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
+registry = Registry()
+
+
+def where_to_look(name: str) -> str:
+    """What may be wrong where a worker does not know a task of this name."""
+    module = name.rpartition(".")[0]
+    if module.endswith(".jobs"):
+        return f"Is the app of {module} in INSTALLED_APPS, and does this worker run the latest code?"
+    return f"A worker imports the jobs module of each installed app. If it is in {module}, move it or import it there."
+
+
+def where_to_put(module: str) -> str:
+    """What to do about a task in a module that workers do not import by themselves."""
+    configs = [config.name for config in apps.get_app_configs() if f"{module}.".startswith(f"{config.name}.")]
+    if not configs:
+        return f"{module} is in no installed app. Add its app to INSTALLED_APPS, and put the task into its jobs.py."
+    path = max(configs, key=len).replace(".", "/")
+    return f"it is in {module}, which nothing imports at start. Move it to {path}/jobs.py, or import it there."
+
+
+def describe_duplicate(first: "Task[Any, Any]", second: "Task[Any, Any]") -> str:
+    """One sentence that names both functions."""
+    return (
+        f"Two tasks are registered as {first.name!r}: {first.__module__}.{first.__qualname__} and "
+        f"{second.__module__}.{second.__qualname__}. Give one of them another name with @job(name=…)."
+    )
+
+
+def _source(task: "Task[Any, Any]") -> tuple[str, str]:
+    return task.__module__, task.__qualname__

@@ -1,0 +1,262 @@
+"""A task: a function whose calls can be deferred. `Task.defer` makes a job out of a call.
+
+Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before
+anything is written.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.db import DatabaseError
+
+from ..conf import settings
+from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
+from ..store.columns import check_key
+from ..store.database_advice import explain
+from ..values.codec import encode
+from ..values.outcomes import RetryPolicy
+from ..values.records import Call, ClaimedJob
+from ..values.redaction import Redacted
+from ..values.redaction import redact as redacted_call
+from .advice import explained, instead_of_method, wrong_keyword
+from .context import JobContext
+from .options import Options, UniqueKey, check_size
+from .registry import registry
+
+if TYPE_CHECKING:
+    from ..models import Job
+    from ..store.querysets import JobQuerySet
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Generic[P, R]):
+    """A function registered with `@job`. Calling it calls the function; `.defer()` makes a job of the call."""
+
+    def __init__(
+        self,
+        function: Callable[..., R],
+        *,
+        name: str,
+        options: Options,
+        policy: RetryPolicy,
+        takes_context: bool,
+        timeout: float | None = None,
+        atomic: bool = False,
+        redact: tuple[str, ...] = (),
+    ) -> None:
+        self.function = function
+        self.name = name
+        self.options = options
+        self.policy = policy
+        self.timeout = timeout
+        self.atomic = atomic
+        self.redact = redact
+        self.takes_context = takes_context
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = _signature(function, takes_context)
+        self._form = lru_cache(maxsize=64)(self._check_form)
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__qualname__ = function.__qualname__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    if not TYPE_CHECKING:  # a type checker shall go on refusing names that do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to call instead of what other queues have."""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{instead_of_method(name)}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now, as if it were not a task."""
+        return self.function(*args, **kwargs)
+
+    def defer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
+        """Insert a job in the caller's transaction, and return it.
+
+        Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
+        `unique_key` is held by a job that is not finished, returns that job, with `job.created` False.
+        """
+        call = self._call(args, kwargs, settings.max_argument_bytes)
+        queue = self._queue()
+        try:
+            return queue.enqueue(self.name, **call._asdict(), **self._columns())
+        except DatabaseError as error:
+            explain(error, queue.db)
+            raise
+
+    async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
+        """`defer` for async code."""
+        return await sync_to_async(self.defer)(*args, **kwargs)
+
+    def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
+        """Insert a job for each of `calls`, in one round trip, and return their ids in the same order.
+
+        Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the
+        first is written. A `unique_key` that is a function gets each call's arguments.
+        """
+        queue, checked = self._queue(), list(self._calls(calls))
+        try:
+            return queue.enqueue_many(self.name, checked, **self._columns())
+        except DatabaseError as error:
+            explain(error, queue.db)
+            raise
+
+    async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
+        """`defer_many` for async code."""
+        return await sync_to_async(self.defer_many)(calls)
+
+    @explained
+    def using(
+        self,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        run_after: datetime | timedelta | None = None,
+        max_attempts: int | None = None,
+        unique_key: UniqueKey | None = None,
+        timeout: float | None = None,
+        database: str | None = None,
+    ) -> "Task[P, R]":
+        """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
+
+        A `run_after` that is a timedelta counts from the database's clock at the `.defer()`. `unique_key` may be a
+        function of the task's arguments. Raises `InvalidOption` for a value that cannot be used.
+        """
+        given: dict[str, Any] = {
+            "queue_name": queue_name,
+            "priority": priority,
+            "run_after": run_after,
+            "max_attempts": max_attempts,
+            "unique_key": unique_key,
+            "timeout": timeout,
+            "database": database,
+        }
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
+        return other
+
+    # What the executor asks of a task; a surface that brings tasks of its own may answer in its own way.
+
+    def context(self, context: JobContext, job: ClaimedJob) -> Any:
+        """What a task with `takes_context` gets as its first argument."""
+        return context
+
+    def policy_for(self, job: ClaimedJob) -> RetryPolicy:
+        """What is done about an exception of this job's."""
+        return self.policy
+
+    def redacted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Redacted:
+        """The arguments of one of its jobs, with a mask in place of what nobody shall see."""
+        return redacted_call(args, kwargs, names=self.names_of(args), also=(*settings.redact, *self.redact))
+
+    def names_of(self, args: Sequence[Any]) -> list[str]:
+        """What the function calls these positional arguments: `rest[1]` within `*rest`; it may know fewer."""
+        names: list[str] = []
+        for parameter in self.signature.parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                names += [f"{parameter.name}[{position}]" for position in range(len(args) - len(names))]
+            elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                names.append(parameter.name)
+        return names[: len(args)]
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Call:
+        """Check one call against the signature, as JSON, and to be no larger than `most` bytes."""
+        names, keys = self._form(len(args), tuple(kwargs))
+        unique_key = self.options.unique_key
+        if callable(unique_key):
+            unique_key = unique_key(*args, **kwargs)
+            if not isinstance(unique_key, str):
+                raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
+            check_key("unique_key", unique_key)
+        values = ",".join(map(encode, names, args))
+        pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values()))) if kwargs else ""
+        return check_size(Call(f"[{values}]", f"{{{pairs}}}", unique_key), most)
+
+    def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[Call]:
+        most = settings.max_argument_bytes
+        for position, call in enumerate(calls):
+            try:
+                yield self._call(*_split(call), most)
+            except (InvalidArguments, InvalidOption) as error:
+                raise type(error)(f"call {position}: {error}") from None
+
+    def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str]]:
+        """What calls with so many positional arguments and these keywords share: names and, as JSON, keys.
+
+        Whether a call fits a signature depends on nothing else, so this is worked out once for each form of call: it
+        takes three times as long as all else about one.
+        """
+        args = [None] * count
+        try:
+            self.signature.bind(*args, **dict.fromkeys(keywords))
+        except TypeError as error:
+            problem = wrong_keyword(keywords, self.signature) or f"{error}."
+            raise InvalidArguments(f"{self.name}{self.signature}: {problem}") from None
+        return self.names_of(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
+
+    def _columns(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "queue_name": options.queue_name,
+            "priority": options.priority,
+            "max_attempts": options.max_attempts,
+            "run_after": options.run_after,
+            "metadata": None if options.timeout is None else {"timeout": options.timeout},
+        }
+
+    def _queue(self) -> "JobQuerySet":
+        from ..models import Job
+
+        registry.check_unique(self)
+        if django_settings.DEBUG:
+            registry.warn_unless_found(self)
+        database = self.options.database
+        return Job.objects.using(database) if database else Job.objects.all()
+
+
+class ContextTask(Task[P, R]):
+    """A task whose function takes a `JobContext` first. Deferring leaves it out; calling the function passes it."""
+
+    def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
+        """Run the function here and now, with a context of the caller's."""
+        return self.function(context, *args, **kwargs)
+
+
+def yields(function: Callable[..., Any]) -> bool:
+    """Whether a call of this function makes a generator, and runs nothing."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
+    """What `.defer()` takes: the function's parameters, less the context."""
+    signature = inspect.signature(function)
+    if not takes_context:
+        return signature
+    first, *others = signature.parameters.values() or [None]
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise InvalidTask(
+            f"{function.__qualname__} has takes_context=True, so its first parameter must be the context."
+        )
+    return signature.replace(parameters=[other for other in others if other is not None])
+
+
+def _split(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """One item of `defer_many` as positional and keyword arguments."""
+    if isinstance(call, list | tuple):
+        return call, {}
+    if isinstance(call, Mapping):
+        return (), call
+    raise InvalidArguments(f"give a dict of keyword arguments or a tuple of positional ones, not {call!r}.")

@@ -1,0 +1,130 @@
+"""What travels between the rooms: plain values, made once, never changed."""
+
+import math
+import re
+from datetime import datetime
+from typing import NamedTuple
+
+from .outcomes import Outcome, Settlement
+
+_WORKER_ID = re.compile("(.*):[0-9a-f]{12}", re.DOTALL)
+
+
+def worker_name(worker_id: str) -> str:
+    """The name in the id of a worker process, which is `NAME:12 hex digits`; another text as it is."""
+    match = _WORKER_ID.fullmatch(worker_id)
+    return match[1] if match else worker_id
+
+
+LeaseRef = tuple[int, int]
+"""The id of a job and a lease of it: the right to settle that job. A plain tuple: one is made for every attempt."""
+
+
+class Call(NamedTuple):
+    """The arguments of one job, as JSON, and its unique key."""
+
+    args: str
+    kwargs: str
+    unique_key: str | None
+
+
+class ClaimKey(NamedTuple):
+    """Where a job stands in its queue. Positions compare as the claim index does."""
+
+    rank: int
+    """The negated priority."""
+    run_after: float
+    """In seconds since the epoch."""
+    id: int
+
+
+QUEUE_HEAD = ClaimKey(-101, -math.inf, 0)
+"""Before every job: priorities end at 100."""
+
+
+class ClaimedJob(NamedTuple):
+    """A claimed row, cut down to what running it needs. Times are seconds since the epoch, by the database's clock."""
+
+    id: int
+    lease: int
+    task: str
+    queue_name: str
+    args: str
+    """A JSON list, not yet decoded."""
+    kwargs: str
+    """A JSON object, not yet decoded."""
+    attempt: int
+    max_attempts: int
+    priority: int
+    run_after: float
+    locked_at: float
+    metadata: str
+    """A JSON object, not yet decoded."""
+    claim_seconds: float = 0.0
+    """Seconds that its claim had taken when the jobs were chosen."""
+    claimed_at: float | None = None
+    """When its claim was sent, in monotonic seconds of the process that claimed it."""
+
+    @property
+    def ref(self) -> LeaseRef:
+        """The lease under which the job was claimed."""
+        return self.id, self.lease
+
+    @property
+    def position(self) -> ClaimKey:
+        """Where the job stood in its queue."""
+        return ClaimKey(-self.priority, self.run_after, self.id)
+
+    @property
+    def wait_ms(self) -> float:
+        """How long the job was due before it was claimed, in milliseconds."""
+        return (self.locked_at - self.run_after) * 1000
+
+    def waited_ms(self, started: float) -> float:
+        """How long it was due before an attempt of that process began at `started`, in monotonic seconds."""
+        held = 0.0 if self.claimed_at is None else started - self.claimed_at
+        return self.wait_ms + held * 1000
+
+
+class Attempt(NamedTuple):
+    """One run of a job, and what it came to."""
+
+    job: ClaimedJob
+    outcome: Outcome
+    started: float
+    """When it began, in monotonic seconds of the process that ran it."""
+    ended: float
+    worker: str
+    """The name of the worker that ran it."""
+    is_written: bool = False
+    """Whether the outcome is in the row already: the task's own transaction wrote it."""
+
+    @property
+    def settlement(self) -> Settlement:
+        """The outcome with the right to write it."""
+        return Settlement(self.job.id, self.job.lease, self.outcome, self.started, self.ended)
+
+    @property
+    def duration_ms(self) -> float:
+        """How long the task ran, in milliseconds."""
+        return (self.ended - self.started) * 1000
+
+    @property
+    def wait_ms(self) -> float:
+        """How long the job was due before the task began, in milliseconds."""
+        return self.job.waited_ms(self.started)
+
+
+class RecoveredJob(NamedTuple):
+    """A job taken back from a worker that is gone."""
+
+    id: int
+    task: str
+    queue_name: str
+    attempt: int
+    status: str
+    """What it is now: queued; scheduled after a second death in a row; failed after a third, or its last attempt."""
+    locked_by: str
+    locked_at: datetime
+    metadata: str
+    """A JSON object, not yet decoded."""

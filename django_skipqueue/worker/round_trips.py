@@ -1,0 +1,110 @@
+"""The round trips of a worker: each settles outcomes and claims jobs.
+
+Invariant: neither keeps the other waiting for ever, and what got no answer is not sent again as it was. After such a
+round trip each of the two is tried alone; what fails alone is tried with half as many rows.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from ..runtime.control_connection import ANSWER_TIME, ControlConnection
+from ..store.parameters import ExchangeResult
+from ..values.records import Attempt, ClaimKey
+from .claiming.kinds import Free
+from .claiming.policy import Claim, ClaimPolicy
+from .pending_outcomes import PendingOutcomes
+
+if TYPE_CHECKING:
+    from ..store.querysets import JobQuerySet
+
+SEARCH_TIME = 20.0
+"""Seconds that the search for a place to claim from may take: longer than any other statement."""
+
+
+class Exchange(NamedTuple):
+    """A round trip that is over."""
+
+    answer: ExchangeResult
+    attempts: list[Attempt]
+    """Whose outcomes were sent."""
+    room: int
+    """How many jobs were asked for."""
+    after: Mapping[str, ClaimKey]
+    """From where each queue was looked at; nothing: from its front."""
+    free: Free
+    """How much room there was for each kind."""
+    started: float
+    ended: float
+
+
+class Sent(NamedTuple):
+    """A round trip without an answer yet."""
+
+    attempts: list[Attempt]
+    claim: Claim | None
+
+
+class Exchanger:
+    """Used by the control loop's thread."""
+
+    def __init__(
+        self, claiming: ClaimPolicy, pending: PendingOutcomes, control: ControlConnection, *, worker_id: str
+    ) -> None:
+        self._claiming = claiming
+        self._pending = pending
+        self._control = control
+        self._worker_id = worker_id
+        self._sent: Sent | None = None
+        self._alone: list[Literal["settle", "claim"]] = []  # what is to be tried alone, in this order
+
+    def exchange(self, jobs: "JobQuerySet", room: int, meanwhile: Callable[[], object] | None) -> Exchange:
+        """Settle and claim; `meanwhile` is called while the database works. Raises the database's errors."""
+        started = time.monotonic()
+        attempts = [] if room and self._alone[:1] == ["claim"] else self._pending.next_batch(jobs.locked, started)
+        if attempts and (self._alone or self._pending.is_slow_alone):
+            room = 0
+        if room and self._claiming.lost:
+            self._find_place(jobs, self._claiming.lost)
+        names = self._claiming.choose_queues(jobs.queues_with_jobs, time.monotonic, room) if room else []
+        after = self._claiming.after(names, started) if room else {}
+        room = self._claiming.limit(room, after)
+        self._sent = Sent(attempts, Claim(names, room, after) if room else None)
+        answer = jobs.exchange(
+            [attempt.settlement for attempt in attempts if not attempt.is_written],
+            queue_names=names,
+            limit=room,
+            worker_id=self._worker_id,
+            after=after,
+            meanwhile=meanwhile,
+        )
+        self._succeeded(attempts, room)
+        return Exchange(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
+
+    def failed(self, *, timed_out: bool, now: float) -> None:
+        """Note that the database gave no answer. timed_out: it was there, and took too long."""
+        sent, self._sent = self._sent, None
+        self._pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
+        if sent is None:
+            return
+        if sent.claim and not sent.attempts:
+            self._claiming.failed(sent.claim, timed_out=timed_out, now=now)
+        # After one that was tried alone comes the other one, which has waited for it.
+        self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
+
+    def _succeeded(self, attempts: list[Attempt], room: int) -> None:
+        self._sent = None
+        if attempts:
+            self._pending.answered()
+        if self._alone:
+            done = {"settle"} if attempts else set()
+            done |= {"claim"} if room else set()
+            self._alone = [half for half in self._alone if half not in done]
+
+    def _find_place(self, jobs: "JobQuerySet", lost: Claim) -> None:
+        """Find out where the first jobs are: the way to them may be long, or one of them too large."""
+        self._control.allow(SEARCH_TIME + 1)
+        self._sent = Sent([], lost)  # if there is no answer, outcomes have their turn
+        found = jobs.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
+        self._control.allow(ANSWER_TIME)
+        self._claiming.place(found, time.monotonic())

@@ -1,0 +1,152 @@
+"""The code on the how-to pages works: Python is run, SQL is run on the tables, commands are given to their parsers.
+
+Names that a page does not define stand for something of the reader's project. A block that cannot be run here says so
+in a comment above it, `<!-- not run: why -->`, and is compiled only; `<!-- only: django >= 6.0 -->` is for those alone.
+"""
+
+import ast
+import builtins
+import re
+import shlex
+import textwrap
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock
+
+import django
+import pytest
+from django.core.management import load_command_class
+from django.db import connection, models, transaction
+from django.test import TestCase, override_settings
+from django.test.utils import isolate_apps
+from django.utils.timezone import now
+
+from django_skipqueue import JobContext, conf, job
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.rows import make_job
+
+PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
+OURS = ("runworker", "prunejobs", "importtasks")
+
+
+class Block(NamedTuple):
+    line: int
+    language: str
+    code: str
+    mark: str
+    """What the comment above it says; empty without one."""
+
+    @property
+    def is_run(self) -> bool:
+        if self.mark.startswith("only: "):
+            found = re.fullmatch(r"only: django >= (\d+)\.(\d+)", self.mark)
+            assert found, self.mark
+            return (int(found[1]), int(found[2])) <= django.VERSION
+        assert self.mark == "" or re.fullmatch(r"not run: .+", self.mark), self.mark
+        return not self.mark
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for found in re.finditer(r"^( *)```(\w+)\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE):
+        above = text[: found.start()].rstrip().rpartition("\n")[2]
+        mark = re.fullmatch(r" *<!-- (.*) -->", above)
+        line = text[: found.start()].count("\n") + 1
+        yield Block(line, found[2], textwrap.dedent(found[3]), mark[1] if mark else "")
+
+
+USUAL = {
+    "F": models.F,
+    "Job": Job,
+    "JobContext": JobContext,
+    "TestCase": TestCase,
+    "job": job,
+    "now": now,
+    "timedelta": timedelta,
+    "transaction": transaction,
+}
+"""What the reader has imported by the time that a block is reached."""
+
+
+class Reader:
+    """Runs the blocks of a page one after the other, with stand-ins for what is the reader's own."""
+
+    def __init__(self, page: str) -> None:
+        self.names: dict[str, Any] = {"__name__": "tests.app.page"}
+        self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page))
+
+    def run(self, code: str, place: str) -> None:
+        """Run one block; what it mentions and nobody has defined is made up before."""
+        self.names.update(USUAL)
+        tree = ast.parse(code, place)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and not hasattr(builtins, node.id) and node.id not in self.names:
+                self.names[node.id] = self._stand_in(node.id)
+        with override_settings(**{name: self.names[name] for name in ("TASKS",) if name in self.names}):
+            exec(compile(tree, place, "exec"), self.names)
+
+    def _stand_in(self, name: str) -> Any:
+        if name[0].isupper():
+            return type(name, (Exception,), {"DoesNotExist": KeyError, "objects": MagicMock()})
+        if name not in self._tasks:
+            return MagicMock(unsafe=True)  # it may be told to assert something
+
+        def anything(*args: Any, **kwargs: Any) -> None: ...
+
+        anything.__qualname__ = anything.__name__ = name
+        return job(anything)
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_python_of_a_page_runs(page: Path, registry: Registry) -> None:
+    make_job("running", id=42)
+    reader = Reader(page.read_text())
+    with isolate_apps("tests.app"):
+        for block in blocks(page):
+            if block.language == "python":
+                compile(block.code, f"{page}:{block.line}", "exec")
+                if block.is_run:
+                    reader.run(block.code, f"{page}:{block.line}")
+                    check_settings(reader.names.pop("SKIPQUEUE", {}))
+
+
+def check_settings(given: Any) -> None:
+    """A `SKIPQUEUE` of the page's has no mistake."""
+    with override_settings(SKIPQUEUE=given):
+        assert list(conf.problems()) == []
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_sql_of_a_page_runs(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "sql" and block.is_run:
+            with transaction.atomic(), connection.cursor() as cursor:
+                for statement in re.sub(r"--.*", "", block.code).split(";"):
+                    if statement.strip():
+                        cursor.execute(statement)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_have_the_options_that_they_are_given(page: Path) -> None:
+    for name, arguments in re.findall(rf"manage\.py ({'|'.join(OURS)})\b([^\n`\"'|&]*)", page.read_text()):
+        typed = [word for word in shlex.split(arguments, comments=True) if word != "…"]
+        load_command_class("django_skipqueue", name).create_parser("manage.py", name).parse_args(typed)
+
+
+def test_every_mark_is_above_a_block() -> None:
+    for page in PAGES:
+        marks = re.findall(r"^ *<!-- (?:only|not run): ", page.read_text(), re.MULTILINE)
+        assert len(marks) == sum(bool(block.mark) for block in blocks(page)), page
+
+
+def test_a_block_with_a_mistake_is_found(registry: Registry) -> None:
+    """Or else all of this would say nothing."""
+    code = "send.using(queue='a').defer()"
+    with pytest.raises(TypeError, match="Did you mean queue_name"):
+        Reader(code).run(code, "a page")

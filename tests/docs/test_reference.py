@@ -1,0 +1,270 @@
+"""The documentation tells the truth: the README's example runs; the reference has the names of the code, and no other.
+
+The example is run as a stranger would: in a new project, on a database of its own, by the README's own commands.
+"""
+
+import argparse
+import ast
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import psycopg
+import pytest
+from django.core.management import find_commands, load_command_class
+from django.db import connections
+from django.dispatch import Signal
+from psycopg import sql
+
+from django_skipqueue import conf, exceptions, job, signals
+from django_skipqueue.models import Job, Status, Worker
+from django_skipqueue.tasks.options import Options
+from django_skipqueue.tasks.task import Task
+from django_skipqueue.values import outcomes
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+README = (ROOT / "README.md").read_text()
+COMMANDS = find_commands(str(ROOT / "django_skipqueue" / "management"))
+
+SETTINGS = """
+import json, os
+DATABASES = json.loads(os.environ["README_DATABASES"])
+SECRET_KEY = "only-for-this-test"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+EMAIL_FILE_PATH = "outbox"
+ALLOWED_HOSTS = ["testserver"]
+ROOT_URLCONF = "shop.urls"
+"""
+
+URLS = """
+from django.urls import path
+from accounts.views import sign_up
+urlpatterns = [path("sign-up/", sign_up)]
+"""
+
+SIGN_UP = """
+from django.test import Client
+print(Client().post("/sign-up/", {"name": "ada", "email": "ada@example.com"}).content.decode())
+"""
+
+LOOK = """
+from django_skipqueue.models import Job
+print(list(Job.objects.values("task", "status", "attempts", "result").order_by("id")))
+"""
+
+
+# The README
+
+
+def python_blocks() -> list[str]:
+    found = re.findall(r"^( *)```python\n(.*?)^ *```", README, re.DOTALL | re.MULTILINE)
+    return [re.sub(f"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+
+
+def block(start: str) -> str:
+    return next(code for code in python_blocks() if code.startswith(start))
+
+
+@pytest.fixture
+def database(django_db_setup: None) -> Iterator[dict[str, object]]:
+    """An empty database beside the one under test; how Django names it."""
+    given = connections["default"].settings_dict
+    name = f"readme_{uuid.uuid4().hex[:12]}"
+    parameters = connections["default"].get_connection_params()
+    kept = {key: value for key, value in parameters.items() if isinstance(value, str | int) and key != "dbname"}
+    kept.pop("context", None)
+    with psycopg.connect(**{**kept, "dbname": "postgres"}, autocommit=True) as admin:  # type: ignore[arg-type]
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        yield {key: given[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")} | {"NAME": name}
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+class Project:
+    """A new project with an app that is the README's example."""
+
+    def __init__(self, folder: Path, database: dict[str, object]) -> None:
+        self.folder = folder
+        apps = block("INSTALLED_APPS = [").replace("# …", '"django.contrib.auth", "django.contrib.contenttypes",')
+        for name, code in {
+            "shop/__init__.py": "",
+            "shop/settings.py": SETTINGS + apps,
+            "shop/urls.py": URLS,
+            "accounts/__init__.py": "",
+            "accounts/jobs.py": block("# accounts/jobs.py"),
+            "accounts/views.py": block("# accounts/views.py"),
+        }.items():
+            path = folder / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(code)
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("SKIPQUEUE_")},
+            "DJANGO_SETTINGS_MODULE": "shop.settings",
+            "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+            "README_DATABASES": json.dumps({"default": database}),
+        }
+
+    def manage(self, *arguments: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "django", *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def test_the_example_has_the_twenty_lines_that_the_readme_promises() -> None:
+    code = block("# accounts/jobs.py") + block("# accounts/views.py")
+    assert len([line for line in code.splitlines() if line and not line.startswith("#")]) <= 20
+
+
+def test_the_example_signs_a_user_up_and_mails_a_welcome(tmp_path: Path, database: dict[str, object]) -> None:
+    project = Project(tmp_path, database)
+    project.manage("check")
+    project.manage("migrate", "--verbosity", "0")
+
+    answer = project.manage("shell", stdin=SIGN_UP)
+    assert '{"user": 1, "job": 1}' in answer
+    project.manage("runworker", "--drain")
+
+    [mail] = (tmp_path / "outbox").iterdir()
+    assert "To: ada@example.com" in mail.read_text()
+    assert "Hello ada, good to have you." in mail.read_text()
+    expected = {"task": "accounts.jobs.send_welcome", "status": "completed", "attempts": 1, "result": "ada@example.com"}
+    assert str([expected]) in project.manage("shell", stdin=LOOK)
+
+
+def test_the_other_options_that_the_readme_shows_defer_jobs(tmp_path: Path, database: dict[str, object]) -> None:
+    project = Project(tmp_path, database)
+    project.manage("migrate", "--verbosity", "0")
+    start = """
+from datetime import timedelta
+from django.contrib.auth.models import User
+from accounts.jobs import send_welcome
+User.objects.create_user("ada", "ada@example.com")
+"""
+    project.manage("shell", stdin=start + block("send_welcome.using("))
+    assert project.manage("shell", stdin=LOOK).count("accounts.jobs.send_welcome") == 3
+
+
+@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_to_files_of_the_repository_lead_somewhere(page: str) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()) if "://" not in link]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_make_target_that_the_readme_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z]+)\b *(?:#|`)", README)) <= targets
+
+
+# The reference
+
+
+def rows(page: str, heading: str | None = None) -> list[list[str]]:
+    """The cells of the tables on a page of the reference, or below one of its headings."""
+    text = (REFERENCE / f"{page}.md").read_text()
+    if heading is not None:
+        text = re.split(rf"^## {re.escape(heading)}$", text, flags=re.MULTILINE)[1]
+        text = re.split(r"^## ", text, flags=re.MULTILINE)[0]
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def literals(cells: list[list[str]], column: int = 0) -> set[str]:
+    """What is written `like this` in one column."""
+    return {literal for row in cells for literal in re.findall(r"`([^`]+)`", row[column])}
+
+
+def test_settings_page_has_every_key_with_its_default() -> None:
+    documented = {row[0].strip("`"): row[2] for row in rows("settings") if row[0].strip("`").isupper()}
+    assert set(documented) == {field.name.upper() for field in fields(conf.Settings)}
+    for key, default in documented.items():
+        if key != "RETENTION":
+            assert ast.literal_eval(default.strip("`")) == getattr(conf.DEFAULTS, key.lower())
+
+
+def test_settings_page_has_the_retention_of_every_finished_status() -> None:
+    documented = {row[0].strip("`"): row[1] for row in rows("settings") if row[0].strip("`").islower()}
+    in_days = {status: int(text.split()[0]) for status, text in documented.items()}
+    kept = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
+    assert in_days == {status: time.days for status, time in kept.items() if time is not None}
+
+
+def test_commands_page_has_every_command() -> None:
+    page = (REFERENCE / "commands.md").read_text()
+    assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_page_has_every_option_with_its_environment_variable(name: str) -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    load_command_class("django_skipqueue", name).add_arguments(parser)
+    options = {flag for action in parser._actions for flag in action.option_strings}
+    helps = " ".join(str(action.help) for action in parser._actions)
+    documented = rows("commands", name)
+    assert literals(documented) == options
+    assert set(re.findall(r"SKIPQUEUE_\w+", str(documented))) == set(re.findall(r"SKIPQUEUE_\w+", helps))
+
+
+def test_signals_page_has_every_signal() -> None:
+    assert literals(rows("signals")) == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+
+
+def test_checks_page_has_every_check() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "django_skipqueue").rglob("*.py"))
+    assert literals([row[:1] for row in rows("checks")]) == set(re.findall(r'id="(skipqueue\.\w+)"', code))
+
+
+def test_statuses_page_has_every_status() -> None:
+    statuses = {row[0].strip("`") for row in rows("statuses") if "→" not in row[0]}
+    assert statuses == set(Status.values)
+
+
+def test_exceptions_page_has_every_exception() -> None:
+    of_the_app = {name for name, value in vars(exceptions).items() if isinstance(value, type)}
+    classes = [value for value in vars(outcomes).values() if isinstance(value, type)]
+    of_tasks = {each.__name__ for each in classes if issubclass(each, Exception)}
+    assert literals(rows("exceptions", "Raised by this app")) == of_the_app
+    assert literals(rows("exceptions", "Raised by tasks")) == of_tasks
+
+
+def test_tasks_page_has_every_option_of_the_decorator() -> None:
+    parameters = inspect.signature(job).parameters.values()
+    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    assert literals(rows("tasks")) == options
+    assert set(inspect.signature(Task.using).parameters) - {"self"} == {field.name for field in fields(Options)}
+
+
+@pytest.mark.parametrize(("model", "heading"), [(Job, "skipqueue_job"), (Worker, "skipqueue_worker")])
+def test_tables_page_has_every_column(model: type[Job] | type[Worker], heading: str) -> None:
+    documented = {row[0].strip("`") for row in rows("tables", heading)}
+    assert documented == {field.column for field in model._meta.concrete_fields}
+
+
+def test_tables_page_has_every_index() -> None:
+    documented = {row[0].strip("`") for row in rows("tables", "Indexes of skipqueue_job")}
+    unique = {constraint.name for constraint in Job._meta.constraints if constraint.name == "skipqueue_job_unique"}
+    assert documented == {index.name for index in Job._meta.indexes} | unique
+
+
+def test_the_how_to_for_djangos_tasks_has_every_option_of_the_backend() -> None:
+    from django_skipqueue.backend.options import KNOWN
+
+    page = (ROOT / "docs" / "how-to" / "django-tasks.md").read_text().split("## Options")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == set(KNOWN)

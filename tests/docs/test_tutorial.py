@@ -1,0 +1,27 @@
+"""The tutorial, followed by its own text on the Django that is installed; `.ci/run` does it on all three."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "try_tutorial.py"
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
+    done = subprocess.run(
+        [sys.executable, SCRIPT],
+        env=clean,
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "The tutorial's" in done.stdout

@@ -1,0 +1,426 @@
+"""`logs`: what becomes a line, at which level, with which figures; and what never gets into one."""
+
+import inspect
+import io
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue import signals
+from django_skipqueue.events import liveness_logs, logs
+from django_skipqueue.events.log_format import COLOURS, configure, in_words, pairs, printable
+from django_skipqueue.signals import announce
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
+from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
+
+from ..docs.test_reference import literals, rows
+
+JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", '["secret"]', "{}", 2, 10, 0, 100.0, 100.25, "{}")
+EXTRA = {
+    "job_id": 7,
+    "task": "shop.jobs.send",
+    "queue_name": "mail",
+    "attempt": 2,
+    "wait_ms": 250.0,
+    "worker_name": "host/1",
+}
+
+
+def attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
+    return Attempt(job, outcome, 0.0, 0.01234, "host/1")
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Connected as in a worker that logs everything."""
+    caplog.set_level(logging.DEBUG, logger="django_skipqueue")
+    logs.connect()
+    yield caplog
+    for signal, *_ in logs.RECEIVERS:
+        signal.disconnect(dispatch_uid="django_skipqueue.events.logs")
+
+
+FAILED = Outcome("failed", last_error="ValueError: no")
+
+SAYS_NOTHING = {"connect", "identify", "wants_completed", "worker_name", "write", "write_about_worker"}
+"""The functions of `logs` that write no line."""
+
+
+@pytest.mark.parametrize(
+    ("signal", "values", "level", "text"),
+    [
+        (
+            signals.job_started,
+            {"job": JOB, "worker": "host/1", "wait_ms": 250.0},
+            "DEBUG",
+            "job started task=shop.jobs.send id=7 attempt=2/10 waited=0.2s",
+        ),
+        (
+            signals.job_retrying,
+            {"attempt": attempt(Outcome("scheduled", delay=4, last_error="ValueError: no"))},
+            "WARNING",
+            "job retrying task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s retry_in=4.0s "
+            'error="ValueError: no"',
+        ),
+        (
+            signals.job_retrying,
+            {"attempt": attempt(Outcome("scheduled", delay=60, refund=1))},
+            "INFO",
+            "job retrying task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s retry_in=1m00s",
+        ),
+        (signals.job_failed, {"attempt": attempt(FAILED)}, "ERROR", "job failed task=shop.jobs.send id=7 "),
+        (signals.job_discarded, {"attempt": attempt(FAILED)}, "WARNING", "job discarded task=shop.jobs.send id=7 "),
+        (signals.job_cancelled, {"attempt": attempt(FAILED)}, "INFO", "job cancelled task=shop.jobs.send id=7 "),
+        (
+            signals.lease_lost,
+            {"attempt": attempt()},
+            "WARNING",
+            "lease lost task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s not_written=completed",
+        ),
+    ],
+)
+def test_an_event_is_one_line_with_its_figures(
+    lines: pytest.LogCaptureFixture, signal: Any, values: dict[str, Any], level: str, text: str
+) -> None:
+    announce(signal, "shop.jobs.send", **values)
+    (record,) = lines.records
+    assert (record.levelname, record.name) == (level, "django_skipqueue.worker")
+    assert record.getMessage().startswith(text)
+    assert record.__dict__["event"] == next(name for name, value in vars(signals).items() if value is signal)
+    assert {name: getattr(record, name) for name in EXTRA} == EXTRA
+    if signal is not signals.job_started:
+        assert record.__dict__["duration_ms"] == 12.34
+    assert "secret" not in record.getMessage()
+    assert "secret" not in str(record.__dict__)
+
+
+@pytest.mark.parametrize(
+    ("status", "level", "ago", "claimed"),
+    [("queued", "WARNING", timedelta(0), "%H:%M:%S"), ("failed", "ERROR", timedelta(days=2), '"%Y-%m-%d %H:%M:%S"')],
+)
+def test_a_recovery_names_the_worker_that_had_the_job(
+    lines: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, claimed: str
+) -> None:
+    since = datetime.now(UTC) - ago
+    job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}")
+    announce(signals.job_recovered, job.task, job=job)
+    (record,) = lines.records
+    text = f"{since.astimezone():{claimed}}"
+    assert record.levelname == level
+    assert record.getMessage() == (
+        f"job recovered task=shop.jobs.send id=7 attempt=2 worker=web:1/2 claimed={text} now={status}"
+    )
+    assert (record.__dict__["worker_id"], record.__dict__["worker_name"]) == ("web:1/2:0123456789ab", "web:1/2")
+    assert (record.__dict__["job_id"], record.__dict__["queue_name"]) == (7, "mail")
+
+
+def test_workers_come_and_go(lines: pytest.LogCaptureFixture) -> None:
+    announce(signals.worker_started, "host/1", worker_id="u", queue_names=[], concurrency=4)
+    announce(signals.worker_stopped, "host/1", worker_id="u", jobs_done=6)
+    assert lines.messages == ["worker started worker=host/1", "worker stopped worker=host/1 attempts=6"]
+    assert [record.__dict__["worker_id"] for record in lines.records] == ["u", "u"]
+
+
+def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """One of each line that there is a function or a receiver for; what is added later is among them."""
+    values: dict[str, Any] = {
+        "lines": ["text"],
+        "attempts": [attempt()],
+        "attempt": attempt(),
+        "error": OSError("no"),
+        "job": JOB,
+        "outcome": FAILED,
+        "counts": {"completed": 1},
+        "known": ["default"],
+        **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
+        **dict.fromkeys(["count", "job_id"], 3),
+    }
+    functions = {
+        name: each
+        for module in (logs, liveness_logs)
+        for name, each in vars(module).items()
+        if inspect.isfunction(each) and each.__module__ == module.__name__
+    }
+    for name, function in functions.items():
+        if not name.startswith("_") and name not in SAYS_NOTHING:
+            function(**{each: values.get(each, each) for each in inspect.signature(function).parameters})
+    recovered = RecoveredJob(7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}")
+    for signal, _, _ in logs.RECEIVERS:
+        about: dict[str, Any] = {
+            "job": recovered if signal is signals.job_recovered else JOB,
+            "attempt": attempt(FAILED),
+        }
+        announce(signal, "host/1", worker="host/1", worker_id="w:1", jobs_done=1, wait_ms=1.5, **about)
+    lines.set_level(logging.INFO, logger="django_skipqueue")
+    logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
+    return lines.records
+
+
+def test_every_line_has_an_event_and_says_whom_it_is_about(lines: pytest.LogCaptureFixture) -> None:
+    for record in every_record(lines):
+        for name in ("event", "job_id", "worker_id", "worker_name", "queue_name"):
+            assert name in record.__dict__, record.getMessage()
+        event = record.__dict__["event"].replace("_", " ")
+        if event != "supervisor starting":  # that is a greeting, for people
+            text = rf'{event}( \w+=([^\s"=]+|"([^"\\]|\\.)*"))+'
+            assert re.fullmatch(text, record.getMessage()), record.getMessage()
+
+
+def test_the_reference_has_every_event_and_every_field(lines: pytest.LogCaptureFixture) -> None:
+    records = every_record(lines)
+    common = vars(logging.makeLogRecord({})).keys() | {"message", "asctime"}
+    events = literals([row for part in ("Events of jobs", "Events of workers") for row in rows("logs", part)])
+    assert {event.replace(" ", "_") for event in events} == {record.__dict__["event"] for record in records}
+    fields = {name for record in records for name in record.__dict__.keys() - common}
+    assert literals(rows("logs", "Fields of a record")) == fields
+
+
+def test_a_worker_process_is_named_in_all_its_records(
+    lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_process", dict(logs._process))
+    logs.identify("host/1:0123456789ab", "host/1")
+    liveness_logs.database_back("worker host/1")
+    (record,) = lines.records
+    assert (record.__dict__["worker_id"], record.__dict__["worker_name"]) == ("host/1:0123456789ab", "host/1")
+
+
+def test_completed_jobs_have_a_line_each(lines: pytest.LogCaptureFixture) -> None:
+    lines.set_level(logging.INFO, logger="django_skipqueue")
+    logs.completed([attempt()] * logs.LARGE_BATCH)
+    assert len(lines.records) == logs.LARGE_BATCH
+    assert lines.messages[0] == "job completed task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s"
+    assert {name: getattr(lines.records[0], name) for name in EXTRA} == EXTRA
+
+
+def test_a_large_batch_has_one_line_unless_details_are_wanted(lines: pytest.LogCaptureFixture) -> None:
+    batch = [attempt()] * 1000 + [attempt(job=JOB._replace(task="b\nc"))] * 200
+    lines.set_level(logging.INFO, logger="django_skipqueue")
+    logs.completed(batch)
+    assert lines.messages == ['jobs completed count=1200 tasks="1,000 shop.jobs.send, 200 b\N{REPLACEMENT CHARACTER}c"']
+    assert lines.records[0].__dict__["jobs"] == 1200
+    lines.clear()
+    lines.set_level(logging.DEBUG, logger="django_skipqueue")
+    logs.completed(batch)
+    assert len(lines.records) == 1200
+
+
+@pytest.mark.parametrize("bad", ["\n", "\r", "\x1b[31m", "\u2028", "\x85", "\u202e", "\0"])
+def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFixture, bad: str) -> None:
+    job = JOB._replace(task=f"a{bad}b")
+    announce(signals.job_failed, "x", attempt=attempt(Outcome("failed", last_error=f"E: {bad}forged"), job))
+    announce(signals.worker_started, f"w{bad}", worker_id="u")
+    announce(signals.job_started, "x", job=job, worker="w")
+    liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
+    liveness_logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
+    liveness_logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
+    logs.running_released(f"w{bad}", 1)
+    logs.orphans_released(f"w{bad}", 1)
+    liveness_logs.supervisor_gone(f"w{bad}", 1)
+    assert lines.messages
+    for message in lines.messages:
+        assert bad not in message
+
+
+def test_what_may_stand_in_a_name_is_left_alone() -> None:
+    assert printable("größe 発送 👍 a.b-c") == "größe 発送 👍 a.b-c"
+
+
+def test_lines_that_nobody_reads_cost_no_receiver(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.ERROR, logger="django_skipqueue")
+    logs.connect()
+    try:
+        assert not signals.job_started.has_listeners()
+        assert not logs.wants_completed()
+        assert signals.job_failed.has_listeners()
+    finally:
+        for signal, *_ in logs.RECEIVERS:
+            signal.disconnect(dispatch_uid="django_skipqueue.events.logs")
+
+
+@pytest.fixture
+def package() -> Iterator[logging.Logger]:
+    """The package's logger as it is before any configuration."""
+    logger = logging.getLogger("django_skipqueue")
+    handlers, level, propagate = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
+    yield logger
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize(("verbosity", "level"), [(0, "WARNING"), (1, "INFO"), (2, "DEBUG"), (3, "DEBUG")])
+def test_without_configuration_lines_go_to_the_terminal(
+    package: logging.Logger, verbosity: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr("sys.stderr", out)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
+    configure(verbosity)
+    assert logging.getLevelName(package.level) == level
+    liveness_logs.stopping_now("SIGINT")
+    assert out.getvalue().endswith(
+        ' WARNING supervisor stopping now signal=SIGINT hint="giving back what still runs"\n'
+    )
+
+
+def test_the_projects_configuration_is_left_alone(package: logging.Logger) -> None:
+    handler = logging.NullHandler()
+    package.addHandler(handler)
+    package.setLevel(logging.CRITICAL)
+    configure(3)
+    assert (package.handlers, package.level, package.propagate) == ([handler], logging.CRITICAL, True)
+
+
+@pytest.mark.parametrize(("restart_in", "text"), [(None, ""), (0.0, " restart_in=0s"), (1.5, " restart_in=1.5s")])
+def test_a_death_says_what_follows(caplog: pytest.LogCaptureFixture, restart_in: float | None, text: str) -> None:
+    liveness_logs.worker_died("host/1", "exit code 7", restart_in)
+    assert caplog.messages == [f'worker died worker=host/1 cause="exit code 7"{text}']
+
+
+# How a line looks
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.00004, "<0.1ms"),
+        (0.0004, "0.4ms"),
+        (0.00096, "1ms"),
+        (0.0124, "12ms"),
+        (0.0996, "0.1s"),
+        (0.624, "0.6s"),
+        (1.94, "1.9s"),
+        (9.96, "10s"),
+        (42.4, "42s"),
+        (59.6, "1m00s"),
+        (200, "3m20s"),
+        (3599.9, "1h00m"),
+        (7500, "2h05m"),
+        (3 * 86400 + 4 * 3600, "3d04h"),
+        (-0.0012, "-1ms"),
+    ],
+)
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert in_words(seconds) == text
+
+
+def test_a_value_that_has_spaces_is_quoted() -> None:
+    values = {"id": 4, "error": 'KeyError: "a=b" \\ no', "empty": "", "path": "a.b:c/1"}
+    assert pairs(values) == r'id=4 error="KeyError: \"a=b\" \\ no" empty="" path=a.b:c/1'
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "asked", "coloured"),
+    [
+        (Terminal(), {}, None, True),
+        (io.StringIO(), {}, None, False),
+        (Terminal(), {"NO_COLOR": "1"}, None, False),
+        (Terminal(), {"DJANGO_COLORS": "nocolor"}, None, False),
+        (Terminal(), {"TERM": "dumb"}, None, False),
+        (Terminal(), {}, False, False),
+        (io.StringIO(), {"NO_COLOR": "1"}, True, True),
+    ],
+)
+def test_a_terminal_gets_colours_unless_told_otherwise(
+    package: logging.Logger,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: io.StringIO,
+    environment: dict[str, str],
+    asked: bool | None,
+    coloured: bool,
+) -> None:
+    for name in ("NO_COLOR", "DJANGO_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    configure(1, colour=asked)
+    logs.completed([attempt()])
+    stream.seek(0)
+    line = stream.read()
+    assert ("\x1b[32mINFO    job completed\x1b[0m task=" in line) is coloured
+    assert ("\x1b" in line) is coloured
+
+
+def test_what_succeeds_and_what_fails_differ_in_weight() -> None:
+    assert len({COLOURS[level] for level in ("DEBUG", "INFO", "WARNING", "ERROR")}) == 4
+
+
+def failed_by(error: BaseException) -> Outcome:
+    entry = error_entry(error, attempt=2, worker="host/1", duration_ms=1)
+    return Outcome("failed", last_error=summary(error), error=entry, exception=error)
+
+
+@pytest.mark.parametrize(("stream", "asked"), [(Terminal(), False), (io.StringIO(), True), (io.StringIO(), False)])
+def test_a_failure_shows_its_traceback_to_who_sits_before_it(
+    package: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, asked: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    configure(1, colour=False, tracebacks=asked)
+    logs._job_failed(attempt(failed_by(ValueError("first\nforged \x1b[31m"))))
+    stream.seek(0)
+    first, *others = stream.read().splitlines()
+    assert 'error="ValueError: first"' in first
+    if not (asked or stream.isatty()):
+        assert others == []
+        return
+    assert others == ["    ValueError: first", "    forged \N{REPLACEMENT CHARACTER}[31m"]
+
+
+def test_what_breaks_a_worker_shows_its_traceback_everywhere(
+    package: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    configure(1)
+    liveness_logs.part_died("host/1", OSError("no"))
+    assert stream.getvalue().splitlines()[1:] == ["    OSError: no"]
+
+
+def test_the_exception_is_on_the_record(lines: pytest.LogCaptureFixture) -> None:
+    error = ValueError("no such card")
+    announce(signals.job_failed, "x", attempt=attempt(failed_by(error)))
+    (record,) = lines.records
+    assert record.exc_info is not None
+    assert record.exc_info[:2] == (ValueError, error)
+
+
+def test_an_exception_that_tells_a_secret_is_on_the_record_by_its_name_and_place(
+    lines: pytest.LogCaptureFixture,
+) -> None:
+    secret = "4111-1111"
+    try:
+        raise ValueError(f"card {secret}") from OSError(secret)
+    except ValueError as error:
+        outcome = failed_by(error)
+    assert outcome.error is not None
+    text = "ValueError: card ••••••"
+    masked = replace(outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text})
+    announce(signals.job_failed, "x", attempt=attempt(masked))
+    (record,) = lines.records
+    assert record.exc_info is not None
+    kind, shown, place = record.exc_info
+    assert kind is not None
+    assert shown is not None
+    assert place is not None
+    assert (kind.__module__, kind.__qualname__, str(shown)) == ("builtins", "ValueError", "card ••••••")
+    assert secret not in "".join(traceback.format_exception(shown))
+    assert secret not in logging.Formatter().format(record)
+    assert logging.Formatter().format(record).endswith("ValueError: card ••••••")

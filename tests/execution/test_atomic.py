@@ -1,0 +1,388 @@
+"""Tasks that share a transaction with their outcome: both are committed or neither, and never under a lost lease."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.exceptions import CannotComplete, InvalidTask, LeaseLost
+from django_skipqueue.execution import interruption as interrupter
+from django_skipqueue.execution.executor import Executor
+from django_skipqueue.models import Job
+from django_skipqueue.runtime.protocol import EXIT_OK, EXIT_STUCK
+from django_skipqueue.signals import job_completed, lease_lost
+from django_skipqueue.tasks.task import Task
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.records import Attempt
+
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from ..app.worker_jobs import (
+    acompletes_itself,
+    atomic_breaks,
+    atomic_completes_itself,
+    atomic_dies_once,
+    atomic_gate,
+    atomic_gets_over_its_timeout,
+    atomic_hook_passes_gate,
+    atomic_hook_raises,
+    atomic_hook_takes_too_long,
+    atomic_leaves_block,
+    atomic_returns,
+    atomic_timeout,
+    atomic_write,
+    atomic_write_and_hook,
+    completes_in_a_savepoint_and_stays,
+    completes_itself,
+    hooked,
+    write_complete_and_hook,
+)
+from ..harness.processes import ManagePy, statuses, wait_for_statuses
+
+Start = Callable[..., Any]
+
+ONE_COMMIT = "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
+
+
+@pytest.fixture
+def run(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
+    """Runs one job as a pool thread does, and settles what the attempt has not written."""
+
+    def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
+        deferred = task.using(max_attempts=1).defer(*args, **kwargs)
+        _, [claimed] = Job.objects.settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+        attempt = Executor(worker="w", database="default").execute(claimed)
+        if not attempt.is_written:
+            Job.objects.settle([attempt.settlement])
+        deferred.refresh_from_db()
+        return deferred, attempt
+
+    return run
+
+
+Run = Callable[..., tuple[Job, Attempt]]
+
+
+def share_a_commit(done: Job) -> bool:
+    """Whether the only row of the ledger and the job's row were written by one transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(ONE_COMMIT, [done.pk])
+        return bool(cursor.fetchone()[0])
+
+
+def test_an_atomic_task_commits_with_its_outcome(run: Run) -> None:
+    done, attempt = run(atomic_write, "once")
+    assert (done.status, done.result, attempt.is_written) == ("completed", "once", True)
+    assert share_a_commit(done)
+
+
+def test_what_an_atomic_task_wrote_is_rolled_back_when_it_fails(run: Run) -> None:
+    done, attempt = run(atomic_write, "once", fails=True)
+    assert (done.status, done.last_error, attempt.is_written) == ("failed", "ValueError: as asked", False)
+    assert not Ledger.objects.exists()
+
+
+@pytest.mark.parametrize("how", ["set_rollback", "statement", "close"])
+def test_a_task_that_breaks_its_transaction_fails(run: Run, how: str) -> None:
+    done, _ = run(atomic_breaks, how)
+    assert done.status == "failed"
+    assert not Ledger.objects.exists()
+
+
+def test_a_result_that_is_not_json_rolls_the_writes_back(run: Run) -> None:
+    done, _ = run(atomic_returns, "set")
+    assert done.status == "failed"
+    assert "UnstorableResult" in done.last_error
+    assert not Ledger.objects.exists()
+
+
+def test_a_task_that_leaves_a_block_open_has_written_nothing(worker_thread: Start) -> None:
+    left = atomic_leaves_block.using(max_attempts=1).defer()
+    worker_thread()
+    wait_for_statuses(failed=1)
+    left.refresh_from_db()
+    assert left.last_error == (
+        "TransactionManagementError: The task left a transaction open, so nothing of it is committed."
+    )
+    assert not Ledger.objects.exists()
+
+
+def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates: Any) -> None:
+    lost: list[Attempt] = []
+    receiver = lambda attempt, **_: lost.append(attempt)  # noqa: E731
+    lease_lost.connect(receiver)
+    running = atomic_gate.defer("lost")
+    worker_thread()
+    wait_until(lambda: gates["lost"].inside)
+    [(_, worker_id)] = Job.objects.running().values_list("pk", "locked_by")
+    with transaction.atomic():
+        assert Job.objects.recover(worker_ids=[worker_id])
+        Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
+    gates["lost"].open()
+    [attempt] = wait_until(lambda: lost)
+    assert not Ledger.objects.exists()
+    running.refresh_from_db()
+    assert running.status == "queued"
+    assert attempt.outcome.error is not None
+    assert attempt.outcome.error["exception"].endswith(".LeaseLost")
+
+
+def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start) -> None:
+    told: list[Attempt] = []
+    receiver = lambda attempt, **_: told.append(attempt)  # noqa: E731
+    job_completed.connect(receiver)
+    for number in range(5):
+        atomic_write.defer(str(number))
+    worker = worker_thread(max_jobs=5)
+    worker.wait()
+    assert sorted(attempt.outcome.result for attempt in told) == [f'"{number}"' for number in range(5)]
+    assert worker.worker.jobs_done == 5
+
+
+def test_an_outcome_whose_commit_was_not_answered_is_written_once(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = DatabaseWrapper._commit
+    cut: list[bool] = []
+
+    def commit_and_cut(self: Any) -> None:
+        commit(self)
+        if threading.current_thread().name.startswith("skipqueue-") and not cut:
+            cut.append(True)
+            raise OperationalError("the answer was lost")
+
+    monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
+    lost: list[Attempt] = []
+    receiver = lambda attempt, **_: lost.append(attempt)  # noqa: E731
+    lease_lost.connect(receiver)
+    done = atomic_write.defer("once")
+    worker_thread()
+    wait_until(lambda: lost)
+    done.refresh_from_db()
+    assert (done.status, done.result, done.errors) == ("completed", "once", [])
+    assert Ledger.objects.count() == 1
+
+
+def test_a_hook_that_raises_after_the_commit_leaves_the_job_completed(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        done, attempt = run(atomic_hook_raises)
+    assert (done.status, attempt.is_written) == ("completed", True)
+    assert "raised after completion" in caplog.text
+    assert 'error="ValueError: in the hook' in caplog.text
+
+
+def test_a_hook_that_takes_too_long_is_interrupted_and_leaves_the_job_completed(
+    worker_thread: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    atomic_hook_takes_too_long.defer()
+    with caplog.at_level(logging.ERROR):
+        assert worker_thread(drain=True).wait() == EXIT_OK
+    assert statuses() == {"completed": 1}
+    assert "raised after completion" in caplog.text
+    assert 'error="JobTimeout: timed out after 0.1 s' in caplog.text
+
+
+def test_a_hook_that_hangs_has_the_worker_replaced_and_leaves_the_job_completed(
+    worker_thread: Start, gates: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupter, "STUCK_AFTER", 0.05)
+    atomic_hook_passes_gate.defer("never")
+    with caplog.at_level(logging.WARNING):
+        worker = worker_thread(concurrency=1)
+        assert worker.wait() == EXIT_STUCK
+    assert statuses() == {"completed": 1}
+    assert worker.worker.jobs_done == 1
+    assert "raised after completion" in caplog.text
+    assert 'error="JobTimeout' in caplog.text
+    assert "lease lost" not in caplog.text
+
+
+SLOW_COMMIT = """
+CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON testapp_ledger DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION be_slow()
+"""
+
+
+@pytest.fixture
+def _slow_commit(transactional_db: None) -> Iterator[None]:
+    """Commits take a second."""
+    with connection.cursor() as cursor:
+        cursor.execute(SLOW_COMMIT)
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER slow ON testapp_ledger; DROP FUNCTION be_slow")
+
+
+@pytest.mark.usefixtures("_slow_commit")
+def test_a_commit_that_takes_too_long_counts_if_it_succeeds(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has given the attempt up by then, and wants to write its failure: the commit comes before."""
+    monkeypatch.setattr(interrupter, "STUCK_AFTER", 0.05)
+    atomic_write.using(timeout=0.1, max_attempts=1).defer("slow")
+    assert worker_thread(concurrency=1).wait() == EXIT_STUCK
+    assert statuses() == {"completed": 1}
+    assert Ledger.objects.count() == 1
+
+
+@pytest.mark.usefixtures("_slow_commit", "gates")
+@pytest.mark.parametrize("task", [atomic_write_and_hook, write_complete_and_hook], ids=["atomic", "complete()"])
+def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called(
+    worker_thread: Start, task: Task[..., Any]
+) -> None:
+    events: list[str] = []
+
+    def note(signal: Any, **_: Any) -> None:
+        events.append("completed" if signal is job_completed else "lost")
+
+    hooked.clear()
+    for signal in (job_completed, lease_lost):
+        signal.connect(note)
+    try:
+        task.using(timeout=0.2, max_attempts=1, priority=1).defer("slow")
+        jobs.noop.defer()
+        assert worker_thread(drain=True, concurrency=1).wait() == EXIT_OK
+    finally:
+        for signal in (job_completed, lease_lost):
+            signal.disconnect(note)
+    assert statuses() == {"completed": 2}
+    assert (hooked, events) == (["slow"], ["completed", "completed"])
+
+
+def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django would call no hook: neither the project's nor the one that tells the worker of the commit."""
+    set_autocommit = DatabaseWrapper._set_autocommit
+
+    def set_it_slowly(self: Any, autocommit: bool) -> None:
+        if autocommit and self.run_on_commit:
+            until = time.monotonic() + 0.4
+            while time.monotonic() < until:
+                time.sleep(0.005)
+        set_autocommit(self, autocommit)
+
+    monkeypatch.setattr(DatabaseWrapper, "_set_autocommit", set_it_slowly)
+    hooked.clear()
+    atomic_write_and_hook.using(timeout=0.2, max_attempts=1).defer("slow")
+    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert (statuses(), hooked) == ({"completed": 1}, ["slow"])
+
+
+def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
+    worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupter, "STUCK_AFTER", 60.0)
+    late = atomic_gets_over_its_timeout.defer("g")
+    worker = worker_thread()
+    wait_until(lambda: worker.worker._pool._executor.interrupter._interrupted)
+    gates["g"].open()
+    wait_for_statuses(failed=1)
+    late.refresh_from_db()
+    assert late.last_error == "JobTimeout: timed out after 0.1 s"
+    assert not Ledger.objects.exists()
+
+
+def test_a_completion_that_was_rolled_back_to_a_savepoint_lets_the_limit_be(worker_thread: Start) -> None:
+    late = completes_in_a_savepoint_and_stays.defer()
+    worker_thread()
+    wait_for_statuses(failed=1)
+    late.refresh_from_db()
+    assert late.last_error == "JobTimeout: timed out after 0.2 s"
+
+
+def test_an_atomic_task_that_takes_too_long_is_rolled_back(worker_thread: Start) -> None:
+    late = atomic_timeout.defer()
+    worker_thread()
+    wait_for_statuses(failed=1)
+    late.refresh_from_db()
+    assert late.last_error == "JobTimeout: timed out after 0.1 s"
+    assert not Ledger.objects.exists()
+
+
+def test_an_async_def_cannot_be_atomic(registry: Any) -> None:
+    with pytest.raises(InvalidTask, match="Django has no async transactions"):
+        job(atomic=True)(acompletes_itself.function)
+
+
+@pytest.mark.django_db
+def test_atomic_tasks_run_within_a_test_of_the_project() -> None:
+    atomic_write.defer("once")
+    completes_itself.defer("twice")
+    assert [(done.status, done.result) for done in run_jobs()] == [("completed", "once"), ("completed", "by hand")]
+    assert Ledger.objects.count() == 2
+
+
+# By hand
+
+
+def test_complete_commits_the_job_with_what_the_task_wrote(run: Run) -> None:
+    done, attempt = run(completes_itself, "once")
+    assert (done.status, done.result, attempt.is_written) == ("completed", "by hand", True)
+    assert share_a_commit(done)
+
+
+def test_a_task_that_raises_after_it_completed_its_job_changes_nothing(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        done, _ = run(completes_itself, "once", then="raise")
+    assert (done.status, done.result, done.errors) == ("completed", "by hand", [])
+    assert "raised after completion" in caplog.text
+    assert 'error="ValueError: afterwards' in caplog.text
+
+
+def test_a_completion_that_is_rolled_back_has_not_happened(run: Run) -> None:
+    done, attempt = run(completes_itself, "once", then="roll back")
+    assert (done.status, done.result, attempt.is_written) == ("completed", "returned", False)
+    assert not Ledger.objects.exists()
+
+
+def test_complete_under_a_lost_lease_raises(run: Run) -> None:
+    done, attempt = run(completes_itself, "once", then="lose before")
+    assert attempt.outcome.error is not None
+    assert attempt.outcome.error["exception"] == f"{LeaseLost.__module__}.LeaseLost"
+    assert done.status == "queued"
+    assert not Ledger.objects.exists()
+
+
+def test_complete_outside_of_a_transaction_is_refused(run: Run) -> None:
+    done, _ = run(completes_itself, "once", then="without a block")
+    assert done.last_error.startswith("CannotComplete: complete() must share a transaction")
+
+
+def test_complete_in_an_atomic_task_is_refused(run: Run) -> None:
+    done, _ = run(atomic_completes_itself)
+    assert done.last_error.startswith("CannotComplete: The task is atomic")
+
+
+@pytest.mark.django_db
+def test_complete_with_a_context_made_by_hand_is_refused() -> None:
+    context = JobContext(1, 1, 1, "default", "me", "default")
+    with transaction.atomic(), pytest.raises(CannotComplete, match="No worker runs this job"):
+        context.complete()
+
+
+def test_a_coroutine_may_complete_its_job_in_a_thread(worker_thread: Start) -> None:
+    done = acompletes_itself.defer()
+    worker_thread(max_jobs=1).wait()
+    done.refresh_from_db()
+    assert (done.status, done.result) == ("completed", "from a coroutine")
+
+
+def test_a_worker_killed_in_an_atomic_task_leaves_its_effect_once(runworker: Callable[..., ManagePy]) -> None:
+    done = atomic_dies_once.defer()
+    runworker()
+    wait_for_statuses(completed=1)
+    done.refresh_from_db()
+    assert (done.attempts, Ledger.objects.count()) == (2, 1)

@@ -1,0 +1,351 @@
+"""`Executor`: whatever a task does, an attempt with an outcome comes out. Nothing here touches a table."""
+
+import asyncio
+import contextvars
+import decimal
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.execution.executor import UNKNOWN_TASK_DELAY, Executor
+from django_skipqueue.signals import job_started
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.outcomes import MESSAGE_LIMIT, TRACEBACK_LIMIT, Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..app import jobs, worker_jobs
+
+APP = "tests.app.jobs"
+WORKER_APP = "tests.app.worker_jobs"
+
+
+def claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **fields: Any) -> ClaimedJob:
+    kwargs = fields.pop("kwargs", {})
+    row = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"} | fields
+    return ClaimedJob(
+        id=7,
+        lease=3,
+        task=task,
+        args=json.dumps(args),
+        kwargs=json.dumps(kwargs),
+        attempt=attempt,
+        max_attempts=max_attempts,
+        **row,
+    )
+
+
+Run = Callable[[ClaimedJob], Attempt]
+
+
+@pytest.fixture
+def executor() -> Executor:
+    return Executor(worker="host/1", database="default")
+
+
+@pytest.fixture
+def run(executor: Executor) -> Run:
+    return executor.execute
+
+
+@pytest.fixture(params=["def", "async def"])
+def run_either(request: pytest.FixtureRequest, executor: Executor) -> Callable[..., Outcome]:
+    """Runs a task, or the one of the same name with an `a` before it, which is `async def`."""
+
+    def run(task: str, *args: Any, **fields: Any) -> Outcome:
+        module, _, name = task.rpartition(".")
+        if request.param == "def":
+            return executor.execute(claimed(task, *args, **fields)).outcome
+        return asyncio.run(executor.execute_async(claimed(f"{module}.a{name}", *args, **fields))).outcome
+
+    return run
+
+
+def test_a_task_that_returns_completes_its_job_with_the_result(run_either: Callable[..., Outcome]) -> None:
+    assert run_either(f"{APP}.add", 2, kwargs={"b": 3}) == Outcome("completed", result="5")
+
+
+def test_a_task_that_returns_nothing_has_no_result(run_either: Callable[..., Outcome]) -> None:
+    assert run_either(f"{APP}.noop") == Outcome("completed", result=None)
+
+
+def test_an_exception_schedules_a_retry_with_an_entry_that_tells_all(run_either: Callable[..., Outcome]) -> None:
+    outcome = run_either(f"{APP}.fail", "no luck", max_attempts=3)
+    assert (outcome.status, outcome.delay, outcome.refund) == ("scheduled", 0, 0)
+    assert outcome.last_error == "ValueError: no luck"
+    assert outcome.error is not None
+    assert outcome.error["exception"] == "builtins.ValueError"
+    assert outcome.error["message"] == "no luck"
+    assert (outcome.error["attempt"], outcome.error["worker"]) == (1, "host/1")
+    assert "raise ValueError(message)" in outcome.error["traceback"]
+    assert outcome.error["duration_ms"] >= 0
+
+
+@pytest.mark.parametrize("name", ["fail", "afail"])
+def test_a_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
+    job = claimed(f"{APP}.{name}", "boom")
+    task_is_async = name.startswith("a")
+    outcome = (asyncio.run(executor.execute_async(job)) if task_is_async else executor.execute(job)).outcome
+    assert outcome.error is not None
+    _, first, *_ = outcome.error["traceback"].splitlines()
+    assert "tests/app/jobs.py" in first
+    assert "django_skipqueue/" not in outcome.error["traceback"]
+    assert isinstance(outcome.exception, ValueError)
+    assert outcome.exception.__traceback__ is not None
+    assert outcome.exception.__traceback__.tb_frame.f_code.co_filename.endswith("tests/app/jobs.py")
+
+
+def test_where_no_frame_is_the_tasks_the_innermost_is_shown(run: Run) -> None:
+    outcome = run(claimed(f"{APP}.add", 1, 2, 3, 4)).outcome
+    assert outcome.error is not None
+    assert outcome.error["traceback"].count("  File ") == 1
+    assert "takes from 1 to 2 positional arguments but 4 were given" in outcome.error["traceback"]
+
+
+@pytest.mark.parametrize("name", ["ask_for_retry", "discard", "snooze"])
+def test_what_a_task_asks_for_is_no_exception_for_an_error_tracker(run: Run, name: str) -> None:
+    assert run(claimed(f"{APP}.{name}")).outcome.exception is None
+
+
+def test_an_exception_in_the_last_attempt_fails_the_job(run_either: Callable[..., Outcome]) -> None:
+    outcome = run_either(f"{APP}.fail", "no luck", attempt=3, max_attempts=3)
+    assert (outcome.status, outcome.last_error) == ("failed", "ValueError: no luck")
+
+
+def test_a_context_is_given_to_the_task_that_asked_for_it(run: Run, registry: Registry) -> None:
+    seen: list[JobContext] = []
+
+    def look(context: JobContext, word: str) -> str:
+        seen.append(context)
+        return word
+
+    _register(registry, look, takes_context=True)
+    attempt = run(claimed("look", "hi", attempt=2, max_attempts=2, queue_name="q"))
+    assert attempt.outcome.result == '"hi"'
+    (context,) = seen
+    assert (context.job_id, context.attempt, context.max_attempts) == (7, 2, 2)
+    assert (context.queue_name, context.worker, context.database) == ("q", "host/1", "default")
+    assert context.is_last_attempt
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "expected"),
+    [
+        ("ask_for_retry", [90], ("scheduled", 90, 0)),
+        ("snooze", [60], ("scheduled", 60, 1)),
+        ("discard", ["enough"], ("discarded", 0, 0)),
+        ("picky", ["Transient"], ("scheduled", 0, 0)),
+        ("picky", ["Hopeless"], ("discarded", 0, 0)),
+        ("picky", ["Other"], ("failed", 0, 0)),
+    ],
+)
+def test_what_a_task_asks_for_is_what_it_gets(run: Run, task: str, args: list[Any], expected: Any) -> None:
+    outcome = run(claimed(f"{APP}.{task}", *args)).outcome
+    assert (outcome.status, outcome.delay, outcome.refund) == expected
+
+
+@pytest.mark.parametrize("kind", sorted(worker_jobs.BASE_EXCEPTIONS))
+def test_a_task_that_wants_to_end_the_process_ends_its_attempt_alone(
+    run_either: Callable[..., Outcome], kind: str
+) -> None:
+    outcome = run_either(f"{WORKER_APP}.raise_base_exception", kind, max_attempts=1)
+    assert outcome.status == "failed"
+    assert (outcome.last_error or "").startswith(kind)
+
+
+@pytest.mark.parametrize("kind", sorted(jobs.UNSTORABLE))
+def test_a_result_that_cannot_be_kept_fails_the_job_for_good_and_says_so(run: Run, kind: str) -> None:
+    outcome = run(claimed(f"{APP}.return_unstorable", kind, max_attempts=10)).outcome
+    assert outcome.status == "failed"
+    assert "its result cannot be kept" in (outcome.last_error or "")
+
+
+def test_an_exception_that_cannot_be_asked_what_it_is_is_recorded_all_the_same(run: Run) -> None:
+    outcome = run(claimed(f"{WORKER_APP}.raise_unprintable", max_attempts=1)).outcome
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert outcome.error["exception"] == f"{WORKER_APP}.Unprintable"
+    assert "could not be read" in outcome.error["message"]
+
+
+def test_an_exception_that_exits_when_it_is_asked_what_it_is_ends_its_attempt_alone(run: Run) -> None:
+    outcome = run(claimed(f"{WORKER_APP}.raise_exit_in_str", max_attempts=1)).outcome
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert "could not be read: SystemExit" in outcome.error["message"]
+
+
+def test_a_context_of_decimal_is_not_seen_by_the_next(run: Run, registry: Registry) -> None:
+    decimal.getcontext()  # where a thread has one already, a copy of its variables would share it
+
+    def set_precision() -> int:
+        before = decimal.getcontext().prec
+        decimal.getcontext().prec = 5
+        return before
+
+    _register(registry, set_precision)
+    assert [run(claimed("set_precision")).outcome.result for _ in range(2)] == ["28", "28"]
+
+
+def test_a_receiver_of_the_start_may_set_context_variables_for_the_task(run: Run, registry: Registry) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+    def receive(**_: Any) -> None:
+        variable.set("by the receiver")
+
+    def read() -> str:
+        return variable.get()
+
+    _register(registry, read)
+    job_started.connect(receive)
+    try:
+        assert run(claimed("read")).outcome.result == '"by the receiver"'
+    finally:
+        job_started.disconnect(receive)
+    assert variable.get() == "unset"
+
+
+def test_a_message_of_ten_megabytes_is_capped(run: Run) -> None:
+    outcome = run(claimed(f"{WORKER_APP}.raise_long", 10_000_000, max_attempts=1)).outcome
+    assert outcome.error is not None
+    assert len(outcome.error["message"]) <= MESSAGE_LIMIT
+    assert len(outcome.error["traceback"]) <= TRACEBACK_LIMIT
+    assert len(outcome.last_error or "") <= 500
+
+
+def test_what_no_text_column_takes_is_replaced_in_an_error(run: Run) -> None:
+    outcome = run(claimed(f"{APP}.raise_unstorable", max_attempts=1)).outcome
+    assert outcome.error is not None
+    for text in (outcome.last_error or "", outcome.error["message"], outcome.error["traceback"]):
+        assert "\0" not in text
+        assert text.encode().decode() == text  # half of a surrogate pair cannot be encoded
+        assert "before" in text
+        assert "after" in text
+
+
+@pytest.mark.parametrize("name", ["none", "text", "raises", "exits"])
+def test_a_backoff_that_is_no_use_fails_the_job_and_both_errors_are_told(run: Run, name: str) -> None:
+    outcome = run(claimed(f"backoff.{name}")).outcome
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert "as asked" in outcome.error["message"]
+    assert "retry policy raised as well" in outcome.error["message"]
+
+
+@pytest.mark.parametrize("name", ["nan", "negative"])
+def test_a_backoff_below_nothing_means_at_once(run: Run, name: str) -> None:
+    outcome = run(claimed(f"backoff.{name}")).outcome
+    assert (outcome.status, outcome.delay) == ("scheduled", 0.0)
+
+
+def test_arguments_that_no_longer_fit_are_an_error_like_any_other(run: Run) -> None:
+    outcome = run(claimed(f"{APP}.noop", kwargs={"gone": 1})).outcome
+    assert outcome.status == "scheduled"
+    assert "unexpected keyword argument 'gone'" in (outcome.last_error or "")
+
+
+def test_a_context_variable_that_a_task_sets_is_not_seen_by_the_next(run: Run, registry: Registry) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+    def set_it() -> str:
+        before = variable.get()
+        variable.set("set")
+        return before
+
+    _register(registry, set_it)
+    assert [run(claimed("set_it")).outcome.result for _ in range(2)] == ['"unset"', '"unset"']
+
+
+def test_an_attempt_knows_its_job_its_worker_and_how_long_it_took(run: Run) -> None:
+    job = claimed(f"{APP}.slow", 0.01)
+    attempt = run(job)
+    assert (attempt.job, attempt.worker) == (job, "host/1")
+    assert attempt.duration_ms >= 10
+    assert job.wait_ms == 1500
+    assert attempt.settlement == (7, 3, attempt.outcome, attempt.started, attempt.ended)
+
+
+# Tasks that nobody registered
+
+
+def test_a_job_whose_task_is_unknown_is_put_off_without_losing_an_attempt(run: Run) -> None:
+    outcome = run(claimed("shop.jobs.soon", locked_at=5000.0)).outcome
+    assert (outcome.status, outcome.delay, outcome.refund) == ("scheduled", UNKNOWN_TASK_DELAY, 1)
+    assert outcome.metadata == {"unknown_since": 5000.0}
+    assert outcome.error is None
+    assert "shop.jobs.soon" in (outcome.last_error or "")
+
+
+def test_the_grace_counts_from_the_first_time(run: Run) -> None:
+    outcome = run(claimed("shop.jobs.soon", locked_at=5500.0, metadata='{"unknown_since": 5000.0, "a": 1}')).outcome
+    assert outcome.metadata == {"unknown_since": 5000.0}
+
+
+@override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 600})
+def test_after_the_grace_it_fails_names_the_task_and_asks_what_to_look_at(run: Run) -> None:
+    metadata = '{"unknown_since": 5000.0}'
+    assert run(claimed("shop.jobs.soon", locked_at=5599.0, metadata=metadata)).outcome.status == "scheduled"
+    outcome = run(claimed("shop.jobs.soon", locked_at=5600.0, metadata=metadata)).outcome
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    for text in (outcome.last_error or "", outcome.error["message"]):
+        assert "shop.jobs.soon" in text
+        assert "Is the app of shop.jobs in INSTALLED_APPS" in text
+
+
+# The event
+
+
+@pytest.fixture
+def started() -> Iterator[list[dict[str, Any]]]:
+    """What a receiver of `job_started` for the task `add` was told."""
+    told: list[dict[str, Any]] = []
+
+    def receive(**event: Any) -> None:
+        told.append(event)
+
+    job_started.connect(receive, sender=f"{APP}.add")
+    yield told
+    job_started.disconnect(receive, sender=f"{APP}.add")
+
+
+def test_the_start_of_an_attempt_is_told_to_who_wants_to_know(run: Run, started: list[dict[str, Any]]) -> None:
+    job = claimed(f"{APP}.add", 1)
+    run(job)
+    run(claimed(f"{APP}.noop"))
+    assert [(event["sender"], event["job"], event["worker"]) for event in started] == [(job.task, job, "host/1")]
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_a_receiver_that_raises_does_not_harm_the_job(
+    run: Run, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    def receive(**_: Any) -> None:
+        raise error("in a receiver")
+
+    job_started.connect(receive)
+    try:
+        with caplog.at_level(logging.ERROR):
+            assert run(claimed(f"{APP}.add", 1)).outcome == Outcome("completed", result="1")
+    finally:
+        job_started.disconnect(receive)
+    assert "in a receiver" in caplog.text
+
+
+def _register(registry: Registry, function: Callable[..., Any], **options: Any) -> None:
+    """Make a task of a function that is local to its test."""
+    function.__qualname__ = function.__name__
+    registry.register(job(name=function.__name__, **options)(function))
+
+
+def test_a_result_that_is_too_large_fails_the_job_for_good(run: Run, settings: Any) -> None:
+    settings.SKIPQUEUE = {"MAX_RESULT_BYTES": 100}
+    assert run(claimed(f"{WORKER_APP}.return_long", 98)).outcome.status == "completed"
+    outcome = run(claimed(f"{WORKER_APP}.return_long", 99)).outcome
+    assert (outcome.status, outcome.result) == ("failed", None)
+    assert outcome.error is not None
+    assert "It is 101 bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is 100" in outcome.error["message"]

@@ -1,0 +1,317 @@
+"""Attempts that take too long are interrupted, and never their neighbours."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import ProgrammingError
+
+from django_skipqueue import Retry
+from django_skipqueue.exceptions import InvalidOption, JobTimeout
+from django_skipqueue.execution import interruption as module
+from django_skipqueue.execution.interruption import Interrupter
+from django_skipqueue.models import Job
+from django_skipqueue.values.records import ClaimedJob
+
+from ..app.jobs import add
+from ..app.waiting import DEADLINE, wait_until
+from ..harness.processes import ManagePy, wait_for_statuses
+
+JOBS = """
+    import asyncio
+    import time
+
+    from asgiref.sync import sync_to_async
+    from django.db import transaction
+    from django_skipqueue import job
+
+
+    @job(timeout=0.2, max_attempts=1)
+    def sleeps_in_python():
+        while True:
+            time.sleep(0.01)
+
+
+    @job(timeout=0.2, max_attempts=1)
+    def catches_exceptions():
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+
+
+    @job(timeout=0.2, max_attempts=1)
+    def ignores_everything():
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                pass
+
+
+    @job(timeout=0.2, max_attempts=1, takes_context=True)
+    def hangs_in_its_completion(context):
+        with transaction.atomic():
+            context.complete()
+            time.sleep(3600)
+
+
+    @job(timeout=0.2, max_attempts=1)
+    async def sleeps_in_coroutine():
+        await asyncio.sleep(3600)
+
+
+    @job(timeout=0.2, max_attempts=2, backoff=lambda attempt: 0)
+    async def cleans_up():
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            raise
+
+
+    @job(timeout=0.2, max_attempts=1)
+    async def leaves_a_thread_behind():
+        await sync_to_async(time.sleep)(3600)
+
+
+    @job
+    def neighbour():
+        time.sleep(0.5)
+
+
+    @job
+    async def coroutine_neighbour():
+        await asyncio.sleep(0.5)
+"""
+
+
+def claimed(job_id: int = 1) -> ClaimedJob:
+    """A job as a worker holds it."""
+    return ClaimedJob(job_id, 1, "task", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
+
+
+def busy(seconds: float) -> None:
+    """Run Python code for this long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
+    """Does what the control loop does, in a thread; returns what ends it."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set():
+            interrupter.enforce()
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+
+    def end() -> None:
+        over.set()
+        thread.join()
+
+    return end
+
+
+def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
+    interrupter = Interrupter()
+    assert interrupter.run(claimed(), 60, lambda: "done") == "done"
+    assert interrupter.next_deadline == float("inf")
+
+
+def test_a_call_that_takes_too_long_gets_a_timeout_that_says_how_long() -> None:
+    interrupter = Interrupter()
+    end = keep_enforcing(interrupter)
+    try:
+        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s"):
+            interrupter.run(claimed(), 0.05, lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
+    finally:
+        end()
+
+
+def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
+    """Calls that end at about their deadline: whoever is first, nothing is left behind for the code after them."""
+    interrupter = Interrupter()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    end = keep_enforcing(interrupter)
+    outcomes = {"in time": 0, "too late": 0}
+    try:
+        for number in range(2_000):
+            try:
+                interrupter.run(claimed(number), 0.0004, lambda: busy(0.0004))
+            except JobTimeout:
+                outcomes["too late"] += 1
+            else:
+                outcomes["in time"] += 1
+            busy(0.00005)  # where an interruption that came too late would strike
+    finally:
+        end()
+        sys.setswitchinterval(interval)
+    assert interrupter.enforce() == []
+    assert interrupter.next_deadline == float("inf")
+    assert min(outcomes.values()) > 0, f"the race was not run: {outcomes}"
+
+
+def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None:
+    """Of a call that is in and out of shields all the time, none goes on after its time."""
+    interrupter = Interrupter()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    end = keep_enforcing(interrupter)
+
+    def call() -> None:
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until:
+            with interrupter.uninterrupted():
+                pass
+
+    try:
+        for number in range(300):
+            with pytest.raises(JobTimeout):
+                interrupter.run(claimed(number), 0.0002, call)
+            busy(0.00005)
+    finally:
+        end()
+        sys.setswitchinterval(interval)
+
+
+def test_what_the_call_raises_comes_out() -> None:
+    interrupter = Interrupter()
+    with pytest.raises(ZeroDivisionError):
+        interrupter.run(claimed(), 60, lambda: 1 / 0)
+
+
+def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interruption() -> None:
+    """As one in the middle of a statement does: a task that retries errors of the database would retry its end."""
+    interrupter = Interrupter()
+
+    def call() -> None:
+        try:
+            busy(60)
+        except JobTimeout:
+            raise ProgrammingError("can't change 'autocommit' now") from None
+
+    end = keep_enforcing(interrupter)
+    try:
+        with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
+            interrupter.run(claimed(), 0.05, call)
+    finally:
+        end()
+    assert isinstance(raised.value.__cause__, ProgrammingError)
+
+
+def test_what_a_task_makes_of_its_interruption_comes_out() -> None:
+    interrupter = Interrupter()
+
+    def call() -> None:
+        try:
+            busy(60)
+        except JobTimeout:
+            raise Retry(after=60) from None
+
+    end = keep_enforcing(interrupter)
+    try:
+        with pytest.raises(Retry):
+            interrupter.run(claimed(), 0.05, call)
+    finally:
+        end()
+
+
+def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STUCK_AFTER", 0.05)
+    interrupter = Interrupter()
+    may_end = threading.Event()
+
+    def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                time.sleep(0.001)
+            except JobTimeout:
+                continue
+
+    thread = threading.Thread(target=lambda: interrupter.run(claimed(7), 0.05, stubborn), daemon=True)
+    thread.start()
+    found: list[Any] = []
+    try:
+        wait_until(lambda: found.extend(interrupter.enforce()) or found, "the call is found to be stuck")
+    finally:
+        may_end.set()
+        thread.join()
+    [(limit, stack)] = found
+    assert limit.job.id == 7
+    assert "stubborn" in stack
+    assert interrupter.enforce() == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), True, "soon"])
+def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+    with pytest.raises(InvalidOption, match="timeout must be a number of seconds above 0"):
+        add.using(timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "task", ["sleeps_in_python", "catches_exceptions", "sleeps_in_coroutine", "leaves_a_thread_behind"]
+)
+def test_an_attempt_that_takes_too_long_fails(task: str, runworker: Callable[..., ManagePy]) -> None:
+    job = Job.objects.enqueue(f"extra.jobs.{task}", max_attempts=1)
+    neighbours = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("neighbour", "coroutine_neighbour")]
+    assert runworker("--drain", jobs=JOBS).wait() == 0
+    job.refresh_from_db()
+    assert (job.status, job.last_error) == ("failed", "JobTimeout: timed out after 0.2 s")
+    assert job.errors[0]["exception"] == "django_skipqueue.exceptions.JobTimeout"
+    assert {(other.status, other.attempts) for other in Job.objects.filter(pk__in=[n.pk for n in neighbours])} == {
+        ("completed", 1)
+    }
+
+
+def test_an_attempt_that_timed_out_is_retried(runworker: Callable[..., ManagePy]) -> None:
+    job = Job.objects.enqueue("extra.jobs.cleans_up", max_attempts=2)
+    assert runworker("--drain", jobs=JOBS).wait() == 0
+    job.refresh_from_db()
+    assert (job.status, job.attempts, len(job.errors)) == ("failed", 2, 2)
+
+
+def test_a_job_may_have_a_time_limit_of_its_own(runworker: Callable[..., ManagePy]) -> None:
+    job = Job.objects.enqueue("extra.jobs.neighbour", max_attempts=1, metadata={"timeout": 0.05})
+    assert runworker("--drain", jobs=JOBS).wait() == 0
+    job.refresh_from_db()
+    assert job.last_error == "JobTimeout: timed out after 0.05 s"
+
+
+def test_using_keeps_the_limit_with_the_job(db: None) -> None:
+    assert add.using(timeout=2.5).defer(1).metadata == {"timeout": 2.5}
+    assert add.defer(1).metadata == {}
+
+
+def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runworker: Callable[..., ManagePy]) -> None:
+    stuck = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
+    neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
+    worker = runworker("-c", "2", jobs=JOBS)
+    worker.wait_for('cause="a job was stuck" restart_in=')
+    wait_for_statuses(failed=1, completed=3)
+    stuck.refresh_from_db()
+    assert "did not end within 5 s more" in stuck.errors[0]["message"]
+    assert "ignores_everything" in stuck.errors[0]["traceback"]
+    assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}
+    Job.objects.enqueue("extra.jobs.neighbour")
+    wait_for_statuses(failed=1, completed=4)  # the replacement works
+
+
+def test_a_stuck_attempt_that_keeps_its_own_row_locked_is_charged_by_the_supervisor(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    """Its worker cannot write the failure. Given back free, it would be stuck again, and so on."""
+    Job.objects.enqueue("extra.jobs.hangs_in_its_completion", max_attempts=1)
+    neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
+    runworker("-c", "1", "--shutdown-timeout", "0.5", jobs=JOBS)
+    wait_for_statuses(failed=1, completed=3, deadline=60)
+    assert Job.objects.failed().get().last_error == "WorkerDied: worker died: a job was stuck"
+    assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}

@@ -1,0 +1,643 @@
+"""`Pool`: a job handed in comes out exactly once, and no job harms the next one in its thread."""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_skipqueue.execution import event_loop, executor
+from django_skipqueue.execution import interruption as interrupter
+from django_skipqueue.execution import pool as pool_module
+from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.pool import Pool
+from django_skipqueue.runtime.wakeup import Wakeup
+from django_skipqueue.signals import job_started
+from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..app import worker_jobs
+from ..app.models import Ledger
+from ..app.waiting import DEADLINE, wait_until, within
+from ..app.worker_jobs import MISTREATMENTS
+from ..harness.fixtures import close_asyncs_connections
+from ..harness.threads import backends
+
+APP = "tests.app.jobs"
+WORKER_APP = "tests.app.worker_jobs"
+
+_ids = count(1)
+
+
+def claimed(task: str, *args: Any) -> ClaimedJob:
+    return ClaimedJob(next(_ids), 1, task, "default", json.dumps(args), "{}", 1, 1, 0, 0.0, 0.0, "{}")
+
+
+MakePool = Callable[[int], Pool]
+
+
+@pytest.fixture
+def wakeup() -> Iterator[Wakeup]:
+    made = Wakeup()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make_pool(gates: Any, wakeup: Wakeup) -> Iterator[MakePool]:
+    pools: list[Pool] = []
+
+    def make(concurrency: int) -> Pool:
+        pools.append(Pool(Executor(worker="w", database="default"), concurrency=concurrency, wake=wakeup.call))
+        return pools[-1]
+
+    yield make
+    for gate in list(gates.values()):
+        gate.open()
+    for pool in pools:
+        pool.withdraw()
+        with contextlib.suppress(RuntimeError):  # stopped by the test already
+            pool.stop()
+
+
+def finish(pool: Pool, number: int) -> list[Attempt]:
+    """The attempts that come out, once there are as many."""
+    finished: list[Attempt] = []
+    wait_until(lambda: finished.extend(pool.take_finished()) or len(finished) >= number, f"{number} are finished")
+    return finished
+
+
+EITHER = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
+
+
+@EITHER
+def test_every_job_comes_out_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
+    pool = make_pool(3)
+    jobs = [claimed(f"{APP}.{kind}add", number) for number in range(50)]
+    pool.submit(jobs[:20])
+    pool.submit(jobs[20:])
+    attempts = finish(pool, 50)
+    assert sorted(attempt.job.id for attempt in attempts) == [job.id for job in jobs]
+    assert all(attempt.outcome.result == json.loads(attempt.job.args)[0].__repr__() for attempt in attempts)
+    assert pool.take_finished() == []
+
+
+@EITHER
+def test_never_more_than_the_concurrency_run_at_once_and_never_fewer_while_there_are_more(
+    make_pool: MakePool, gates: Any, kind: str
+) -> None:
+    pool = make_pool(3)
+    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(10)])
+    wait_until(lambda: gates["g"].inside == 3)
+    gates["g"].open()
+    finish(pool, 10)
+    assert gates["g"].most == 3
+
+
+def test_a_job_waits_for_no_job_of_the_other_kind(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.anoop")])
+    assert [attempt.job.task for attempt in finish(pool, 1)] == [f"{APP}.anoop"]
+
+
+@EITHER
+def test_what_has_not_started_can_be_withdrawn_and_is_never_run(make_pool: MakePool, gates: Any, kind: str) -> None:
+    pool = make_pool(2)
+    jobs = [claimed(f"{WORKER_APP}.{kind}pass_gate", "g") for _ in range(5)]
+    pool.submit(jobs)
+    wait_until(lambda: gates["g"].inside == 2)
+    assert pool.withdraw() == jobs[2:]
+    assert pool.withdraw() == []
+    gates["g"].open()
+    assert {attempt.job for attempt in finish(pool, 2)} == set(jobs[:2])
+    assert gates["g"].came == 2
+
+
+def test_of_jobs_withdrawn_while_they_start_each_comes_out_one_way(make_pool: MakePool) -> None:
+    pool = make_pool(2)
+    withdrawn: list[ClaimedJob] = []
+    for _ in range(50):
+        jobs = [claimed(f"{APP}.{kind}noop") for kind in ("", "a") * 5]
+        pool.submit(jobs)
+        withdrawn = pool.withdraw()
+        attempts = finish(pool, len(jobs) - len(withdrawn))
+        assert sorted([*withdrawn, *(attempt.job for attempt in attempts)]) == sorted(jobs)
+
+
+def test_a_finished_job_wakes_the_control_loop(make_pool: MakePool, wakeup: Wakeup) -> None:
+    pool = make_pool(1)
+    with within(DEADLINE):
+        pool.submit([claimed(f"{APP}.slow", 0.02)])
+        wakeup.wait(10 * DEADLINE, unless=lambda: pool.finished)
+    assert len(pool.take_finished()) == 1
+
+
+def test_a_task_that_nobody_registered_comes_out_as_well(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed("shop.jobs.unknown")])
+    (attempt,) = finish(pool, 1)
+    assert "shop.jobs.unknown" in (attempt.outcome.last_error or "")
+
+
+def test_stopping_ends_every_thread(make_pool: MakePool) -> None:
+    before = set(threading.enumerate())
+    pool = make_pool(3)
+    pool.submit([claimed(f"{APP}.noop"), claimed(f"{APP}.anoop")])
+    finish(pool, 2)
+    pool.stop()
+    ours = {thread for thread in set(threading.enumerate()) - before if thread.name.startswith("skipqueue")}
+    assert not ours
+
+
+@EITHER
+def test_a_thread_that_breaks_is_told_of_and_takes_nobody_by_surprise(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a broken part")
+
+    monkeypatch.setattr(Executor, "_outcome_of_error", broken)
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.{kind}raise_base_exception", "SystemExit")])
+    wait_until(lambda: pool.finished)
+    with pytest.raises(AssertionError, match="a broken part"):
+        pool.take_finished()
+
+
+def test_what_breaks_a_thread_keeps_no_attempt_that_came_before(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{APP}.noop")])
+    wait_until(lambda: pool.finished)
+    pool.finished.append(AssertionError("a broken part"))
+    assert len(pool.take_finished()) == 1
+    with pytest.raises(AssertionError, match="a broken part"):
+        pool.take_finished()
+
+
+# What a task does to the event loop
+
+
+@pytest.mark.parametrize("task", ["astop_loop", "acancel_itself", "acancel_all"])
+def test_whatever_a_task_does_to_the_event_loop_it_and_its_neighbours_come_out(make_pool: MakePool, task: str) -> None:
+    pool = make_pool(3)
+    jobs = [claimed(f"{WORKER_APP}.{task}"), *(claimed(f"{APP}.aadd", number) for number in range(5))]
+    pool.submit(jobs)
+    attempts = finish(pool, 6)
+    pool.submit([claimed(f"{APP}.aadd", 7)])
+    attempts += finish(pool, 1)
+    assert [attempt.outcome.status for attempt in attempts] == ["completed"] * 7
+    assert {attempt.outcome.result for attempt in attempts} == {None, "0", "1", "2", "3", "4", "7"}
+
+
+@pytest.mark.parametrize("task", ["aleave_generator", "aleave_blocking_background"])
+def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending(
+    make_pool: MakePool, gates: Any, task: str
+) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.{task}", "never")])
+    finish(pool, 1)
+    if task == "aleave_blocking_background":
+        wait_until(lambda: gates["never"].inside == 1)
+    started = time.monotonic()
+    pool.stop()
+    assert time.monotonic() - started < DEADLINE
+
+
+# What is stuck
+
+
+@pytest.fixture
+def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt is stuck at once."""
+    monkeypatch.setattr(interrupter, "STUCK_AFTER", 0.05)
+
+
+@pytest.fixture
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left behind blocks others at once."""
+    monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.05)
+    monkeypatch.setattr(pool_module, "CHANCE", 0.0)
+
+
+def limited(task: str, *args: Any) -> ClaimedJob:
+    """With a time limit that is over soon."""
+    return claimed(task, *args)._replace(metadata='{"timeout": 0.05}')
+
+
+def find_stuck(pool: Pool) -> None:
+    """Do what the control loop does, until the worker is to be replaced."""
+    wait_until(pool.enforce_limits, "something is stuck")
+
+
+def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
+    """The same as `finish`, while the limits are enforced; nothing is stuck meanwhile."""
+    finished: list[Attempt] = []
+
+    def done() -> bool:
+        assert not pool.enforce_limits()
+        finished.extend(pool.take_finished())
+        return len(finished) >= number
+
+    wait_until(done, f"{number} are finished")
+    return finished
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_a_stuck_attempt_comes_out_once_although_it_ends_after_all(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.pass_gate", "g"), claimed(f"{APP}.noop")])
+    find_stuck(pool)
+    stuck, after = finish(pool, 2)
+    assert stuck.outcome.status == "failed"
+    assert after.job.task == f"{APP}.noop"
+    assert pool.has_stuck
+    gates["g"].open()
+    wait_until(lambda: pool.take_finished() or not pool.has_stuck)
+    assert pool.take_finished() == []
+
+
+@EITHER
+@pytest.mark.usefixtures("_no_grace")
+def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str) -> None:
+    """Not until as many are stuck as may run at once."""
+    pool = make_pool(2)
+    pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert not pool.is_used_up
+    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "beside") for _ in range(3)])
+    wait_until(lambda: gates["beside"].inside == 2, "two run beside it")
+    gates["beside"].open()
+    finish(pool, 3)
+    assert gates["beside"].most == 2
+    pool.submit([limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert pool.is_used_up
+    gates["g"].open()
+    wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
+    assert not pool.is_used_up
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_what_is_stuck_in_the_event_loop_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert pool.coroutines == 0
+    gates["g"].open()
+    wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
+    wait_until(lambda: pool.coroutines == 0)
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    task = f"{WORKER_APP}.apass_gate_come_what_may"
+    pool.submit([limited(task, "g")])
+    find_stuck(pool)
+    finish(pool, 1)
+    pool.submit([limited(task, "g"), limited(task, "g")])
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
+    wait_until(lambda: len(pool._event_loop._running) == 3)
+    time.sleep(0.1)  # longer than they may take
+    assert pool._event_loop._loop is not None
+    pool._event_loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    wait_until(lambda: not pool.enforce_limits() and len(pool._event_loop._stuck) == 3)
+    finish(pool, 2)
+    wait_until(lambda: gates["beside"].inside == 1)
+    gates["beside"].open()
+    gates["g"].open()
+    finish(pool, 3)
+
+
+@pytest.mark.usefixtures("_no_grace", "_no_patience")
+def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool, gates: Any) -> None:
+    """The other one, which has no limit, would wait for ever."""
+    pool = make_pool(3)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
+    wait_until(lambda: gates["other"].inside == 1)
+    pool.submit([limited(f"{WORKER_APP}.ablock_loop", "g")])
+    find_stuck(pool)
+    assert not pool.is_used_up
+    wait_until(pool.is_blocked, "it is found to be blocked")
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_to_blame(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    stuck = limited(f"{WORKER_APP}.pass_gate", "g")
+    pool.submit([stuck, claimed(f"{WORKER_APP}.pass_gate", "g")])
+    wait_until(lambda: gates["g"].inside == 2)
+    find_stuck(pool)
+    pool.charge_nothing()
+    assert pool._started.job_ids() == [stuck.id]
+
+
+@pytest.mark.usefixtures("_no_grace")
+def test_the_retry_policy_of_a_stuck_attempt_cannot_hang_the_control_loop(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
+) -> None:
+    monkeypatch.setattr(executor, "DECISION_SECONDS", 0.05)
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.pass_gate_with_a_backoff_that_hangs", "g")._replace(max_attempts=2)])
+    with within(DEADLINE):
+        find_stuck(pool)
+    [stuck] = pool.take_finished()
+    assert (stuck.outcome.status, stuck.outcome.last_error) == ("failed", "JobTimeout: timed out after 0.05 s")
+    assert stuck.outcome.error is not None
+    assert "Its retry policy gave no answer within 0.05 s." in stuck.outcome.error["message"]
+
+
+def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it_came(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, gates: Any
+) -> None:
+    def decide(*_: Any) -> Outcome:
+        gates["g"].open()
+        wait_until(lambda: pool.finished)
+        return Outcome("failed")
+
+    monkeypatch.setattr(interrupter, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
+    monkeypatch.setattr(Executor, "_decide", decide)
+    find_stuck(pool)
+    assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
+
+
+def hang(**_: Any) -> None:
+    while True:
+        time.sleep(0.001)
+
+
+def wait_at_gate(**_: Any) -> None:
+    worker_jobs.pass_gate("receiver")
+
+
+@pytest.fixture
+def receive() -> Iterator[Callable[[Any], None]]:
+    """Connects a receiver of `job_started`."""
+    connected: list[Any] = []
+
+    def connect(receiver: Any) -> None:
+        job_started.connect(receiver)
+        connected.append(receiver)
+
+    yield connect
+    for receiver in connected:
+        job_started.disconnect(receiver)
+
+
+def test_a_receiver_of_the_start_that_takes_too_long_is_interrupted(
+    make_pool: MakePool, receive: Callable[[Any], None]
+) -> None:
+    receive(hang)
+    pool = make_pool(1)
+    pool.submit([limited(f"{APP}.noop")])
+    [attempt] = finish_in_time(pool, 1)
+    assert attempt.outcome.last_error == "JobTimeout: timed out after 0.05 s"
+
+
+@EITHER
+@pytest.mark.usefixtures("_no_grace", "gates")
+def test_a_receiver_of_the_start_that_hangs_is_stuck(
+    make_pool: MakePool, receive: Callable[[Any], None], kind: str
+) -> None:
+    receive(wait_at_gate)
+    pool = make_pool(1)
+    pool.submit([limited(f"{APP}.{kind}noop")])
+    find_stuck(pool)
+    [attempt] = pool.take_finished()
+    assert attempt.outcome.error is not None
+    assert "wait_at_gate" in attempt.outcome.error["traceback"]
+
+
+@pytest.mark.usefixtures("_no_patience", "gates")
+def test_an_event_loop_that_nobodys_code_blocks_is_found(
+    make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
+    finish(pool, 1)
+    wait_until(lambda: gates["never"].inside == 1)
+    assert not pool.is_blocked(), "nobody waits for it"
+    assert pool.next_deadline == float("inf")
+    pool.submit([claimed(f"{APP}.anoop")])
+    assert pool.next_deadline < time.monotonic() + 0.1
+    wait_until(pool.is_blocked, "it is found to be blocked")
+    assert "blocks its event loop" in caplog.text
+    assert "pass_gate (" in caplog.text
+    assert not pool.is_blocked(), "it is told once"
+    assert pool.next_deadline == float("inf")
+    assert len(pool.withdraw()) == 1
+
+
+@pytest.mark.usefixtures("_no_patience", "gates")
+def test_an_event_loop_that_a_running_attempt_blocks_is_left_to_its_limit(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.ablock_loop", "g")])
+    wait_until(lambda: gates["g"].inside == 1)
+    pool.submit([claimed(f"{APP}.anoop")])
+    over = time.monotonic() + 0.2
+    while time.monotonic() < over:
+        assert not pool.is_blocked()
+    gates["g"].open()
+    finish(pool, 2)
+
+
+@pytest.mark.usefixtures("_no_patience", "gates")
+def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
+    make_pool: MakePool, gates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate", "other")])
+    wait_until(lambda: gates["other"].inside == 1)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    finish_in_time(pool, 1)
+    over = time.monotonic() + 0.2
+    while time.monotonic() < over:  # it may be in that thread what the other one waits for
+        assert not pool.is_blocked()
+    gates["other"].open()
+    wait_until(pool.is_blocked, "it is found to be blocked")
+    assert "the thread of its queries" in caplog.text
+    assert "pass_gate (" in caplog.text
+
+
+@pytest.mark.usefixtures("gates")
+def test_the_thread_for_queries_may_be_busy_for_a_while(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make_pool(1)
+    pool.submit([limited(f"{WORKER_APP}.apass_gate_in_a_thread", "g")])
+    finish_in_time(pool, 1)
+    wait_until(lambda: pool.next_deadline < float("inf"))
+    gates["g"].open()
+    wait_until(lambda: pool.next_deadline == float("inf"))
+    monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.0)
+    assert not pool.is_blocked()
+
+
+@pytest.mark.usefixtures("gates")
+def test_an_event_loop_that_answers_late_is_not_blocked(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call into C may hold up all threads, and the control loop's is the first to go on."""
+    monkeypatch.setattr(event_loop, "STUCK_AFTER", 0.0)
+    monkeypatch.setattr(pool_module, "CHANCE", DEADLINE)
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "g")])
+    finish(pool, 1)
+    wait_until(lambda: gates["g"].inside == 1)
+    pool.submit([claimed(f"{APP}.anoop")])
+    threading.Timer(0.1, gates["g"].open).start()
+    assert not pool.is_blocked()
+    finish(pool, 1)
+
+
+# Calls in threads of the event loop's
+
+
+def give_up_on_calls(pool: Pool, gates: Any, count: int) -> None:
+    """Have so many calls hang whose attempts are over."""
+    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(count)])
+    attempts = finish_in_time(pool, count)
+    assert {attempt.outcome.last_error for attempt in attempts} == {"JobTimeout: timed out after 0.05 s"}
+
+
+def test_calls_that_hang_take_no_thread_from_others(make_pool: MakePool, gates: Any) -> None:
+    pool = make_pool(20)
+    give_up_on_calls(pool, gates, 2 * (os.cpu_count() or 1) + 8)
+    gates["quick"].open()
+    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick") for _ in range(20)])
+    assert [attempt.outcome.status for attempt in finish(pool, 20)] == ["completed"] * 20
+    assert not pool.is_blocked()
+
+
+@pytest.mark.usefixtures("_no_patience")
+def test_too_many_calls_that_hang_have_the_process_replaced(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "MOST_LEFT", 3)
+    pool = make_pool(3)
+    give_up_on_calls(pool, gates, 2)
+    assert not pool.is_blocked()
+    give_up_on_calls(pool, gates, 1)
+    wait_until(pool.is_blocked, "it is found to be blocked")
+
+
+@pytest.mark.parametrize("how", ["the loop", "the executor"])
+def test_a_task_that_shuts_down_the_threads_for_calls_harms_no_other(make_pool: MakePool, gates: Any, how: str) -> None:
+    gates["quick"].open()
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.ashut_down_calls", how)])
+    finish(pool, 1)
+    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
+    assert [attempt.outcome.last_error for attempt in finish(pool, 1)] == [None]
+
+
+# Connections
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_on_which_nothing_comes_any_more_does_not_keep_the_attempt(make_pool: MakePool) -> None:
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.lose_network"), claimed(f"{WORKER_APP}.write", "after")])
+    assert [attempt.outcome.status for attempt in finish(pool, 2)] == ["completed", "completed"]
+    assert Ledger.objects.get().entry == "after"
+
+
+def test_an_error_is_told_although_the_thread_that_would_tidy_up_after_it_is_busy(
+    make_pool: MakePool, gates: Any
+) -> None:
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.apass_gate_in_a_thread", "busy")])
+    wait_until(lambda: gates["busy"].inside == 1)
+    pool.submit([claimed(f"{APP}.afail") for _ in range(3)])
+    assert {attempt.outcome.last_error for attempt in finish(pool, 3)} == {"ValueError: as asked"}
+    assert gates["busy"].inside == 1
+    gates["busy"].open()
+    [attempt] = finish(pool, 1)
+    assert attempt.outcome.status == "completed"
+
+
+RAISING = {"lose_backend"}
+"""Those that end in an error, after which the thread that all `async def` tasks share is tidied."""
+
+CASES = [("", how) for how in sorted(MISTREATMENTS)] + [("a", how) for how in sorted(RAISING | {"close"})]
+
+
+@pytest.fixture
+def _close_asyncs_connection() -> Iterator[None]:
+    yield
+    close_asyncs_connections()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("_close_asyncs_connection")
+@pytest.mark.parametrize(("kind", "how"), CASES)
+@pytest.mark.parametrize("age", [0, None], ids=["a connection a job", "connections kept"])
+def test_whatever_a_task_does_to_its_connection_the_next_one_in_the_thread_can_write(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, kind: str, how: str, age: int | None
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", age)
+    pool = make_pool(1)
+    for number in range(2):
+        pool.submit([claimed(f"{WORKER_APP}.{kind}mistreat_connection", how)])
+        pool.submit([claimed(f"{WORKER_APP}.{kind}write", f"after {number}")])
+    attempts = finish(pool, 4)
+    assert [attempt.outcome.last_error for attempt in attempts if attempt.job.task.endswith("write")] == [None, None]
+    assert set(Ledger.objects.values_list("entry", flat=True)) == {"after 0", "after 1"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_hooks_that_a_task_left_are_not_called_by_the_next(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
+    worker_jobs.hooked.clear()
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.mistreat_connection", "leave_hook")])
+    pool.submit([claimed(f"{WORKER_APP}.write_and_hook", "after")])
+    assert [attempt.outcome.last_error for attempt in finish(pool, 2)] == [None, None]
+    assert worker_jobs.hooked == ["after"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "CONN_MAX_AGE", None)
+    opened: list[Any] = []
+    from django.db.backends.signals import connection_created
+
+    def note(**event: Any) -> None:
+        opened.append(event)
+
+    connection_created.connect(note)
+    try:
+        pool = make_pool(1)
+        pool.submit([claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
+        finish(pool, 5)
+    finally:
+        connection_created.disconnect(note)
+    assert len(opened) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None:
+    others = backends()
+    pool = make_pool(2)
+    pool.submit([claimed(f"{WORKER_APP}.write", "x") for _ in range(5)])
+    finish(pool, 5)
+    assert backends() - others
+    pool.stop()
+    wait_until(lambda: not backends() - others, "the threads' sessions are over")

@@ -1,0 +1,94 @@
+"""Who is charged for a worker's death: what it was running, and not what it had only claimed."""
+
+import os
+import signal
+import warnings
+from collections.abc import Callable
+
+from django_skipqueue.execution.running_jobs import RunningJobs
+from django_skipqueue.models import Job, Worker
+
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+JOBS = """
+    import asyncio
+    import time
+
+    from django_skipqueue import job
+
+
+    @job(max_attempts=1)
+    def quick(number):
+        time.sleep(0.001)
+
+
+    @job(max_attempts=1)
+    def endless():
+        while True:
+            time.sleep(0.01)
+
+
+    @job(max_attempts=1)
+    async def aquick(number):
+        await asyncio.sleep(0.001)
+"""
+
+
+def test_a_slot_holds_the_job_that_runs_in_it() -> None:
+    started = RunningJobs(3)
+    started.begin(0, 11)
+    started.begin(2, 2**40)
+    assert started.job_ids() == [11, 2**40]
+    started.end(0)
+    assert started.job_ids() == [2**40]
+
+
+def test_what_is_acquitted_is_not_found_and_what_is_stuck_is() -> None:
+    started = RunningJobs(3)
+    for index in range(3):
+        started.begin(index, 10 + index)
+    started.charge_nothing(but=[11, 99])
+    assert started.job_ids() == [11]
+
+
+def test_a_child_process_writes_what_its_parent_reads() -> None:
+    started = RunningJobs(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child runs one line
+        pid = os.fork()
+    if pid == 0:
+        started.begin(0, 7)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert started.job_ids() == [7]
+
+
+def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Callable[..., ManagePy]) -> None:
+    """With one attempt each, a job that were charged for the death would fail."""
+    endless = Job.objects.enqueue("extra.jobs.endless", max_attempts=1)
+    for number in range(3_000):
+        Job.objects.enqueue(f"extra.jobs.{'aquick' if number % 2 else 'quick'}", args=f"[{number}]", max_attempts=1)
+    worker = runworker("-c", "2", jobs=JOBS)
+    wait_until(lambda: Job.objects.completed().count() > 300, "the worker looks ahead")
+    os.kill(workers()[0].pid, signal.SIGKILL)
+    worker.wait_for('cause="signal 9 (SIGKILL)"')
+    wait_until(lambda: not Job.objects.alive().exists(), "everything is finished", deadline=60)
+    endless.refresh_from_db()
+    assert (endless.status, endless.last_error) == ("failed", "WorkerDied: worker died: signal 9 (SIGKILL)")
+    others = Job.objects.exclude(pk=endless.pk)
+    charged = others.failed().count()
+    assert charged <= 3, "only what ran may have been charged: the other thread, and two coroutines"
+    assert set(others.completed().values_list("attempts", flat=True)) == {1}
+    assert "died before it began them; no attempt was charged" in worker.log
+
+
+def test_a_worker_that_is_killed_while_idle_charges_nobody(runworker: Callable[..., ManagePy]) -> None:
+    runworker(jobs=JOBS)
+    first = workers()[0]
+    Job.objects.enqueue("extra.jobs.quick", args="[1]", max_attempts=1)
+    wait_for_statuses(completed=1)
+    os.kill(first.pid, signal.SIGKILL)
+    wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists(), "another worker is there")
+    Job.objects.enqueue("extra.jobs.quick", args="[1]", max_attempts=1)
+    wait_for_statuses(completed=2)

@@ -1,0 +1,125 @@
+"""A worker's control loop in a thread of the test's process, where a test can reach into it."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import connection, connections
+
+from django_skipqueue.execution.running_jobs import RunningJobs
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.worker.worker import Worker
+
+from ..app.waiting import DEADLINE, wait_until
+
+
+class WorkerThread:
+    """Runs a `Worker` as its process would, less process and signals. `prepare` may change it before it runs."""
+
+    def __init__(
+        self,
+        *,
+        prepare: Callable[[Worker], Any] = lambda worker: None,
+        started: RunningJobs | None = None,
+        id: str,
+        **options: Any,
+    ) -> None:
+        self.id = id
+        self._started = started
+        self.options = WorkerOptions(**{"name": "w", "database": "default", **options})
+        self.code: int | None = None
+        self.worker: Worker
+        self._others = backends()
+        self._prepare = prepare
+        self._read_end, self._lifeline = os.pipe()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(DEADLINE)
+
+    @property
+    def listens(self) -> bool:
+        """Whether its control connection is open and hears of new jobs."""
+        return self.worker._control._listening and self.worker._control.fileno() is not None
+
+    def cut(self) -> None:
+        """Cut its control connection, as a restart of the server would."""
+        wait_until(lambda: self.listens)
+        terminate([self.worker._control._wrapper.connection.info.backend_pid])
+
+    def sessions(self) -> list[int]:
+        """The backends of its threads, its control connection apart."""
+        control = self.worker._control._wrapper.connection.info.backend_pid
+        return sorted(backends() - self._others - {control})
+
+    def stop(self, *, now: bool = False) -> None:
+        """What its supervisor would say."""
+        os.write(self._lifeline, STOP_NOW if now else STOP)
+
+    def abandon(self) -> None:
+        """What it sees when its supervisor is killed."""
+        os.close(self._lifeline)
+        self._lifeline = -1
+
+    def wait(self, *, deadline: float = DEADLINE) -> int:
+        """The exit code, once the loop has ended."""
+        self._thread.join(deadline)
+        assert not self._thread.is_alive(), f"The worker did not end within {deadline:g} s."
+        assert self.code is not None
+        return self.code
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever became of the test."""
+        if self._lifeline >= 0:
+            if self._thread.is_alive():
+                self.stop(now=True)
+            self._thread.join(DEADLINE)
+            os.close(self._lifeline)
+        self._thread.join(DEADLINE)
+        os.close(self._read_end)
+        if self.code in (
+            EXIT_STUCK,
+            EXIT_BLOCKED,
+        ):  # which does not wait for its threads: with a process they end anyway
+            self.worker._pool.stop()
+        wait_until(lambda: not self.worker._pool._threads._stuck, "what was stuck has ended")
+
+    def _run(self) -> None:
+        self.worker = Worker(
+            self.options, id=self.id, name=self.options.name, lifeline=self._read_end, started=self._started
+        )
+        self.worker._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
+        self._prepare(self.worker)
+        self._ready.set()
+        try:
+            self.code = self.worker.run()
+        except BaseException:
+            self.code = 1
+            raise
+        finally:
+            connections.close_all()
+
+
+def backends() -> set[int]:
+    """Those of all other sessions in this database. A live server of the suite may have one."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        return {pid for (pid,) in cursor.fetchall()}
+
+
+def terminate(pids: Sequence[int]) -> None:
+    """Cut connections, and wait until the server has let go of them."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [list(pids)])
+    wait_until(lambda: not _exist(pids), "the connections are cut")
+
+
+def _exist(pids: Sequence[int]) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)", [list(pids)])
+        return bool(cursor.fetchone()[0])

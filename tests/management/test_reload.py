@@ -1,0 +1,170 @@
+"""`runworker --reload`: code changes, Ctrl-C on a terminal, and that nothing is left behind by either."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.models import Job, Worker
+
+from ..app import jobs, worker_jobs
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, children, group_exists, is_alive, statuses, wait_for_statuses, workers
+from ..supervisor.test_supervisor import go, wait_for_entries
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+CTRL_C = "\x03"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_reload_restarts_the_worker_with_the_changed_code(runworker: Run) -> None:
+    process = runworker("--reload", "--poll-interval", HOUR, jobs="# nothing yet")
+    (before,) = workers()
+    (process.folder / "extra" / "jobs.py").write_text(
+        "from django_skipqueue import job\n\n\n@job\ndef fresh():\n    return {}\n"
+    )
+    wait_until(lambda: Worker.objects.exclude(pk=before.pk).exists())
+    Job.objects.enqueue("extra.jobs.fresh")
+    wait_for_statuses(completed=1)
+    assert not is_alive(before.pid)
+    process.send(signal.SIGTERM)
+    process.wait()
+    wait_until(lambda: not Worker.objects.exists(), "the worker ends with the command")
+
+
+def test_ctrl_c_ends_a_reloading_worker_gracefully(runworker: Run) -> None:
+    worker_jobs.write.defer("x")
+    process = runworker("--reload", "--poll-interval", HOUR)
+    wait_for_statuses(completed=1)
+    process.send_to_group(signal.SIGINT)
+    process.wait()
+    wait_until(lambda: not Worker.objects.exists())
+    assert "Traceback" not in process.log
+
+
+# On a terminal, where reloading is the default under DEBUG
+
+
+@pytest.fixture
+def terminal(runworker: Run) -> Run:
+    """Starts `runworker` as a developer does."""
+    return lambda *arguments, **options: runworker(
+        "--poll-interval", HOUR, *arguments, **{"settings": "DEBUG = True", "terminal": True, **options}
+    )
+
+
+def test_ctrl_c_waits_for_the_job_that_runs_and_then_ends_everything(terminal: Run) -> None:
+    jobs.record_and_hold.defer("a", patience=60)
+    process = terminal()
+    wait_for_entries("a")
+    process.type(CTRL_C)
+    process.wait_for("supervisor stopping")
+    assert process.process.poll() is None
+    (child,) = children(process.process.pid)
+    go()
+    assert process.wait() == 0
+    assert not is_alive(child)
+    assert statuses() == {"completed": 1}
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+    assert "Traceback" not in process.log
+
+
+def test_a_second_ctrl_c_stops_at_once_and_leaves_no_orphan(terminal: Run) -> None:
+    jobs.record_and_hold.defer("a", patience=600)
+    process = terminal("--shutdown-timeout", "600")
+    wait_for_entries("a")
+    process.type(CTRL_C)
+    process.wait_for("supervisor stopping")
+    process.type(CTRL_C)
+    process.wait()
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+    assert statuses() == {"queued": 1}
+    assert not Worker.objects.exists()
+
+
+def test_ctrl_c_while_the_worker_is_still_starting_says_no_traceback(terminal: Run) -> None:
+    process = terminal(settings="DEBUG = True\nimport time\nprint('starting', flush=True)\ntime.sleep(0.5)\n")
+    process.wait_for("starting", times=2)  # the second one is the child
+    process.type(CTRL_C)
+    assert process.wait() == 0
+    assert "Traceback" not in process.log
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_for_the_command_alone_reaches_its_worker(terminal: Run, number: signal.Signals) -> None:
+    jobs.record_and_hold.defer("a", patience=600)
+    process = terminal("--shutdown-timeout", "600")
+    wait_for_entries("a")
+    process.send(number)
+    process.wait_for("supervisor stopping")
+    process.send(number)
+    process.wait()
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+    assert statuses() == {"queued": 1}
+
+
+def test_nothing_is_left_when_the_command_is_killed(terminal: Run) -> None:
+    process = terminal()
+    workers()
+    process.send(signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+
+
+def test_code_that_cannot_be_imported_waits_for_the_next_change(terminal: Run) -> None:
+    process = terminal(jobs="# nothing yet")
+    (before,) = workers()
+    source = process.folder / "extra" / "jobs.py"
+    source.write_text("def (")
+    process.wait_for("SyntaxError")
+    process.wait_for("worker not reloaded")
+    assert process.process.poll() is None
+    source.write_text("from django_skipqueue import job\n\n@job\ndef fresh():\n    return 5\n")
+    Job.objects.enqueue("extra.jobs.fresh")
+    wait_for_statuses(completed=1)
+    assert not is_alive(before.pid)
+    source.write_text("def (")
+    process.wait_for("worker not reloaded", times=2)
+    process.type(CTRL_C)
+    assert process.wait() == 0
+    wait_until(lambda: not group_exists(process.process.pid), "no process is left")
+
+
+def test_a_file_that_is_new_beside_others_is_a_change_and_is_watched(terminal: Run) -> None:
+    process = terminal(jobs="# nothing yet")
+    (before,) = workers()
+    (process.folder / "extra" / "helpers.py").write_text("VALUE = 1\n")
+    wait_until(lambda: Worker.objects.exclude(pk=before.pk).exists())
+    process.wait_for("changed=extra/helpers.py")
+
+
+def test_a_reload_does_not_wait_for_a_long_job_and_says_what_becomes_of_it(terminal: Run) -> None:
+    jobs.record_and_hold.defer("a", patience=600)
+    process = terminal("--shutdown-timeout", "600", jobs="# nothing yet")
+    wait_for_entries("a")
+    (before,) = workers()
+    (process.folder / "extra" / "jobs.py").write_text("# changed\n")
+    process.wait_for('changed=extra/jobs.py hint="what still runs in 2.0s is given back"')
+    wait_until(lambda: not is_alive(before.pid))
+    wait_until(lambda: Job.objects.running().exists(), "the next worker has it")
+    assert Job.objects.get().attempts == 1
+    go()
+    wait_for_statuses(completed=1)
+
+
+def test_a_failure_shows_its_traceback_in_colour(terminal: Run) -> None:
+    jobs.fail.using(max_attempts=1).defer("boom")
+    process = terminal()
+    process.wait_for("raise ValueError(message)")
+    assert "\x1b[31mERROR   job failed\x1b[0m task=tests.app.jobs.fail" in process.log
+    assert "django_skipqueue/worker" not in process.log
+
+
+def test_no_color_is_obeyed(terminal: Run) -> None:
+    jobs.fail.using(max_attempts=1).defer("boom")
+    process = terminal("--no-color")
+    process.wait_for("raise ValueError(message)")
+    assert "\x1b" not in process.log

@@ -1,0 +1,405 @@
+"""`manage.py runworker`: what an operator types, and what it says and does then."""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connections
+
+from django_skipqueue.management.commands import runworker as command
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.runtime.worker_options import WorkerOptions
+
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.rows import make_job
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+
+db = pytest.mark.django_db(transaction=True)
+
+
+# From end to end
+
+
+@db
+@pytest.mark.parametrize("options", [(), ("-q", "default,mail"), ("--processes", "3"), ("--no-listen",), ("-c", "1")])
+def test_drain_runs_everything_and_exits_0(runworker: Run, options: tuple[str, ...]) -> None:
+    jobs.add.defer_many([(number, 1) for number in range(100)])
+    jobs.aadd.defer_many([(number, 1) for number in range(100)])
+    jobs.see_context.using(max_attempts=4).defer(note="n")
+    jobs.asee_context.defer()
+    jobs.send_mail.defer(payment_id=1)
+    jobs.fail_times.defer(3)
+    jobs.fail.defer("secret word")
+    jobs.discard.defer()
+    make_job("scheduled", run_after=timedelta(minutes=-1))
+    make_job("scheduled", run_after=timedelta(hours=1))
+    process = runworker("--drain", "--poll-interval", HOUR, *options)
+    assert process.wait() == 0
+    assert statuses() == {"completed": 205, "failed": 1, "discarded": 1, "scheduled": 1}
+    assert not Worker.objects.exists()
+    for job in Job.objects.filter(task__endswith="add"):
+        assert job.result == job.args[0] + 1
+    seen = Job.objects.get(task="tests.app.jobs.see_context")
+    assert seen.result["job_id"] == seen.pk
+    assert (seen.result["note"], seen.result["attempt"], seen.result["max_attempts"]) == ("n", 1, 4)
+    assert Job.objects.get(task__endswith="fail_times").result == 4
+    assert "Traceback" not in process.log
+
+
+@db
+def test_many_due_jobs_are_all_run_by_a_drain(runworker: Run) -> None:
+    """The supervisor admits them while the worker looks for the first time."""
+    jobs.noop.using(run_after=timedelta(hours=1)).defer_many([()] * 2000)
+    Job.objects.update(run_after="2020-01-01T00:00Z")
+    assert runworker("--drain").wait() == 0
+    assert statuses() == {"completed": 2000}
+
+
+@db
+def test_queues_are_served_in_the_order_they_are_typed_and_no_others(runworker: Run) -> None:
+    for queue_name in ("low", "other", "high"):
+        jobs.record.using(queue_name=queue_name).defer_many([{"entry": queue_name}] * 3)
+    assert runworker("--drain", "-c", "1", "-q", " high,low,,high ").wait() == 0
+    assert list(Ledger.objects.order_by("id").values_list("entry", flat=True)) == ["high"] * 3 + ["low"] * 3
+    assert set(Job.objects.queued().values_list("queue_name", flat=True)) == {"other"}
+
+
+@db
+def test_max_jobs_ends_each_process_after_so_many(runworker: Run) -> None:
+    jobs.noop.defer_many([()] * 50)
+    assert runworker("--max-jobs", "10", "--processes", "2").wait() == 0
+    assert statuses() == {"completed": 20, "queued": 30}
+
+
+@db
+def test_a_job_deferred_while_idle_is_picked_up_by_notify_and_a_due_one_is_admitted(runworker: Run) -> None:
+    runworker("--poll-interval", HOUR)
+    workers()
+    jobs.noop.using(run_after=timedelta(seconds=0.3)).defer()
+    wait_for_statuses(completed=1)
+    jobs.noop.using(queue_name="new").defer()
+    wait_for_statuses(completed=2)
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_it_can_serve_another_database(runworker: Run) -> None:
+    jobs.add.using(database="other").defer(1, 2)
+    jobs.add.defer(1, 2)
+    assert runworker("--drain", "--database", "other").wait() == 0
+    assert Job.objects.using("other").get().result == 3
+    assert statuses() == {"queued": 1}
+
+
+# Options
+
+
+def options(*arguments: str) -> WorkerOptions:
+    """What the command makes of its command line."""
+    parsed = command.Command().create_parser("manage.py", "runworker").parse_args(list(arguments))
+    return command.Command()._options(vars(parsed))
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("SKIPQUEUE_")]:
+        monkeypatch.delenv(name)
+
+
+def test_without_options_it_serves_every_queue_with_the_defaults() -> None:
+    chosen = options()
+    assert (chosen.queue_names, chosen.concurrency, chosen.processes) == ((), 4, 1)
+    assert (chosen.drain, chosen.max_jobs, chosen.listen) == (False, None, True)
+    assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (2.0, 30.0, 60.0)
+    assert re.fullmatch(r".+:\d+", chosen.name)
+
+
+def test_settings_are_the_defaults_of_options(settings: Any) -> None:
+    settings.SKIPQUEUE = {"POLL_INTERVAL": 7, "SHUTDOWN_TIMEOUT": 8, "WORKER_TIMEOUT": 90, "HEARTBEAT_INTERVAL": 5}
+    chosen = options()
+    assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (7, 8, 90)
+    assert chosen.beat_interval == 5
+    assert options("--worker-timeout", "4").beat_interval == 1
+
+
+ENVIRONMENT = {
+    "SKIPQUEUE_QUEUES": ("a,b", "queue_names", ("a", "b")),
+    "SKIPQUEUE_CONCURRENCY": ("9", "concurrency", 9),
+    "SKIPQUEUE_PROCESSES": ("3", "processes", 3),
+    "SKIPQUEUE_DRAIN": ("1", "drain", True),
+    "SKIPQUEUE_MAX_JOBS": ("5", "max_jobs", 5),
+    "SKIPQUEUE_POLL_INTERVAL": ("0.5", "poll_interval", 0.5),
+    "SKIPQUEUE_NO_LISTEN": ("true", "listen", False),
+    "SKIPQUEUE_SHUTDOWN_TIMEOUT": ("3", "shutdown_timeout", 3.0),
+    "SKIPQUEUE_WORKER_TIMEOUT": ("20", "worker_timeout", 20.0),
+    "SKIPQUEUE_NAME": ("box", "name", "box"),
+    "SKIPQUEUE_DATABASE": ("other", "database", "other"),
+}
+
+
+@pytest.mark.parametrize("variable", sorted(ENVIRONMENT))
+def test_every_option_can_be_set_in_the_environment(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value, field, expected = ENVIRONMENT[variable]
+    monkeypatch.setenv(variable, value)
+    assert getattr(options(), field) == expected
+
+
+def test_what_is_typed_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKIPQUEUE_CONCURRENCY", "9")
+    assert options("-c", "2").concurrency == 2
+
+
+def test_an_empty_variable_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ENVIRONMENT:
+        monkeypatch.setenv(variable, "")
+    assert options().concurrency == 4
+
+
+def test_help_names_the_variable_of_each_option() -> None:
+    text = command.Command().create_parser("manage.py", "runworker").format_help()
+    for variable in [*ENVIRONMENT, "SKIPQUEUE_RELOAD"]:
+        assert f"[{variable}]" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", "0"),
+        ("-c", "many"),
+        ("-c", "1.5"),
+        ("--processes", "-1"),
+        ("--max-jobs", "0"),
+        ("--poll-interval", "0"),
+        ("--poll-interval", "nan"),
+        ("--worker-timeout", "0"),
+        ("--worker-timeout", "inf"),
+        ("--shutdown-timeout", "-1"),
+        ("--shutdown-timeout", "soon"),
+        ("-c", "99999999999999999999"),
+        ("-c", "10001"),
+        ("--max-jobs", "1" * 30),
+        ("--poll-interval", "1e9"),
+        ("-q", " , "),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match=r"--(concurrency|processes|max-jobs|poll|worker-timeout|shutdown|queues)\b"):
+        options(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("SKIPQUEUE_CONCURRENCY", "lots", "SKIPQUEUE_CONCURRENCY = 'lots' is not an integer from 1 to 10000"),
+        (
+            "SKIPQUEUE_WORKER_TIMEOUT",
+            "0",
+            "SKIPQUEUE_WORKER_TIMEOUT = '0' is not a number of seconds from 1 to 1209600",
+        ),
+        ("SKIPQUEUE_QUEUES", ",", "SKIPQUEUE_QUEUES"),
+        ("SKIPQUEUE_DRAIN", "maybe", "SKIPQUEUE_DRAIN must be one of 1, on, true, yes, or of 0, .* not 'maybe'"),
+        ("SKIPQUEUE_RELOAD", "2", "SKIPQUEUE_RELOAD must be one of"),
+    ],
+)
+def test_a_wrong_variable_of_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(CommandError, match=expected):
+        call_command("runworker", "--database", "nosuch")
+
+
+@pytest.mark.parametrize("value", ["0", "false", "no", "off"])
+def test_a_flag_can_be_switched_off_by_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("SKIPQUEUE_DRAIN", value)
+    assert options().drain is False
+
+
+@db
+def test_a_queue_that_nothing_uses_is_named(runworker: Run) -> None:
+    jobs.noop.using(queue_name="busy").defer()
+    process = runworker("--drain", "--queues", "a b,busy,default")
+    assert process.wait() == 0
+    [line] = [line for line in process.log.splitlines() if "queue unknown" in line]
+    assert 'queue="a b" hint="no task and no job has this queue" known="busy, default' in line
+
+
+# When it cannot run
+
+
+SQLITE = 'DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}'
+UNREACHABLE = 'DATABASES["default"] = {**DATABASES["default"], "HOST": "/nonexistent", "OPTIONS": {}}'
+UNMIGRATED = 'DATABASES["default"] = {**DATABASES["default"], "NAME": "postgres"}'
+
+
+@db
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"settings": SQLITE}, "needs PostgreSQL"),
+        ({"settings": UNREACHABLE}, "cannot be reached"),
+        ({"settings": UNMIGRATED}, "manage.py migrate django_skipqueue"),
+        ({"skipqueue": {"WORKER_TIMEOUT": "long"}}, "SKIPQUEUE['WORKER_TIMEOUT']"),
+        ({"skipqueue": {"WORKER_TIMOUT": 60}}, "Did you mean 'WORKER_TIMEOUT'?"),
+        ({"skipqueue": {"DATABASE": "nosuch"}}, "nosuch"),
+    ],
+    ids=["sqlite", "unreachable", "unmigrated", "wrong type", "unknown key", "unknown alias"],
+)
+@pytest.mark.parametrize("name", ["runworker", "prunejobs"])
+def test_what_keeps_it_from_running_is_said_without_a_traceback(
+    manage: Run, name: str, options: dict[str, Any], expected: str
+) -> None:
+    process = manage(name, **options)
+    assert process.wait() == 1
+    assert expected in process.log
+    assert "Traceback" not in process.log
+
+
+@db
+@pytest.mark.parametrize("name", ["runworker", "prunejobs"])
+def test_an_unknown_database_is_said_without_a_traceback(manage: Run, name: str) -> None:
+    process = manage(name, "--database", "nosuch")
+    assert process.wait() == 1
+    assert "'nosuch'" in process.log
+    assert "Traceback" not in process.log
+    assert len(process.log.strip().splitlines()) == 1
+
+
+# What it says
+
+
+@db
+def test_it_introduces_itself_in_a_few_lines(runworker: Run) -> None:
+    process = runworker("--drain", "-q", "a,b", "-c", "3", "--processes", "2", "--name", "box", jobs="")
+    assert process.wait() == 0
+    first = process.log.splitlines()[:5]
+    text = "\n".join(first)
+    for expected in (
+        "django_skipqueue 0.",
+        "box serves queues a, b",
+        "2 processes, 3 jobs at once in each, on database ",
+        "'default'",
+        " tasks: ",
+        " more\n",
+        "NOTIFY",
+        "every 2 s",
+        "Ctrl-C or SIGTERM",
+    ):
+        assert expected in text
+
+
+@db
+def test_lines_tell_what_happened_and_nothing_of_the_arguments(runworker: Run) -> None:
+    jobs.echo.defer("very secret")
+    jobs.ask_for_retry.defer(0)
+    jobs.discard.defer()
+    jobs.fail.using(max_attempts=1).defer("boom")
+    process = runworker("--drain", "-v", "2")
+    assert process.wait() == 0
+    for expected in (
+        r"INFO +job completed task=tests\.app\.jobs\.echo id=\d+ attempt=1/10 ran=<?[\d.]+m?s waited=<?[\d.]+m?s$",
+        r"WARNING +job retrying task=tests\.app\.jobs\.ask_for_retry id=\d+ attempt=1/3 .* retry_in=0s error=",
+        r'WARNING +job discarded task=tests\.app\.jobs\.discard .* error="no longer wanted"',
+        r'ERROR +job failed task=tests\.app\.jobs\.fail .* error="ValueError: boom"',
+        r"DEBUG +job started task=tests\.app\.jobs\.echo",
+    ):
+        assert re.search(expected, process.log, re.MULTILINE), expected
+    assert "secret" not in process.log
+
+
+@db
+def test_no_name_in_a_row_can_forge_a_line(runworker: Run) -> None:
+    Job.objects.enqueue("evil\n00:00:00 ERROR   forged\x1b[31m\u2028line", max_attempts=1)
+    jobs.fail.using(max_attempts=1).defer("first\nforged by an error")
+    process = runworker("--drain", skipqueue={"UNKNOWN_TASK_GRACE": 0.0001})
+    assert process.wait() == 0
+    assert "evil\N{REPLACEMENT CHARACTER}" in process.log
+    assert not re.search(r"^00:00:00", process.log, re.MULTILINE)
+    assert not re.search(r"^forged", process.log, re.MULTILINE)
+    assert "\x1b" not in process.log
+    assert "\u2028" not in process.log
+
+
+@db
+def test_the_projects_own_logging_gets_the_figures_as_extra_fields(runworker: Run) -> None:
+    settings = """
+        import json, logging
+
+        class Lines(logging.Formatter):
+            def format(self, record):
+                names = ("event", "job_id", "task", "queue_name", "attempt", "duration_ms", "wait_ms")
+                names += ("worker_id", "worker_name", "args")
+                return json.dumps({name: getattr(record, name, None) for name in names[:-1]}
+                                  | {"logger": record.name, "message": record.getMessage()})
+
+        LOGGING = {
+            "version": 1,
+            "formatters": {"lines": {"()": Lines}},
+            "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
+            "loggers": {"django_skipqueue": {"handlers": ["lines"], "level": "INFO"}},
+        }
+    """
+    job = jobs.add.using(queue_name="q").defer(1)
+    process = runworker("--drain", "--name", "w", settings=settings)
+    assert process.wait() == 0
+    lines = [json.loads(line) for line in process.log.splitlines()]
+    assert all(line["logger"].startswith("django_skipqueue") for line in lines)
+    assert all(line["event"] for line in lines)
+    (line,) = [line for line in lines if line["job_id"]]
+    assert (line["event"], line["job_id"], line["task"]) == ("job_completed", job.pk, "tests.app.jobs.add")
+    assert (line["queue_name"], line["attempt"], line["worker_name"]) == ("q", 1, "w/1")
+    (started,) = [line for line in lines if line["event"] == "worker_started"]
+    assert started["worker_id"] == line["worker_id"]
+    assert line["duration_ms"] >= 0
+    assert line["wait_ms"] >= 0
+
+
+@db
+def test_receivers_that_raise_or_are_slow_harm_nothing(runworker: Run) -> None:
+    jobs.noop.defer_many([()] * 100)
+    jobs.fail.defer()
+    process = runworker(
+        "--drain",
+        jobs="""
+            import time
+            from django_skipqueue import signals
+
+            def broken(**event):
+                raise RuntimeError("broken receiver")
+
+            def slow(**event):
+                time.sleep(0.01)
+
+            for signal in (signals.job_started, signals.job_retrying, signals.job_failed, signals.worker_started):
+                signal.connect(broken)
+            signals.job_completed.connect(slow)
+        """,
+    )
+    assert process.wait() == 0
+    assert statuses() == {"completed": 100, "failed": 1}
+    assert "broken receiver" in process.log
+
+
+@db
+def test_processes_that_fork_share_no_connection_pool(runworker: Run) -> None:
+    pytest.importorskip("psycopg_pool")
+    jobs.record.defer_many([{"entry": str(number)} for number in range(200)])
+    pool = 'DATABASES["default"].setdefault("OPTIONS", {})["pool"] = True'
+    assert runworker("--drain", "--processes", "3", settings=pool).wait() == 0
+    assert statuses() == {"completed": 200}
+    assert Ledger.objects.count() == 200
+
+
+def test_the_command_refuses_in_process_what_the_shell_would(settings: Any) -> None:
+    with pytest.raises(CommandError, match="nosuch"):
+        call_command("runworker", "--database", "nosuch")
+    assert "nosuch" not in connections

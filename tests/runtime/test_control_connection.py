@@ -1,0 +1,193 @@
+"""`ControlConnection`: the loop's own connection, which it opens again as often as it takes."""
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+from django.db import Error, OperationalError, connection, connections
+
+from django_skipqueue.models import Job
+from django_skipqueue.runtime.control_connection import LONGEST_DELAY, ControlConnection
+
+from ..app import jobs
+from ..app.waiting import DEADLINE, wait_until
+from ..harness.threads import terminate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[..., None]]:
+    """Runs a function in a thread, as the control connection takes its thread's place in Django's connections."""
+
+    def run(function: Callable[[], None]) -> None:
+        failure: list[BaseException] = []
+
+        def body() -> None:
+            try:
+                function()
+            except BaseException as error:
+                failure.append(error)
+            finally:
+                connections.close_all()
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+        if failure:
+            raise failure[0]
+
+    return run
+
+
+def backend() -> int:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def test_the_verbs_of_its_thread_go_through_it(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection("default", who="w")
+        assert control.fileno() is None
+        with control.attempt():
+            Job.objects.count()
+        assert connections["default"] is control._wrapper
+        assert control.fileno() == control._wrapper.connection.fileno()
+        assert connections["default"].get_autocommit()
+
+    in_thread(body)
+
+
+def test_it_keeps_out_of_the_projects_pool(in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", True)
+    monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
+
+    def body() -> None:
+        ControlConnection("default", who="w")
+        assert "pool" not in connections["default"].settings_dict["OPTIONS"]
+        Job.objects.count()
+        assert connections["default"].get_autocommit()
+
+    in_thread(body)
+    assert connection.settings_dict["OPTIONS"]["pool"] is True
+
+
+def test_a_connection_that_broke_is_closed_and_opened_again(
+    in_thread: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue")
+
+    def body() -> None:
+        control = ControlConnection("default", who="worker w/1")
+        with control.attempt():
+            first = backend()
+        killer = threading.Thread(target=lambda: (terminate([first]), connections.close_all()))
+        killer.start()
+        killer.join(DEADLINE)
+        with control.attempt():
+            Job.objects.count()
+        assert control.retry_in > 0
+        assert control.fileno() is None
+        with control.attempt():
+            assert backend() != first
+        assert control.retry_in == 0
+
+    in_thread(body)
+    assert 'database lost who="worker w/1" retry_in=' in caplog.text
+    assert 'database back who="worker w/1"' in caplog.text
+
+
+def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection("default", who="w")
+        delays = []
+        for _ in range(12):
+            with control.attempt():
+                raise OperationalError("no server")
+            delays.append(control.retry_in)
+        assert 0 < delays[0] <= 0.5
+        assert all(later > 0.99 * earlier for earlier, later in pairwise(delays[:5]))
+        assert all(LONGEST_DELAY / 2 <= delay <= LONGEST_DELAY for delay in delays[6:])
+        with control.attempt():
+            Job.objects.count()
+        with control.attempt():
+            raise OperationalError("no server")
+        assert control.retry_in <= 0.5
+
+    in_thread(body)
+
+
+def test_what_is_no_database_error_is_not_its_business(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection("default", who="w")
+        with pytest.raises(ZeroDivisionError), control.attempt():
+            raise ZeroDivisionError
+
+    in_thread(body)
+
+
+def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Callable[..., None]) -> None:
+    def defer(queue_name: str) -> None:
+        thread = threading.Thread(
+            target=lambda: (jobs.noop.using(queue_name=queue_name).defer(), connections.close_all())
+        )
+        thread.start()
+        thread.join(DEADLINE)
+
+    def body() -> None:
+        control = ControlConnection("default", who="w")
+        control.listen()
+        assert control.notified() == set()
+        defer("a")
+        defer("b")
+        heard: set[str] = set()
+        wait_until(lambda: heard.update(control.notified()) or heard == {"a", "b"})
+        defer("c")
+        wait_until(lambda: Job.objects.count() == 3 and control._heard, "a statement brought the notification along")
+        assert control.notified() == {"c"}
+        assert control.notified() == set()
+
+    in_thread(body)
+
+
+def test_a_new_connection_listens_once_it_is_asked_to(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection("default", who="w")
+        for _ in range(2):
+            control.listen()
+            control.listen()
+            with connections["default"].cursor() as cursor:
+                cursor.execute("SELECT * FROM pg_listening_channels()")
+                assert cursor.fetchall() == [("skipqueue",)]
+            control.close()
+
+    in_thread(body)
+
+
+def test_hearing_that_the_server_went_away_is_a_database_error(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection("default", who="w")
+        control.listen()
+        pid = backend()
+        killer = threading.Thread(target=lambda: (terminate([pid]), connections.close_all()))
+        killer.start()
+        killer.join(DEADLINE)
+        with pytest.raises(Error):
+            wait_until(lambda: control.notified())
+
+    in_thread(body)
+
+
+def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None]) -> None:
+    said: list[float] = []
+
+    def body() -> None:
+        control = ControlConnection("default", who="w", before_attempt=said.append)
+        with control.attempt():
+            control.allow(21.0)
+
+    in_thread(body)
+    assert said[1:] == [21.0]

@@ -1,0 +1,254 @@
+"""`EventDispatcher`: tells everything in order, and is in nobody's way."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.dispatch import Signal
+
+from django_skipqueue.execution.connections import ThreadConnections
+from django_skipqueue.models import Worker
+from django_skipqueue.runtime import dispatcher as announcer_module
+from django_skipqueue.runtime.dispatcher import EventDispatcher
+from django_skipqueue.signals import job_completed, job_failed
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..app import jobs, worker_jobs
+from ..app.models import Ledger
+from ..app.waiting import DEADLINE, wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+
+def attempt(id: int, task: str = "a.task") -> Attempt:
+    job = ClaimedJob(id, 1, task, "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
+    return Attempt(job, COMPLETED, 1.0, 2.0, "w")
+
+
+@pytest.fixture
+def dispatcher() -> Iterator[EventDispatcher]:
+    dispatcher = EventDispatcher()
+    yield dispatcher
+    dispatcher.stop(timeout=DEADLINE)
+
+
+@pytest.fixture
+def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]:
+    """Connects receivers, and takes them away again."""
+    connected: list[tuple[Signal, Callable[..., Any]]] = []
+
+    def connect(signal: Signal, receiver: Callable[..., Any]) -> None:
+        signal.connect(receiver, weak=False)
+        connected.append((signal, receiver))
+
+    yield connect
+    for connected_to, receiver in connected:
+        connected_to.disconnect(receiver)
+
+
+def test_events_are_told_in_order(dispatcher: EventDispatcher) -> None:
+    told: list[int] = []
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    for number in range(100):
+        dispatcher.event(signal, "sender", number=number)
+    dispatcher.stop(timeout=DEADLINE)
+    assert told == list(range(100))
+
+
+def test_the_outcomes_of_a_batch_reach_the_receivers_of_their_events(
+    dispatcher: EventDispatcher, connect_receiver: Callable[..., None]
+) -> None:
+    told: list[tuple[str, int]] = []
+    connect_receiver(job_completed, lambda sender, attempt, **_: told.append((sender, attempt.job.id)))
+    connect_receiver(job_failed, lambda sender, attempt, **_: told.append((f"not {sender}", attempt.job.id)))
+    dispatcher.outcomes({job_completed: [attempt(1), attempt(2, "b.task")], job_failed: [attempt(3)]})
+    dispatcher.stop(timeout=DEADLINE)
+    assert told == [("a.task", 1), ("b.task", 2), ("not a.task", 3)]
+
+
+def test_what_nobody_wants_to_know_starts_no_thread(
+    dispatcher: EventDispatcher, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, logger="django_skipqueue")
+    before = threading.active_count()
+    dispatcher.event(Signal(), "sender")
+    dispatcher.outcomes({job_completed: [attempt(1)], job_failed: [attempt(2)]})
+    assert threading.active_count() == before
+    assert dispatcher.backlog == 0
+
+
+def test_a_slow_receiver_does_not_hold_up_who_tells(dispatcher: EventDispatcher) -> None:
+    release = threading.Event()
+    signal = Signal()
+    signal.connect(lambda **_: release.wait(DEADLINE), weak=False)
+    for _ in range(50):
+        dispatcher.event(signal, "sender")  # returns, or the test would never reach the line that lets it
+    assert dispatcher.backlog == 50
+    release.set()
+    wait_until(lambda: dispatcher.backlog == 0)
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
+def test_a_receiver_that_raises_harms_nothing(
+    dispatcher: EventDispatcher, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[int] = []
+
+    def broken(**_: Any) -> None:
+        raise error("broken")
+
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    signal.connect(broken, weak=False)
+    dispatcher.event(signal, "sender", number=1)
+    dispatcher.event(signal, "sender", number=2)
+    wait_until(lambda: dispatcher.backlog == 0, "everything was told")
+    assert told == [1, 2]
+    assert "broken" in caplog.text
+
+
+def test_a_log_filter_that_raises_harms_nothing(dispatcher: EventDispatcher) -> None:
+    def broken(record: logging.LogRecord) -> bool:
+        raise ValueError("broken filter")
+
+    logger = logging.getLogger("django_skipqueue.worker")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addFilter(broken)
+    try:
+        dispatcher.outcomes({job_completed: [attempt(1)]})
+        dispatcher.outcomes({job_completed: [attempt(2)]})
+        wait_until(lambda: dispatcher.backlog == 0, "everything was told")
+    finally:
+        logger.removeFilter(broken)
+        logger.setLevel(level)
+
+
+def test_stopping_tells_what_is_waiting_but_not_for_ever(dispatcher: EventDispatcher) -> None:
+    release = threading.Event()
+    signal = Signal()
+    signal.connect(lambda **_: release.wait(DEADLINE), weak=False)
+    dispatcher.event(signal, "sender")
+    dispatcher.stop(timeout=0.01)
+    assert not release.is_set()
+    release.set()
+
+
+def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is_told_in_order(
+    dispatcher: EventDispatcher,
+) -> None:
+    may_end = threading.Event()
+    told: list[tuple[str, int]] = []
+    signal = Signal()
+
+    def receive(name: str, **_: Any) -> None:
+        if name == "slow":
+            may_end.wait(DEADLINE)
+        told.append((name, threading.get_ident()))
+
+    signal.connect(receive)
+    dispatcher.event(signal, "sender", name="first")
+    dispatcher.flush(timeout=DEADLINE)
+    assert [name for name, _ in told] == ["first"]
+    dispatcher.event(signal, "sender", name="slow")
+    dispatcher.flush(timeout=0.01)
+    dispatcher.event(signal, "sender", name="last")
+    assert len(told) == 1
+    may_end.set()
+    dispatcher.stop(timeout=DEADLINE)
+    assert [name for name, _ in told] == ["first", "slow", "last"]
+    assert len({thread for _, thread in told}) == 1
+
+
+def test_it_tells_again_after_it_was_stopped(dispatcher: EventDispatcher) -> None:
+    told: list[int] = []
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    for number in (1, 2, 3):
+        dispatcher.event(signal, "sender", number=number)
+        dispatcher.stop(timeout=DEADLINE)
+    assert told == [1, 2, 3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(dispatcher: EventDispatcher) -> None:
+    def receive(number: int, **_: Any) -> None:
+        if number == 1:
+            transaction.atomic().__enter__()
+        Ledger.objects.create(entry=str(number))
+
+    signal = Signal()
+    signal.connect(receive, weak=False)
+    for number in (1, 2):
+        dispatcher.event(signal, "sender", number=number)
+    wait_until(lambda: dispatcher.backlog == 0)
+    assert list(Ledger.objects.values_list("entry", flat=True)) == ["2"]
+    connection.close()
+
+
+def test_a_connection_that_cannot_be_tidied_does_not_end_the_telling(
+    dispatcher: EventDispatcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tidy(self: ThreadConnections) -> None:
+        raise OSError("the driver is broken")
+
+    monkeypatch.setattr(ThreadConnections, "tidy", tidy)
+    told: list[int] = []
+    signal = Signal()
+    signal.connect(lambda number, **_: told.append(number), weak=False)
+    for number in range(3):
+        dispatcher.event(signal, "sender", number=number)
+    dispatcher.stop(timeout=DEADLINE)
+    assert told == [0, 1, 2]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_receiver_that_hangs_has_its_process_replaced_and_is_said_to_hang_with_its_place(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    process = runworker(
+        "--poll-interval",
+        "3600",
+        jobs="""
+            import threading
+            from django_skipqueue.signals import job_completed
+            from django_skipqueue.runtime import dispatcher
+
+            dispatcher.HANGS_AFTER = 1.0
+
+            def receive(attempt, **event):
+                if attempt.job.task.endswith("see"):
+                    threading.Event().wait()
+
+            job_completed.connect(receive)
+        """,
+    )
+    (first,) = workers()
+    worker_jobs.see.defer(1)
+    process.wait_for("receiver hangs")
+    assert "in receive" in process.log or "receive (" in process.log, process.log
+    wait_until(lambda: Worker.objects.exclude(pk=first.pk).exists())
+    jobs.noop.defer()
+    wait_for_statuses(completed=2)
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+def test_receivers_that_are_slow_one_after_the_other_do_not_hang(
+    dispatcher: EventDispatcher, connect_receiver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcer_module, "HANGS_AFTER", 0.5)
+    connect_receiver(job_failed, lambda **_: time.sleep(0.01))
+    dispatcher.outcomes({job_failed: [attempt(number) for number in range(100)]})
+    hangs_at = []
+    while dispatcher.backlog:
+        hangs_at.append(dispatcher.hangs_at - time.monotonic())
+        time.sleep(0.005)
+    assert min(hangs_at) > 0
+    wait_until(lambda: dispatcher.hangs_at == float("inf"))

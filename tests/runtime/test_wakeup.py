@@ -1,0 +1,153 @@
+"""`Wakeup`: no call is missed, whenever it comes."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from django_skipqueue.runtime.wakeup import Wakeup
+
+from ..app.waiting import DEADLINE, wait_until, within
+
+LONG = 10 * DEADLINE
+
+
+@pytest.fixture
+def wakeup() -> Iterator[Wakeup]:
+    """With the process's own signal handling put back afterwards."""
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
+    wakeup = Wakeup()
+    yield wakeup
+    wakeup.close()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_it_sleeps_no_longer_than_asked(wakeup: Wakeup) -> None:
+    with within(DEADLINE):
+        assert wakeup.wait(0.01) == []
+        assert wakeup.wait(-1) == []
+
+
+def test_a_call_ends_the_wait(wakeup: Wakeup) -> None:
+    def call() -> None:
+        wait_until(lambda: wakeup._asleep)
+        wakeup.call()
+
+    with within(DEADLINE):
+        thread = threading.Thread(target=call)
+        thread.start()
+        wakeup.wait(LONG)
+        thread.join()
+
+
+def test_a_call_between_the_last_look_and_falling_asleep_is_not_missed(wakeup: Wakeup) -> None:
+    def nothing_yet_and_then_a_call() -> bool:
+        wakeup.call()
+        return False
+
+    with within(DEADLINE):
+        wakeup.wait(LONG, unless=nothing_yet_and_then_a_call)
+
+
+def test_it_does_not_sleep_when_there_is_something_to_do(wakeup: Wakeup) -> None:
+    with within(DEADLINE):
+        wakeup.wait(LONG, unless=lambda: True)
+
+
+def test_files_that_can_be_read_are_seen_even_when_there_is_something_to_do(wakeup: Wakeup) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"x")
+    with within(DEADLINE):
+        assert wakeup.wait(LONG, unless=lambda: True, files=[read_end]) == [read_end]
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_file_that_can_be_read_ends_the_wait_and_is_named(wakeup: Wakeup) -> None:
+    first, second = os.pipe(), os.pipe()
+    with within(DEADLINE):
+        os.close(second[1])  # its end is something to read as well
+        assert wakeup.wait(LONG, files=[first[0], second[0]]) == [second[0]]
+    for descriptor in (*first, second[0]):
+        os.close(descriptor)
+
+
+def test_calls_while_awake_cost_no_system_call_and_end_no_later_wait(
+    wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "write", lambda *_: pytest.fail("a system call"))
+    wakeup.call()
+
+
+def test_only_the_first_of_many_calls_writes(wakeup: Wakeup, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    monkeypatch.setattr(os, "write", lambda _, data: written.append(data))
+
+    def calls() -> bool:
+        for _ in range(100):
+            wakeup.call()
+        return True
+
+    wakeup.wait(0, unless=calls)
+    assert written == [b"\0"]
+
+
+def test_a_call_that_was_answered_does_not_end_the_next_wait(wakeup: Wakeup) -> None:
+    def called() -> bool:
+        wakeup.call()
+        return True
+
+    wakeup.wait(0, unless=called)
+    started = time.monotonic()
+    wakeup.wait(0.05)
+    assert time.monotonic() - started >= 0.05
+
+
+def test_a_pipe_full_of_calls_blocks_nobody(wakeup: Wakeup) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(wakeup._mouth, b"\0" * 65_536)
+    wakeup._asleep = True
+    with within(DEADLINE):
+        wakeup.call()
+        wakeup.wait(LONG)
+
+
+def test_a_signal_ends_the_wait_and_runs_its_handler(wakeup: Wakeup) -> None:
+    seen: list[int] = []
+    wakeup.on_signals(seen.append, (signal.SIGUSR1, signal.SIGUSR2))
+
+    def send() -> None:
+        wait_until(lambda: wakeup._asleep)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    with within(DEADLINE):
+        thread = threading.Thread(target=send)
+        thread.start()
+        wakeup.wait(LONG)
+        thread.join()
+    assert seen == [signal.SIGUSR2]
+
+
+def test_a_signal_before_the_wait_is_not_missed(wakeup: Wakeup) -> None:
+    seen: list[int] = []
+    wakeup.on_signals(seen.append, (signal.SIGUSR1,))
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with within(DEADLINE):
+        wakeup.wait(LONG)
+    assert seen == [signal.SIGUSR1]
+
+
+def test_what_was_closed_leaves_no_file_open() -> None:
+    wakeup = Wakeup()
+    ends = (wakeup._ear, wakeup._mouth)
+    wakeup.close()
+    for end in ends:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(end)

@@ -1,0 +1,255 @@
+"""The chores: what each does when it is due, and when it is due again."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import override_settings
+
+from django_skipqueue.models import Job
+from django_skipqueue.services.maintenance import (
+    DUE_CHECK,
+    LEAST_DUE_CHECK,
+    LONGEST_RETRY_DELAY,
+    PRUNE_INTERVAL,
+    UNSCHEDULED_CHECK,
+    Admit,
+    Prune,
+    Service,
+)
+from django_skipqueue.store.maintain import BATCH
+
+from ..app import jobs
+from ..app.rows import FINISHED, make_job
+from ..app.sessions import Session
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Counted(Service):
+    """A chore that counts its runs."""
+
+    def __init__(self, interval: float) -> None:
+        super().__init__("default")
+        self.interval = interval
+        self.runs = 0
+
+    def run(self) -> float:
+        self.runs += 1
+        return self.interval
+
+
+def test_a_chore_is_due_at_first_and_then_after_its_interval() -> None:
+    for interval, is_due_again in ((3600, False), (0, True)):
+        service = Counted(interval)
+        assert service.is_due
+        service.do()
+        assert service.is_due is is_due_again
+
+
+def test_a_chore_that_failed_is_still_due() -> None:
+    class Failing(Counted):
+        def run(self) -> float:
+            raise OperationalError("no server")
+
+    service = Failing(3600)
+    with pytest.raises(OperationalError):
+        service.do()
+    assert service.is_due
+
+
+def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue")
+    service = Counted(3600)
+    delays = []
+    for _ in range(12):
+        service.failed(OperationalError("there is no such table"))
+        delays.append(service.due_at - time.monotonic())
+    assert 0.9 < delays[0] <= 2
+    assert all(later > 0.99 * earlier for earlier, later in itertools.pairwise(delays[:5]))
+    assert all(LONGEST_RETRY_DELAY / 2 - 1 < delay <= LONGEST_RETRY_DELAY for delay in delays[7:])
+    assert [record.event for record in caplog.records] == ["service_failed"] * 12  # type: ignore[attr-defined]
+    service.do()
+    service.do()
+    assert [record.event for record in caplog.records[12:]] == ["service_back"]  # type: ignore[attr-defined]
+
+
+# Admit
+
+
+def test_with_nothing_scheduled_it_looks_again_soon() -> None:
+    assert Admit("default").run() == UNSCHEDULED_CHECK
+
+
+def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
+    service = Admit("default")
+    service.do()
+    assert not service.is_due
+    service.hurry()
+    assert service.due_at <= time.monotonic() + LEAST_DUE_CHECK
+    service.failed(OperationalError("refused"))
+    service.hurry()
+    assert service.due_at > time.monotonic() + LEAST_DUE_CHECK, "a failure has its own time"
+
+
+def test_what_is_due_is_admitted_and_there_may_be_more() -> None:
+    make_job("scheduled", run_after=timedelta(seconds=-1))
+    assert Admit("default").run() == 0
+    assert statuses() == {"queued": 1}
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.5, 0.5), (3600, DUE_CHECK)])
+def test_it_wakes_for_the_next_one_that_is_due(seconds: float, most: float) -> None:
+    make_job("scheduled", run_after=timedelta(seconds=seconds))
+    assert 0 < Admit("default").run() <= most
+    assert statuses() == {"scheduled": 1}
+
+
+def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) -> None:
+    make_job("scheduled", run_after=timedelta(seconds=-1))
+    other: Session = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update()))
+    assert Admit("default").run() == DUE_CHECK
+    other.rollback()
+
+
+# Prune
+
+
+def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
+    for status in FINISHED:
+        for days in (0.5, 2, 10, 40):
+            make_job(status, finished_at=timedelta(days=-days))
+    make_job("queued")
+    assert Prune("default").run() == PRUNE_INTERVAL
+    assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
+
+
+@pytest.mark.parametrize(
+    ("retention", "left", "interval"),
+    [
+        ({"completed": 0}, {"failed": 2}, 1.0),
+        ({"completed": None}, {"completed": 2, "failed": 2}, PRUNE_INTERVAL),
+        ({"completed": None, "failed": timedelta(days=50), "discarded": None}, {"completed": 2, "failed": 2}, 30),
+        ({"completed": 60.0, "failed": 0.5}, {"completed": 1}, 1.0),
+    ],
+)
+def test_retention_may_be_nothing_for_ever_or_a_time(
+    retention: dict[str, Any], left: dict[str, int], interval: float
+) -> None:
+    for status in ("completed", "failed"):
+        make_job(status, finished_at=timedelta(seconds=-1))
+        make_job(status, finished_at=timedelta(days=-20))
+    with override_settings(SKIPQUEUE={"RETENTION": retention}):
+        assert Prune("default").run() == interval
+    assert statuses() == left
+
+
+def test_a_full_batch_says_that_there_may_be_more() -> None:
+    Job.objects.bulk_create(
+        Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z") for _ in range(BATCH + 1)
+    )
+    service = Prune("default")
+    assert service.run() == 0
+    assert service.run() == PRUNE_INTERVAL
+    assert not Job.objects.exists()
+
+
+# Jobs that are due before the next look
+
+SELDOM = """
+    from django_skipqueue import Retry, job
+    from django_skipqueue.services import maintenance
+
+    maintenance.DUE_CHECK = maintenance.UNSCHEDULED_CHECK = 3600.0
+
+
+    @job(takes_context=True)
+    def come_back(context):
+        if context.attempt == 1:
+            raise Retry(after=0.2)
+"""
+
+
+@pytest.fixture
+def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
+    """A worker whose supervisor looks once an hour at what is scheduled, and has looked."""
+    process = runworker("--poll-interval", "3600", jobs=SELDOM)
+    workers()
+    wait_until(is_listened_to)
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    return process
+
+
+def is_listened_to() -> bool:
+    """Whether a supervisor has listened, and has looked at what is scheduled since."""
+    return any("finished_at" in query for query in supervisors_statements())
+
+
+def supervisors_statements() -> list[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'skipqueue supervisor%'")
+        return [query for (query,) in cursor.fetchall()]
+
+
+@pytest.mark.parametrize(
+    "defer",
+    [
+        lambda: jobs.noop.using(run_after=timedelta(seconds=0.2)).defer(),
+        lambda: jobs.noop.using(run_after=timedelta(seconds=0.2)).defer_many([()]),
+        lambda: jobs.noop.using(run_after=timedelta(seconds=0.2), unique_key="k").defer(),
+        lambda: Job.objects.enqueue("extra.jobs.come_back"),
+    ],
+    ids=["defer", "defer_many", "with a key", "a retry"],
+)
+def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: ManagePy, defer: Callable[[], Any]) -> None:
+    assert seldom.process.poll() is None
+    for number in (2, 3):  # one after the other: each is alone
+        defer()
+        wait_for_statuses(completed=number)
+
+
+# One that the database refuses
+
+
+REFUSE = """
+CREATE FUNCTION tests_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
+CREATE TRIGGER tests_refuse BEFORE UPDATE ON skipqueue_job FOR EACH ROW WHEN (OLD.status = 'scheduled')
+EXECUTE FUNCTION tests_refuse()
+"""
+
+
+@pytest.fixture
+def refused() -> Iterator[Callable[[], None]]:
+    """The database lets no scheduled job be changed, until this is called."""
+
+    def end() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP FUNCTION IF EXISTS tests_refuse CASCADE")
+
+    with connection.cursor() as cursor:
+        cursor.execute(REFUSE)
+    yield end
+    end()
+
+
+def test_a_chore_that_the_database_refuses_fails_alone(
+    runworker: Callable[..., ManagePy], refused: Callable[[], None]
+) -> None:
+    make_job("scheduled", run_after=timedelta(seconds=-1))
+    make_job("completed", finished_at=timedelta(days=-100))
+    process = runworker("--poll-interval", "3600")
+    process.wait_for("service failed service=admit", times=2)
+    wait_for_statuses(scheduled=1)
+    assert "database lost" not in process.log
+    refused()
+    wait_for_statuses(completed=1)
+    process.wait_for("service back service=admit")

@@ -1,0 +1,120 @@
+"""`Pruner`: a row that cannot be deleted keeps no other from being deleted."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError, connection
+
+from django_skipqueue.models import Job
+from django_skipqueue.services.pruning import Pruner
+
+from ..app.rows import make_job
+from ..app.sessions import Session
+from ..harness.threads import terminate
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OLD = timedelta(days=-100)
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.fixture
+def theirs() -> Iterator[None]:
+    """A table of the project's, as Django makes it for `ForeignKey(Job, on_delete=SET_NULL, null=True)`."""
+    execute(
+        "CREATE TABLE theirs (id bigserial, job_id bigint REFERENCES skipqueue_job DEFERRABLE INITIALLY DEFERRED);"
+        "CREATE INDEX ON theirs (job_id)"
+    )
+    yield
+    execute("DROP TABLE theirs")
+
+
+def prune_all(pruner: Pruner, *, batches: int = 300) -> int:
+    """How many jobs were deleted."""
+    deleted = sum(pruner.batch().values())
+    for _ in range(batches):
+        if not pruner.has_more:
+            return deleted
+        deleted += sum(pruner.batch().values())
+    raise AssertionError(f"after {batches} batches there is still more")
+
+
+@pytest.mark.usefixtures("theirs")
+def test_jobs_that_a_foreign_key_refers_to_are_skipped_and_named_and_the_others_pruned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = [make_job("completed", finished_at=OLD).pk for _ in range(40)]
+    kept = {made[0], made[1], made[17], made[39]}
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept)}")
+    pruner = Pruner("default")
+    assert prune_all(pruner) == 36
+    assert set(Job.objects.values_list("pk", flat=True)) == kept
+    for id in kept:
+        assert f"job not pruned id={id} error=" in caplog.text
+    assert "theirs" in caplog.text
+    assert (pruner.batch(), pruner.has_more) == ({}, False), "they are left alone"
+
+
+@pytest.mark.usefixtures("theirs")
+def test_what_was_skipped_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_skipqueue.services.pruning.SKIPPED_SECONDS", 0.0)
+    job = make_job("failed", finished_at=OLD)
+    execute(f"INSERT INTO theirs (job_id) VALUES ({job.pk})")
+    pruner = Pruner("default")
+    for _ in range(15):
+        assert pruner.batch() == {}
+    execute("DELETE FROM theirs")
+    assert pruner.batch() == {"failed": 1}
+
+
+@pytest.mark.usefixtures("theirs")
+def test_the_command_ends_as_well() -> None:
+    jobs = [make_job("completed", finished_at=OLD) for _ in range(5)]
+    execute(f"INSERT INTO theirs (job_id) VALUES ({jobs[2].pk})")
+    call_command("prunejobs", verbosity=0)
+    assert list(Job.objects.all()) == [jobs[2]]
+
+
+@pytest.fixture
+def slow() -> Iterator[None]:
+    """Rows whose deletion takes time, as that of large ones does, and a statement timeout."""
+    execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN PERFORM pg_sleep(0.02); RETURN OLD; END';"
+        "CREATE TRIGGER slow BEFORE DELETE ON skipqueue_job FOR EACH ROW EXECUTE FUNCTION slow();"
+        "SET statement_timeout = '300ms'"
+    )
+    yield
+    execute("RESET statement_timeout; DROP TRIGGER slow ON skipqueue_job; DROP FUNCTION slow()")
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_batch_that_takes_too_long_is_halved_until_it_does_not() -> None:
+    for _ in range(40):
+        make_job("completed", finished_at=OLD)
+    assert prune_all(Pruner("default")) == 40
+
+
+def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[[], Session]) -> None:
+    make_job("completed", finished_at=OLD)
+    pruner, supervisor = Pruner("default"), session()
+    terminate([supervisor.pid])
+    with pytest.raises(OperationalError):
+        supervisor(pruner.batch)
+    assert pruner.batch() == {"completed": 1}
+
+
+@pytest.mark.usefixtures("theirs")
+def test_where_more_jobs_cannot_be_deleted_than_are_remembered_it_comes_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("django_skipqueue.services.pruning.MOST_SKIPPED", 3)
+    made = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
+    execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
+    assert prune_all(Pruner("default"), batches=50) == 0

@@ -1,0 +1,420 @@
+"""`admit`, `recover`, `prune`: what keeps the table healthy, in limited batches, by the database's clock."""
+
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils.timezone import now
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.values.records import RecoveredJob
+
+from ..app.rows import FINISHED, STATUSES, make_job, make_worker, state
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+
+
+def death(attempt: int, kind: str = "WorkerDied") -> dict[str, Any]:
+    """An entry of a job's errors."""
+    return {
+        "attempt": attempt,
+        "exception": f"django_skipqueue.exceptions.{kind}",
+        "worker_id": f"w:{attempt:012x}",
+    }
+
+
+class TestAdmit:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_jobs_are_admitted(self, status: str) -> None:
+        job = make_job(status, run_after=-SECOND)
+        assert Job.objects.admit() == ({"default": 1} if status == "scheduled" else {})
+        after = state(job)
+        assert after.pop("status") == ("queued" if status == "scheduled" else status)
+        assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
+
+    def test_what_is_not_due_stays_scheduled(self) -> None:
+        make_job("scheduled", run_after=HOUR)
+        assert Job.objects.admit() == {}
+
+    def test_it_counts_by_queue(self) -> None:
+        for queue in ("mail", "default", "mail"):
+            make_job("scheduled", queue_name=queue, run_after=-HOUR)
+        assert Job.objects.admit() == {"mail": 2, "default": 1}
+
+    def test_a_batch_has_a_limit_and_the_most_overdue_go_first(self) -> None:
+        made = [make_job("scheduled", run_after=-SECOND * number) for number in (1, 4, 2, 3, 5)]
+        assert Job.objects.admit(limit=2) == {"default": 2}
+        assert set(Job.objects.queued()) == {made[1], made[4]}
+        assert Job.objects.admit(limit=2) == {"default": 2}
+        assert Job.objects.admit(limit=2) == {"default": 1}
+        assert Job.objects.admit(limit=2) == {}
+
+    def test_the_time_until_the_next_job_is_due(self) -> None:
+        assert Job.objects.next_due() is None
+        make_job("queued", run_after=-HOUR)
+        assert Job.objects.next_due() is None
+        make_job("scheduled", run_after=HOUR * 2)
+        make_job("scheduled", run_after=HOUR)
+        assert 3590 < (Job.objects.next_due() or 0) <= 3600
+        make_job("scheduled", run_after=-HOUR)
+        assert -3700 < (Job.objects.next_due() or 0) <= -3600
+
+
+class TestRecover:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_running_jobs_are_recovered(self, status: str) -> None:
+        job = make_job(status, locked_at=-HOUR, locked_by="gone")
+        by_age, by_worker = Job.objects.recover(worker_timeout=60), Job.objects.recover(worker_ids=["gone"])
+        assert [each.id for each in by_age] == ([job.pk] if status == "running" else [])
+        assert by_worker == []
+
+    @pytest.mark.parametrize("by", [{"worker_timeout": 60}, {"worker_ids": ["gone"]}], ids=["by age", "by worker"])
+    def test_a_recovered_job_is_queued_again_with_its_attempt_charged_and_its_story_told(
+        self, by: dict[str, Any]
+    ) -> None:
+        job = make_job(
+            "running", locked_at=-HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
+        )
+        (recovered,) = Job.objects.recover(**by, reason="killed by signal 9")
+        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}")
+        after = state(job)
+        assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
+        assert (after["finished_at"], after["run_after"]) == (None, job.run_after)
+        assert after["last_error"] == "WorkerDied: killed by signal 9"
+        (error,) = after["errors"]
+        assert error["duration_ms"] == pytest.approx(3_600_000, rel=0.01)
+        assert {
+            name: error[name] for name in ("attempt", "worker", "worker_id", "exception", "message", "traceback")
+        } == {
+            "attempt": 2,
+            "worker": "gone",
+            "worker_id": "gone",
+            "exception": "django_skipqueue.exceptions.WorkerDied",
+            "message": "killed by signal 9",
+            "traceback": "",
+        }
+        assert error["at"]
+
+    def test_the_error_names_the_worker_where_its_row_is_still_there(self) -> None:
+        worker = make_worker(name="web-1", heartbeat=-HOUR)
+        job = make_job("running", locked_at=-HOUR, locked_by=str(worker.pk))
+        Job.objects.recover(worker_timeout=60)
+        assert state(job)["errors"][0]["worker"] == "web-1"
+
+    def test_the_last_attempt_fails(self) -> None:
+        job = make_job("running", locked_at=-HOUR, attempts=3, max_attempts=3)
+        (recovered,) = Job.objects.recover(worker_timeout=60)
+        after = state(job)
+        assert recovered.status == after["status"] == "failed"
+        assert after["finished_at"]
+        assert after["lease"] == 2
+
+    def test_after_a_second_death_in_a_row_it_waits_for_up_to_half_a_minute(self) -> None:
+        made = [make_job("running", attempts=2, errors=[death(1)], locked_by="gone") for _ in range(20)]
+        recovered = Job.objects.recover(worker_ids=["gone"])
+        assert {job.status for job in recovered} == {"scheduled"}
+        waits = {Job.objects.get(pk=job.pk).run_after for job in made}
+        assert len(waits) == 20, "each its own time"
+        assert all(timedelta(0) < wait - now() + SECOND < timedelta(seconds=31) for wait in waits)
+
+    def test_at_the_third_death_in_a_row_it_fails_whatever_its_attempts(self) -> None:
+        job = make_job("running", attempts=3, max_attempts=100, errors=[death(1), death(2)], locked_by="gone")
+        (recovered,) = Job.objects.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
+        after = state(job)
+        assert recovered.status == after["status"] == "failed"
+        assert after["finished_at"] is not None
+        message = "worker died: signal 9 (SIGKILL); three workers in a row died while they ran this job, "
+        assert after["last_error"] == f"WorkerDied: {message}so it is not run again"
+        assert after["errors"][-1]["message"].startswith(message)
+
+    @pytest.mark.parametrize(
+        ("attempts", "errors"),
+        [
+            (3, ["WorkerDied", "ValueError"]),
+            (4, ["WorkerDied", "WorkerDied", "ValueError"]),
+            (1, []),
+        ],
+    )
+    def test_deaths_with_something_else_between_them_do_not_add_up(self, attempts: int, errors: list[str]) -> None:
+        entries = [death(number, kind) for number, kind in enumerate(errors, 1)]
+        make_job("running", attempts=attempts, errors=entries, locked_by="gone")
+        assert [job.status for job in Job.objects.recover(worker_ids=["gone"])] == ["queued"]
+
+    def test_one_worker_that_loses_a_job_again_and_again_counts_once(self) -> None:
+        """It was not the job that it died of: it never died."""
+        entries = [death(number) | {"worker_id": "alive"} for number in range(1, 6)]
+        make_job("running", attempts=6, errors=entries, locked_by="alive")
+        assert [job.status for job in Job.objects.recover(worker_ids=["alive"])] == ["queued"]
+        make_job("running", attempts=6, errors=entries, locked_by="other")
+        assert [job.status for job in Job.objects.recover(worker_ids=["other"])] == ["scheduled"]
+
+    def test_a_manual_retry_forgets_the_deaths_before_it(self) -> None:
+        job = make_job("failed", attempts=3, errors=[death(1), death(2), death(3)])
+        for number, expected in enumerate(("queued", "scheduled", "failed")):
+            if job.status == "failed":
+                assert Job.objects.retry([job.pk])
+            Job.objects.filter(pk=job.pk).update(status="queued")
+            Job.objects.claim(queue_names=["default"], worker_id=f"gone {number}")
+            (recovered,) = Job.objects.recover(worker_ids=[f"gone {number}"])
+            assert recovered.status == expected
+            job.refresh_from_db()
+
+    def test_errors_are_capped(self) -> None:
+        job = make_job("running", locked_at=-HOUR, errors=[{"attempt": number} for number in range(10)])
+        Job.objects.recover(worker_timeout=60)
+        errors = state(job)["errors"]
+        assert [entry["attempt"] for entry in errors] == [*range(1, 10), 1]
+
+    def test_a_worker_that_is_alive_keeps_its_jobs_however_old_they_are(self) -> None:
+        worker = make_worker(heartbeat=-30 * SECOND)
+        make_job("running", locked_at=-1000 * HOUR, locked_by=str(worker.pk))
+        assert Job.objects.recover(worker_timeout=60) == []
+        assert len(Job.objects.recover(worker_timeout=29)) == 1
+
+    def test_a_worker_without_a_heartbeat_loses_its_jobs_after_the_lease(self) -> None:
+        stale, live = make_worker(heartbeat=-61 * SECOND), make_worker(heartbeat=-30 * SECOND)
+        lost = make_job("running", locked_at=-HOUR, locked_by=str(stale.pk))
+        make_job("running", locked_at=-HOUR, locked_by=str(live.pk))
+        assert [each.id for each in Job.objects.recover(worker_timeout=60)] == [lost.pk]
+
+    def test_a_job_just_claimed_is_left_alone_though_its_worker_has_no_row_yet(self) -> None:
+        make_job("running", locked_at=-59 * SECOND, locked_by="gone:0123456789ab")
+        assert Job.objects.recover(worker_timeout=60) == []
+        assert len(Job.objects.recover(worker_timeout=58)) == 1
+
+    def test_a_loop_by_hand_keeps_its_job_by_its_own_heartbeat(self) -> None:
+        job = make_job("running", locked_at=-HOUR, locked_by="by hand")
+        assert Job.objects.heartbeat(job.pk, job.lease)
+        assert Job.objects.recover(worker_timeout=60) == []
+        Job.objects.update(locked_at=job.locked_at)
+        assert len(Job.objects.recover(worker_timeout=60)) == 1
+
+    def test_of_holders_without_a_row_those_lose_their_jobs_that_were_silent_since_a_time(self) -> None:
+        """Whatever the database's clock says now, and however old the heartbeat of a worker with a row."""
+        worker = make_worker(heartbeat=-HOUR)
+        make_job("running", locked_at=-HOUR, locked_by=worker.pk)
+        lost = make_job("running", locked_at=-61 * SECOND, locked_by="by hand")
+        make_job("running", locked_at=-59 * SECOND, locked_by="by hand")
+        recovered = Job.objects.recover_without_worker(locked_before=now() - 60 * SECOND)
+        assert [job.id for job in recovered] == [lost.pk]
+
+    def test_named_workers_lose_all_their_jobs_at_once_and_others_none(self) -> None:
+        dead, live = make_worker(), make_worker()
+        lost = [make_job("running", locked_by=str(dead.pk)) for _ in range(3)]
+        make_job("running", locked_by=str(live.pk), locked_at=-HOUR)
+        assert [each.id for each in Job.objects.recover(worker_ids=[str(dead.pk)])] == [job.pk for job in lost]
+        assert Job.objects.recover(worker_ids=[]) == []
+
+    def test_the_lease_is_a_setting(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"WORKER_TIMEOUT": 5000}
+        make_job("running", locked_at=-HOUR)
+        assert Job.objects.recover() == []
+        settings.SKIPQUEUE = {"WORKER_TIMEOUT": 3000}
+        assert len(Job.objects.recover()) == 1
+
+    def test_a_batch_has_a_limit_and_the_oldest_go_first(self) -> None:
+        made = [make_job("running", locked_at=-HOUR * number) for number in (1, 4, 2, 3)]
+        assert {each.id for each in Job.objects.recover(worker_timeout=60, limit=2)} == {made[1].pk, made[3].pk}
+        assert len(Job.objects.recover(worker_timeout=60, limit=2)) == 2
+        assert Job.objects.recover(worker_timeout=60, limit=2) == []
+
+    def test_a_reason_that_no_text_column_takes_stops_no_recovery(self) -> None:
+        make_job("running", locked_at=-HOUR)
+        assert len(Job.objects.recover(worker_timeout=60, reason="a\0b")) == 1
+
+
+class TestPrune:
+    @pytest.fixture
+    def keep(self, settings: Any) -> Callable[..., None]:
+        def keep(**retention: Any) -> None:
+            settings.SKIPQUEUE = {"RETENTION": retention}
+
+        return keep
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_finished_jobs_are_pruned(self, status: str, keep: Callable[..., None]) -> None:
+        keep(completed=0, failed=0, discarded=0)
+        make_job(status)
+        assert Job.objects.prune() == ({status: 1} if status in FINISHED else {})
+        assert Job.objects.count() == (status not in FINISHED)
+
+    @pytest.mark.parametrize("status", FINISHED)
+    @pytest.mark.parametrize(
+        ("kept", "left"),
+        [(None, 3), (0, 0), (3600, 2), (5400.5, 2), (timedelta(hours=3), 3), (timedelta(minutes=1), 1)],
+        ids=str,
+    )
+    def test_each_status_has_a_retention_of_its_own(
+        self, status: str, kept: Any, left: int, keep: Callable[..., None]
+    ) -> None:
+        keep(**({"completed": None, "failed": None, "discarded": None} | {status: kept}))
+        for finished in FINISHED:
+            for age in (HOUR * 2, timedelta(minutes=30), timedelta(0)):
+                make_job(finished, finished_at=-age)
+        assert Job.objects.prune() == ({status: 3 - left} if left < 3 else {})
+        assert Job.objects.filter(status=status).count() == left
+        assert Job.objects.exclude(status=status).count() == 6
+
+    def test_the_defaults_are_a_day_a_week_and_a_month(self) -> None:
+        for status, days in (("completed", 1), ("discarded", 7), ("failed", 30)):
+            make_job(status, finished_at=-timedelta(days=days) - HOUR)
+            make_job(status, finished_at=-timedelta(days=days) + HOUR)
+        assert Job.objects.prune() == {"completed": 1, "discarded": 1, "failed": 1}
+        assert Job.objects.count() == 3
+
+    def test_a_batch_has_a_limit_and_the_oldest_go_first(self, keep: Callable[..., None]) -> None:
+        keep(completed=0)
+        made = [make_job("completed", finished_at=-HOUR * number) for number in (1, 4, 2, 3)]
+        assert Job.objects.prune(limit=2) == {"completed": 2}
+        assert set(Job.objects.all()) == {made[0], made[2]}
+
+    def test_the_limit_holds_over_all_statuses_together(self, keep: Callable[..., None]) -> None:
+        keep(completed=0, failed=0, discarded=0)
+        for status in FINISHED * 3:
+            make_job(status)
+        assert sum(Job.objects.prune(limit=4).values()) == 4
+        assert sum(Job.objects.prune(limit=4).values()) == 4
+        assert sum(Job.objects.prune(limit=4).values()) == 1
+        assert Job.objects.prune(limit=4) == {}
+
+
+class TestRetentionOfItsOwn:
+    """A job may be kept for a shorter time than its status says."""
+
+    @pytest.mark.parametrize("status", FINISHED)
+    def test_it_is_deleted_when_its_own_time_is_over(self, status: str, db: None) -> None:
+        own = {"retention": {status: 60}}
+        gone = make_job(status, finished_at=timedelta(seconds=-61), metadata=own)
+        early = make_job(status, finished_at=timedelta(seconds=-50), metadata=own)
+        plain = make_job(status, finished_at=timedelta(seconds=-61))
+        assert Job.objects.prune() == {status: 1}
+        assert set(Job.objects.values_list("pk", flat=True)) == {early.pk, plain.pk}
+        assert gone.pk not in {early.pk, plain.pk}
+
+    def test_another_status_keeps_to_the_settings(self, db: None) -> None:
+        make_job("failed", finished_at=timedelta(days=-3), metadata={"retention": {"completed": 60}})
+        assert Job.objects.prune() == {}
+
+    @pytest.mark.parametrize("status", ["scheduled", "queued", "running"])
+    def test_a_job_that_is_not_finished_is_kept(self, status: str, db: None) -> None:
+        make_job(status, metadata={"retention": {"completed": 0, "failed": 0, "discarded": 0}})
+        assert Job.objects.prune() == {}
+
+    def test_the_session_time_zone_changes_nothing(self, db: None) -> None:
+        make_job("completed", finished_at=timedelta(seconds=-50), metadata={"retention": {"completed": 60}})
+        make_job("completed", finished_at=timedelta(seconds=-70), metadata={"retention": {"completed": 60}})
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
+        assert Job.objects.prune() == {"completed": 1}
+
+
+@pytest.mark.parametrize("verb", ["admit", "recover", "prune", "next_due"])
+def test_each_is_one_statement(verb: str, settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    make_job("scheduled", run_after=-HOUR)
+    make_job("running", locked_at=-HOUR)
+    make_job("completed")
+    with CaptureQueriesContext(connection) as queries, transaction.atomic():
+        assert getattr(Job.objects, verb)()
+    assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", ["admit", "recover", "prune"])
+def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[..., Any], settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    status = {"admit": "scheduled", "recover": "running", "prune": "completed"}[verb]
+    locked, free = (make_job(status, run_after=-HOUR, locked_at=-HOUR) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")
+        assert getattr(Job.objects, verb)()
+        cursor.execute("RESET lock_timeout")
+    assert Job.objects.get(pk=locked.pk).status == status
+    assert not Job.objects.filter(pk=free.pk, status=status).exists()
+
+
+class TestWorkers:
+    @staticmethod
+    def description(**changes: Any) -> dict[str, Any]:
+        return {
+            "id": f"web-1:{secrets.token_hex(6)}",
+            "name": "web-1",
+            "hostname": "host",
+            "pid": 42,
+            "queues": ["mail", "default"],
+            "concurrency": 4,
+        } | changes
+
+    def test_the_first_heartbeat_makes_the_row(self) -> None:
+        described = self.description()
+        Worker.objects.beat([described])
+        row = Worker.objects.values().get()
+        assert {name: row[name] for name in described} == described
+        assert row["started_at"] == row["heartbeat_at"]
+
+    def test_a_later_heartbeat_changes_only_its_time(self) -> None:
+        described = self.description()
+        worker = make_worker(id=described["id"], heartbeat=-HOUR, started_at=now() - HOUR)
+        before = Worker.objects.filter(pk=worker.pk).values().get()
+        Worker.objects.beat([described])
+        after = Worker.objects.values().get()
+        assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= HOUR
+        assert after == before
+
+    def test_many_beat_in_one_statement(self) -> None:
+        described = [self.description() for _ in range(5)]
+        with CaptureQueriesContext(connection) as queries:
+            Worker.objects.beat(described)
+        assert len(queries) == 1
+        assert Worker.objects.count() == 5
+
+    def test_none_may_beat(self) -> None:
+        Worker.objects.beat([])
+        assert not Worker.objects.exists()
+
+    def test_a_stopped_worker_is_removed(self) -> None:
+        stopped, other = make_worker(), make_worker()
+        Worker.objects.deregister([str(stopped.pk)])
+        assert list(Worker.objects.all()) == [other]
+
+    def test_a_dead_worker_is_forgotten_once_it_holds_no_job(self) -> None:
+        dead, live = make_worker(heartbeat=-HOUR), make_worker()
+        job = make_job("running", locked_by=str(dead.pk), locked_at=-HOUR)
+        Worker.objects.forget([dead.pk, live.pk], age=60)
+        assert Worker.objects.count() == 2
+        Job.objects.recover(worker_ids=[job.locked_by])
+        Worker.objects.forget([live.pk], age=60)
+        assert Worker.objects.count() == 2
+        Worker.objects.forget([dead.pk, live.pk], age=60)
+        assert list(Worker.objects.all()) == [live]
+
+    def test_a_worker_that_beats_for_itself_learns_what_stood_there(self) -> None:
+        worker = make_worker(heartbeat=-HOUR)
+        before, written = Worker.objects.heartbeat_own(worker.pk) or (None, None)
+        assert before == worker.heartbeat_at
+        worker.refresh_from_db()
+        assert written == worker.heartbeat_at
+        assert Worker.objects.heartbeat_own("gone:0123456789ab") is None
+
+    def test_heartbeats_come_with_the_databases_time(self) -> None:
+        assert Worker.objects.heartbeats()[1] == {}
+        worker = make_worker(heartbeat=-HOUR)
+        moment, heartbeats = Worker.objects.heartbeats()
+        assert heartbeats == {worker.pk: worker.heartbeat_at}
+        assert moment - worker.heartbeat_at >= HOUR
+
+    def test_the_live_ones_are_told_by_the_databases_clock(self, settings: Any) -> None:
+        make_worker(heartbeat=-61 * SECOND)
+        fresh = make_worker(heartbeat=-30 * SECOND)
+        assert list(Worker.objects.live()) == [fresh]
+        assert list(Worker.objects.live(worker_timeout=29)) == []
+        settings.SKIPQUEUE = {"WORKER_TIMEOUT": 3600}
+        assert Worker.objects.live().count() == 2

@@ -1,0 +1,310 @@
+"""NOTIFY: after the commit, once for each queue and transaction, and never needed."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.models import Job
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app import jobs
+from ..app.rows import lease_of, make_job
+from ..app.sessions import connect as connect_to
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Listener:
+    """A connection that listens as a worker does, or on another channel, as a supervisor."""
+
+    def __init__(self, channel: LiteralString = "skipqueue") -> None:
+        self.connection = connect_to()
+        self.connection.execute(f"LISTEN {channel}")
+        self.channel = channel
+        self.fence = 0
+
+    def heard(self) -> list[str]:
+        """What was said since the last call: messages come in the order of commits, so one of ours ends them."""
+        self.fence += 1
+        mark = f"fence {self.fence}"
+        with connect_to() as other:
+            other.execute("SELECT pg_notify(%s, %s)", [self.channel, mark])
+        heard: list[str] = []
+        for notification in self.connection.notifies(timeout=20):
+            if notification.payload == mark:
+                return heard
+            heard.append(notification.payload)
+        raise AssertionError("the fence was never heard")
+
+
+@pytest.fixture
+def listener(transactional_db: None) -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.connection.close()
+
+
+def noop(queue_name: str) -> None:
+    jobs.noop.using(queue_name=queue_name).defer()
+
+
+def test_in_autocommit_every_job_is_told_at_once(listener: Listener) -> None:
+    noop("a")
+    assert listener.heard() == ["a"]
+    noop("a")
+    noop("b")
+    assert listener.heard() == ["a", "b"]
+
+
+def test_in_a_transaction_every_queue_is_told_once_after_the_commit(listener: Listener) -> None:
+    with transaction.atomic():
+        for queue in ("a", "b", "a", "b", "a"):
+            noop(queue)
+        jobs.noop.using(queue_name="a").defer_many([()] * 10)
+        assert listener.heard() == []
+    assert sorted(listener.heard()) == ["a", "b"]
+
+
+def test_the_notify_is_a_statement_of_its_own_after_the_commit() -> None:
+    """Inside the transaction it would take a lock on the whole database at the caller's commit."""
+    with CaptureQueriesContext(connection) as queries, transaction.atomic():
+        noop("a")
+        noop("a")
+    said = [query["sql"].strip().split(None, 1)[0] for query in queries]
+    assert said == ["BEGIN", "INSERT", "INSERT", "COMMIT", "SELECT"]
+
+
+def test_when_told_the_job_can_be_claimed(listener: Listener, connect: Callable[..., psycopg.Connection[Any]]) -> None:
+    other = connect()
+    with transaction.atomic():
+        noop("a")
+    assert listener.heard() == ["a"]
+    assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
+
+
+def test_a_rollback_tells_nothing(listener: Listener) -> None:
+    with transaction.atomic():
+        noop("a")
+        transaction.set_rollback(True)
+    assert listener.heard() == []
+
+
+def test_the_next_transaction_tells_again(listener: Listener) -> None:
+    for _ in range(2):
+        with transaction.atomic():
+            noop("a")
+    assert listener.heard() == ["a", "a"]
+
+
+def test_a_rollback_does_not_silence_the_next_transaction(listener: Listener) -> None:
+    with transaction.atomic():
+        noop("a")
+        transaction.set_rollback(True)
+    with transaction.atomic():
+        noop("a")
+    assert listener.heard() == ["a"]
+
+
+class TestSavepoints:
+    def test_one_that_rolls_back_tells_nothing(self, listener: Listener) -> None:
+        with transaction.atomic(), contextlib.suppress(RuntimeError), transaction.atomic():
+            noop("a")
+            raise RuntimeError
+        assert listener.heard() == []
+
+    def test_after_one_that_rolled_back_a_job_is_told(self, listener: Listener) -> None:
+        with transaction.atomic():
+            with contextlib.suppress(RuntimeError), transaction.atomic():
+                noop("a")
+                raise RuntimeError
+            noop("a")
+        assert listener.heard() == ["a"]
+
+    def test_one_that_rolls_back_does_not_silence_the_job_before_it(self, listener: Listener) -> None:
+        with transaction.atomic():
+            noop("a")
+            with contextlib.suppress(RuntimeError), transaction.atomic():
+                noop("a")
+                raise RuntimeError
+        assert listener.heard() == ["a"]
+
+    def test_one_that_is_released_tells_once(self, listener: Listener) -> None:
+        with transaction.atomic():
+            with transaction.atomic():
+                noop("a")
+                with transaction.atomic():
+                    noop("a")
+            noop("a")
+        assert listener.heard() == ["a"]
+
+    def test_an_inner_one_that_is_released_inside_one_that_rolls_back(self, listener: Listener) -> None:
+        with transaction.atomic():
+            with contextlib.suppress(RuntimeError), transaction.atomic():
+                with transaction.atomic():
+                    noop("a")
+                raise RuntimeError
+            noop("b")
+        assert listener.heard() == ["b"]
+
+
+@pytest.fixture
+def by_hand(transactional_db: None) -> Iterator[None]:
+    """The caller manages transactions without `atomic`."""
+    transaction.set_autocommit(False)
+    yield
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+@pytest.mark.usefixtures("by_hand")
+class TestWithoutAutocommit:
+    def test_every_queue_is_told_once_at_the_commit(self, listener: Listener) -> None:
+        for queue in ("a", "b", "a"):
+            noop(queue)
+        assert listener.heard() == []
+        transaction.commit()
+        assert sorted(listener.heard()) == ["a", "b"]
+
+    def test_a_rollback_tells_nothing(self, listener: Listener) -> None:
+        noop("a")
+        transaction.rollback()
+        assert listener.heard() == []
+
+
+def test_what_is_not_due_is_told_when_it_is_admitted(listener: Listener) -> None:
+    jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()
+    jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer_many([()] * 3)
+    assert listener.heard() == []
+    Job.objects.update(run_after=Job.objects.first().enqueued_at)  # type: ignore[union-attr]
+    Job.objects.admit()
+    assert listener.heard() == ["a"]
+
+
+def test_whatever_makes_jobs_claimable_tells_their_queues(listener: Listener) -> None:
+    for queue in ("a", "b", "b"):
+        make_job(queue_name=queue)
+    held = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
+    assert listener.heard() == []
+    Job.objects.release(map(lease_of, held))
+    assert sorted(listener.heard()) == ["a", "b"]
+
+    Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
+    Job.objects.recover(worker_ids=["w"])
+    assert sorted(listener.heard()) == ["a", "b"]
+
+    held = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
+    Job.objects.settle([Settlement(job.pk, job.lease, Outcome("failed")) for job in held])
+    assert listener.heard() == []
+    Job.objects.retry([job.pk for job in held])
+    assert sorted(listener.heard()) == ["a", "b"]
+
+
+AGAIN = Outcome("scheduled", delay=0.0)
+
+
+def test_a_retry_at_once_tells_its_queue_once(listener: Listener) -> None:
+    held = [make_job("running", queue_name=name) for name in ("a", "a", "b", "c")]
+    outcomes = [AGAIN, AGAIN, COMPLETED, Outcome("scheduled", delay=60.0)]
+    batch = [Settlement(job.pk, job.lease, outcome) for job, outcome in zip(held, outcomes, strict=True)]
+    Job.objects.settle(batch)
+    assert listener.heard() == ["a"]
+
+
+def test_a_retry_at_once_in_a_round_trip_with_a_claim_tells_its_queue(listener: Listener) -> None:
+    held = make_job("running", queue_name="a")
+    Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["b"], limit=1, worker_id="w")
+    assert listener.heard() == ["a"]
+
+
+def test_a_retry_at_once_beside_an_outcome_that_is_refused_tells_its_queue(listener: Listener) -> None:
+    held, bad = (make_job("running", queue_name=name) for name in ("a", "b"))
+    refused = Settlement(bad.pk, bad.lease, Outcome("completed", result="{oops"))
+    Job.objects.settle_and_claim(
+        [Settlement(held.pk, held.lease, AGAIN), refused], queue_names=["c"], limit=1, worker_id="w"
+    )
+    assert listener.heard() == ["a"]
+
+
+def test_a_retry_at_once_that_was_claimed_again_in_the_same_round_trip_tells_nothing(listener: Listener) -> None:
+    held = make_job("running", queue_name="a")
+    Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["a"], limit=1, worker_id="w")
+    assert listener.heard() == []
+
+
+def test_run_now_tells_its_queue(listener: Listener) -> None:
+    make_job("scheduled", queue_name="a").run_now()
+    assert listener.heard() == ["a"]
+
+
+def test_what_makes_no_job_claimable_tells_nothing(listener: Listener) -> None:
+    make_job("running", attempts=10, max_attempts=10)
+    held = make_job("running", locked_by="another")
+    Job.objects.recover(worker_ids=["w"])
+    Job.objects.settle([Settlement(held.pk, held.lease, COMPLETED)])
+    Job.objects.discard([make_job().pk])
+    Job.objects.retry([held.pk])
+    Job.objects.release([(held.pk, 99)])
+    Job.objects.admit()
+    Job.objects.prune()
+    assert listener.heard() == []
+
+
+def test_a_job_that_exists_already_tells_nothing(listener: Listener) -> None:
+    make_job(unique_key="k")
+    jobs.noop.using(unique_key="k").defer()
+    jobs.noop.using(unique_key="k").defer_many([(), ()])
+    assert listener.heard() == []
+
+
+def test_a_hook_of_the_callers_that_is_no_notification_is_left_alone(listener: Listener) -> None:
+    called: list[int] = []
+    with transaction.atomic():
+        transaction.on_commit(lambda: called.append(1))
+        noop("a")
+        transaction.on_commit(lambda: called.append(2))
+        noop("a")
+    assert called == [1, 2]
+    assert listener.heard() == ["a"]
+
+
+def test_a_notify_that_fails_harms_neither_the_caller_nor_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if "pg_notify" in sql:
+            raise RuntimeError("no notify today")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(refuse):
+        noop("a")
+        with transaction.atomic():
+            noop("a")
+    assert Job.objects.queued().count() == 2
+
+
+# To supervisors
+
+
+@pytest.mark.parametrize(
+    ("delay", "heard"), [(1.0, [""]), (3600.0, [])], ids=["due before the next look", "seen by the next look"]
+)
+def test_supervisors_hear_of_what_is_due_soon_and_of_nothing_else(delay: float, heard: list[str]) -> None:
+    listener = Listener("skipqueue_scheduled")
+    later = jobs.noop.using(run_after=timedelta(seconds=delay))
+    keyed = jobs.noop.using(run_after=timedelta(seconds=delay), unique_key="k")
+    retried = make_job("running")
+    for scheduled in (
+        later.defer,
+        lambda: later.defer_many([()] * 3),
+        keyed.defer,
+        lambda: Job.objects.settle([Settlement(*lease_of(retried), Outcome("scheduled", delay=delay))]),
+    ):
+        scheduled()
+        assert listener.heard() == heard
+    noop("a")
+    assert listener.heard() == []
+    listener.connection.close()

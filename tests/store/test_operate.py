@@ -1,0 +1,359 @@
+"""The verbs of operators: what they do to many jobs at once, and what the rows keep of it."""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.models import Job
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app.rows import STATUSES, make_job, state
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+VERBS = {
+    "retry": "failed",
+    "discard": "queued",
+    "cancel": "running",
+    "run_now": "scheduled",
+    "postpone": "scheduled",
+}
+"""Each with a status that allows it."""
+
+
+def apply(verb: str, ids: Iterable[int], **noted: str) -> set[int]:
+    options = {"run_after": 2 * HOUR} if verb == "postpone" else {}
+    changed: set[int] = getattr(Job.objects, verb)(ids, **options, **noted)
+    return changed
+
+
+class TestRetry:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_failed_and_discarded_jobs_are_retried(self, status: str) -> None:
+        job = make_job(status)
+        assert Job.objects.retry([job.pk]) == ({job.pk} if status in ("failed", "discarded") else set())
+        assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
+
+    def test_a_retried_job_is_due_at_once_with_all_its_attempts_before_it_and_keeps_its_story(self) -> None:
+        job = make_job(
+            "failed", attempts=10, max_attempts=10, lease=20, run_after=-HOUR, finished_at=-HOUR,
+            last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
+        )  # fmt: skip
+        Job.objects.retry([job.pk])
+        after = state(job)
+        assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
+        assert after["run_after"] - job.run_after >= HOUR
+        changed = {name for name in after if after[name] != getattr(job, name)}
+        assert changed == {"status", "attempts", "lease", "run_after", "finished_at", "operations"}
+        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed.attempts == 1
+
+    def test_a_job_whose_key_is_alive_again_stays_as_it_is(self) -> None:
+        for status in ("scheduled", "queued", "running"):
+            failed = make_job("failed", unique_key=status)
+            make_job(status, unique_key=status)
+            other = make_job("failed")
+            assert Job.objects.retry([failed.pk, other.pk]) == {other.pk}
+            assert state(failed)["status"] == "failed"
+
+    def test_a_key_that_only_finished_jobs_have_is_free(self) -> None:
+        job = make_job("failed", unique_key="k")
+        make_job("completed", unique_key="k")
+        assert Job.objects.retry([job.pk]) == {job.pk}
+
+    def test_of_several_that_share_a_key_the_newest_is_retried(self) -> None:
+        older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
+        completed = make_job("completed", unique_key="k")
+        alone = make_job("failed", unique_key="another")
+        everything = [older.pk, newest.pk, discarded.pk, completed.pk, alone.pk]
+        assert Job.objects.retry(everything) == {discarded.pk, alone.pk}
+        assert Job.objects.retry(everything) == set()
+
+    def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
+        job = make_job("failed")
+        assert Job.objects.retry(iter([job.pk, job.pk, 10**15])) == {job.pk}
+        assert Job.objects.retry([]) == set()
+
+    def test_many_are_one_statement(self) -> None:
+        made = [make_job("failed", unique_key=str(number)) for number in range(50)]
+        with CaptureQueriesContext(connection) as queries:
+            assert len(Job.objects.retry([job.pk for job in made])) == 50
+        assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
+
+    def test_inside_a_transaction_it_is_part_of_it(self) -> None:
+        job = make_job("failed")
+        with transaction.atomic():
+            assert Job.objects.retry([job.pk])
+            transaction.set_rollback(True)
+        assert state(job)["status"] == "failed"
+
+
+@pytest.mark.django_db
+def test_a_retry_gives_a_task_that_nobody_knew_its_time_of_grace_again() -> None:
+    job = make_job("failed", metadata={"unknown_since": 1.0, "timeout": 5})
+    Job.objects.retry([job.pk])
+    assert Job.objects.get().metadata == {"timeout": 5}
+
+
+class TestDiscard:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_and_queued_jobs_are_discarded(self, status: str) -> None:
+        job = make_job(status)
+        allowed = status in ("scheduled", "queued")
+        assert Job.objects.discard([job.pk], reason="not needed") == ({job.pk} if allowed else set())
+        after = state(job)
+        if allowed:
+            assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "not needed", job.lease + 1)
+            assert after["finished_at"]
+        else:
+            assert after == {name: getattr(job, name) for name in after}
+
+    def test_a_discarded_job_frees_its_unique_key(self) -> None:
+        job = make_job(unique_key="k")
+        Job.objects.discard([job.pk])
+        assert make_job(unique_key="k").pk != job.pk
+
+    def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
+        job = make_job()
+        assert Job.objects.discard(iter([job.pk, job.pk, 10**15])) == {job.pk}
+        assert Job.objects.discard([]) == set()
+
+    def test_many_are_one_statement(self) -> None:
+        made = [make_job() for _ in range(50)]
+        with CaptureQueriesContext(connection) as queries:
+            assert len(Job.objects.discard([job.pk for job in made])) == 50
+        assert len(queries) == 1
+
+    def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
+        job = make_job()
+        assert Job.objects.discard([job.pk], reason="a\0b") == {job.pk}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("verb", VERBS)
+def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[..., Any]) -> None:
+    locked, free = (make_job(VERBS[verb]) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")
+        assert apply(verb, [locked.pk, free.pk]) == {free.pk}
+        cursor.execute("RESET lock_timeout")
+
+
+class TestCancel:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_every_job_that_is_not_finished_is_discarded(self, status: str) -> None:
+        job = make_job(status, last_error="before")
+        alive = status in ("scheduled", "queued", "running")
+        assert Job.objects.cancel([job.pk], reason="no\nmore") == ({job.pk} if alive else set())
+        after = state(job)
+        if not alive:
+            assert after == state(job)
+            return
+        assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "no\nmore", job.lease + 1)
+        assert after["finished_at"] is not None
+        assert after["locked_at"] is None
+
+    def test_one_job_cancels_itself_and_says_whether_it_could(self) -> None:
+        job = make_job("running")
+        assert job.cancel()
+        assert job.status == "discarded"
+        assert not job.cancel()
+
+    def test_what_its_worker_settles_afterwards_is_not_written(self) -> None:
+        job = make_job("running")
+        assert Job.objects.lost_leases([(job.pk, job.lease)]) == {}
+        Job.objects.cancel([job.pk], reason="no")
+        assert Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
+        assert Job.objects.lost_leases([(job.pk, job.lease), (10**12, 1)]) == {
+            (job.pk, job.lease): "no",
+            (10**12, 1): None,
+        }
+
+    def test_a_cancelled_job_that_is_retried_is_no_longer_told_as_cancelled(self) -> None:
+        job = make_job("running")
+        Job.objects.cancel([job.pk])
+        Job.objects.retry([job.pk])
+        assert Job.objects.lost_leases([(job.pk, job.lease)]) == {(job.pk, job.lease): None}
+
+    def test_what_was_completed_under_the_lease_was_not_revoked(self) -> None:
+        job = make_job("running")
+        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        assert Job.objects.lost_leases([(job.pk, job.lease)]) == {}
+
+
+class TestRunNow:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_jobs_are_run_now(self, status: str) -> None:
+        job = make_job(status)
+        assert Job.objects.run_now([job.pk]) == ({job.pk} if status == "scheduled" else set())
+        assert state(job)["status"] == ("queued" if status == "scheduled" else status)
+
+    def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
+        job = make_job("scheduled", attempts=3, lease=7, run_after=HOUR, errors=[{"attempt": 3}])
+        assert Job.objects.run_now([job.pk])
+        after = state(job)
+        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+        assert job.run_after - after["run_after"] > 0.9 * HOUR
+        (claimed,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        assert claimed.attempts == 4
+
+    def test_what_is_overdue_keeps_its_place(self) -> None:
+        job = make_job("scheduled", run_after=-HOUR)
+        Job.objects.run_now([job.pk])
+        assert state(job)["run_after"] == job.run_after
+
+
+class TestPostpone:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_scheduled_and_queued_jobs_are_postponed(self, status: str) -> None:
+        job = make_job(status)
+        allowed = status in ("scheduled", "queued")
+        assert Job.objects.postpone([job.pk], 2 * HOUR) == ({job.pk} if allowed else set())
+        assert state(job)["status"] == ("scheduled" if allowed else status)
+
+    def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
+        job = make_job(run_after=-HOUR)
+        Job.objects.postpone([job.pk], HOUR)
+        (operation,) = (after := state(job))["operations"]
+        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == HOUR
+        assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
+
+    def test_a_time_is_taken_as_it_is(self) -> None:
+        job = make_job("scheduled")
+        until = datetime(2100, 1, 1, tzinfo=UTC)
+        assert job.postpone(until)
+        assert (job.status, state(job)["run_after"]) == ("scheduled", until)
+
+    def test_nothing_is_brought_forward(self) -> None:
+        job = make_job("scheduled", run_after=24 * HOUR)
+        assert Job.objects.postpone([job.pk], HOUR) == set()
+        assert state(job) == {name: getattr(job, name) for name in state(job)}
+
+
+class TestSpread:
+    def test_retries_are_spread_over_a_time(self) -> None:
+        jobs = [make_job("failed") for _ in range(60)]
+        Job.objects.retry([job.pk for job in jobs], over=HOUR)
+        rows = [state(job) for job in jobs]
+        assert {row["status"] for row in rows} == {"scheduled"}
+        delays = [row["run_after"] - datetime.fromisoformat(row["operations"][0]["at"]) for row in rows]
+        assert all(timedelta(0) <= delay <= HOUR for delay in delays)
+        assert max(delays) - min(delays) > HOUR / 2, "1 in 10^16 that it is not"
+
+    def test_a_job_says_what_it_is_then(self) -> None:
+        job = make_job("failed")
+        assert job.retry(over=60.0)
+        assert job.status == state(job)["status"] == "scheduled"
+
+
+class TestOperations:
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_each_verb_is_noted_in_the_row(self, verb: str) -> None:
+        job = make_job(VERBS[verb], attempts=3)
+        assert job.operations is None
+        assert apply(verb, [job.pk], by="anna", reason="the shop was down")
+        (operation,) = state(job)["operations"]
+        assert datetime.fromisoformat(operation.pop("at")).tzinfo
+        assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_nothing_is_noted_of_what_was_not_changed(self, verb: str) -> None:
+        job = make_job("completed")
+        assert not apply(verb, [job.pk], by="anna")
+        assert state(job)["operations"] is None
+
+    def test_they_stand_in_order_and_tell_how_many_attempts_there_were(self) -> None:
+        job = make_job("failed", attempts=10)
+        job.retry(by="anna")
+        job.postpone(HOUR, by="ben")
+        job.run_now()
+        job.cancel("no more", by="cem")
+        noted = [(each["verb"], each["by"], each["reason"], each["attempts"]) for each in state(job)["operations"]]
+        assert noted == [
+            ("retry", "anna", "", 10),
+            ("postpone", "ben", "", 0),
+            ("run_now", "", "", 0),
+            ("cancel", "cem", "no more", 0),
+        ]
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_the_newest_fifty_are_kept(self, verb: str) -> None:
+        job = make_job(VERBS[verb], operations=[{"verb": "old", "attempts": number} for number in range(50)])
+        apply(verb, [job.pk])
+        kept = state(job)["operations"]
+        assert [each["attempts"] for each in kept[:-1]] == list(range(1, 50))
+        assert kept[-1]["verb"] == verb
+
+    def test_a_name_and_a_reason_of_any_kind_are_written_as_far_as_possible(self) -> None:
+        job = make_job("failed")
+        assert job.retry(by="x" * 1000 + "\0", reason="\udcff\0" + "y" * 1000)
+        (operation,) = state(job)["operations"]
+        assert len(operation["by"]) == 200
+        assert len(operation["reason"]) == 500
+
+    @pytest.mark.parametrize(("verb", "done"), [("discard", "Discarded"), ("cancel", "Cancelled")])
+    def test_in_the_place_of_an_error_stands_who_ended_the_job_and_why(self, verb: str, done: str) -> None:
+        ended = {
+            f"{done} by hand.": {},
+            f"{done} by anna.": {"by": "anna"},
+            f"{done} by anna: no use": {"by": "anna", "reason": "no use"},
+            "no use": {"reason": "no use"},
+        }
+        for last_error, noted in ended.items():
+            job = make_job()
+            assert apply(verb, [job.pk], **noted)
+            assert state(job)["last_error"] == last_error
+
+
+class TestKeepErrors:
+    """What an attempt ended with after its job had been cancelled."""
+
+    ERROR = {"attempt": 1, "exception": "x.JobCancelled", "message": "it hung", "traceback": "…", "duration_ms": 12.5}
+    ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
+
+    def keep(self, job: Job, outcome: Outcome = ENDED) -> bool:
+        return Job.objects.keep_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
+
+    def test_the_job_keeps_it_and_nothing_else_changes(self) -> None:
+        job = make_job("running", locked_by="w:0123456789ab")
+        job.cancel("it hung")
+        before = state(job)
+        assert self.keep(job)
+        after = state(job)
+        (kept,) = after.pop("errors")
+        assert kept == self.ERROR | {"at": kept["at"], "worker_id": "w:0123456789ab"}
+        assert after == {name: value for name, value in before.items() if name != "errors"}
+
+    def test_sent_twice_it_is_kept_once(self) -> None:
+        job = make_job("running")
+        job.cancel()
+        assert [self.keep(job), self.keep(job)] == [True, False]
+
+    def test_of_the_errors_the_last_ten_are_kept(self) -> None:
+        job = make_job("running", errors=[{"attempt": number} for number in range(10)])
+        job.cancel()
+        assert self.keep(job)
+        assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
+
+    @pytest.mark.parametrize("after", ["retry", "settle", "nothing"])
+    def test_a_job_that_was_not_cancelled_or_has_moved_on_keeps_nothing(self, after: str) -> None:
+        job = make_job("running")
+        if after == "retry":
+            Job.objects.cancel([job.pk])
+            Job.objects.retry([job.pk])
+        elif after == "settle":
+            Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        assert not self.keep(job)
+        assert state(job)["errors"] == []
+
+    def test_without_an_error_there_is_nothing_to_keep(self, django_assert_num_queries: Any) -> None:
+        job = make_job("running")
+        with django_assert_num_queries(0):
+            assert not self.keep(job, COMPLETED)

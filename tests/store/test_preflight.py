@@ -1,0 +1,78 @@
+"""`check_database`: whether workers can use a database, in one sentence if not."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.db.backends.postgresql.base import DatabaseWrapper
+
+from django_skipqueue.exceptions import QueueUnavailable
+from django_skipqueue.store.preflight import check_database
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture
+def change(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Changes the settings of the database `other`."""
+
+    def change(**settings: Any) -> None:
+        connections["other"].close()
+        for key, value in settings.items():
+            monkeypatch.setitem(connections["other"].settings_dict, key, value)
+
+    yield change
+    connections["other"].close()
+
+
+def refusal(name: str) -> str:
+    with pytest.raises(QueueUnavailable) as caught:
+        check_database(name)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_database_that_is_fit_passes() -> None:
+    check_database("default")
+    check_database("other")
+
+
+def test_another_engine_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DatabaseWrapper, "vendor", "sqlite")
+    monkeypatch.setattr(DatabaseWrapper, "display_name", "SQLite")
+    assert "needs PostgreSQL, but the database 'other' is SQLite" in refusal("other")
+
+
+def test_a_server_that_cannot_be_reached_is_told_with_its_reason(change: Callable[..., None]) -> None:
+    change(HOST="/nonexistent", OPTIONS={})
+    message = refusal("other")
+    assert "'other' cannot be reached: " in message
+    assert "/nonexistent" in message
+
+
+def test_a_database_that_does_not_exist_is_told(change: Callable[..., None]) -> None:
+    change(NAME="no_such_database")
+    assert "does not exist" in refusal("other")
+
+
+def test_a_server_that_is_too_old_is_told_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DatabaseWrapper, "pg_version", 140_015)
+    assert "needs PostgreSQL 15 or newer" in (message := refusal("default"))
+    assert "PostgreSQL 14" in message
+
+
+def test_missing_migrations_are_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, command in (("default", "migrate django_skipqueue"), ("other", "django_skipqueue --database=other")):
+        with connections[name].cursor() as cursor:
+            cursor.execute(
+                "UPDATE django_migrations SET name = 'hidden' WHERE app = 'django_skipqueue' AND name = '0002_storage'"
+            )
+        try:
+            message = refusal(name)
+        finally:
+            with connections[name].cursor() as cursor:
+                cursor.execute("UPDATE django_migrations SET name = '0002_storage' WHERE name = 'hidden'")
+        assert "0002_storage" in message
+        assert "0001_initial" not in message
+        assert message.endswith(f"{command}") or command in message

@@ -1,0 +1,439 @@
+"""Two or more at once: what each sees, and what becomes of the job they both want."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app import jobs
+from ..app.rows import lease_of, make_job, state
+from ..app.sessions import Session
+from ..app.waiting import within
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MakeSession = Callable[[], Session]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_eight_processes_work_through_twenty_thousand_jobs_each_exactly_once() -> None:
+    ids = jobs.noop.using(queue_name="race").defer_many([()] * 20_000)
+    command = [sys.executable, "-m", "tests.app.drain", connection.settings_dict["NAME"], "race"]
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "tests.settings")}
+    environment["PYTHONPATH"] = os.pathsep.join([path for path in sys.path if path])
+    processes = [
+        subprocess.Popen(
+            [*command, str(limit)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
+        for limit in (1, 7, 20, 50, 50, 100, 100, 250)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n", process.communicate()[1]
+        for process in processes:
+            assert process.stdin
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        said = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [error for _, error in said if error] == []
+    results = [json.loads(output) for output, _ in said]
+    counts = Counter(id for result in results for id in result["claimed"])
+    assert not [id for id, count in counts.items() if count > 1], "no job was claimed twice"
+    assert set(counts) == set(ids), "and none was left"
+    assert not any(result["lost"] for result in results)
+    assert sum(bool(result["claimed"]) for result in results) > 1, "it was a race"
+    assert list(Job.objects.values_list("status", "attempts", "lease").distinct()) == [("completed", 1, 2)]
+
+
+def claim(limit: int = 10, worker_id: str = "w") -> list[Job]:
+    return Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker_id)
+
+
+def complete(*held: Job, outcome: Outcome = COMPLETED) -> set[int]:
+    return Job.objects.settle([Settlement(job.pk, job.lease, outcome) for job in held])
+
+
+def test_two_claims_never_wait_for_each_other(session: MakeSession) -> None:
+    jobs.noop.defer_many([()] * 4)
+    other = session()
+    other.begin()
+    theirs = other(claim, 2)
+    with within(10):
+        mine = claim(10)
+    other.rollback()
+    assert len(mine) == 2
+    assert {job.pk for job in mine}.isdisjoint({job.pk for job in theirs})
+    assert len(claim(10)) == 2, "what they gave up is free again"
+
+
+def test_a_settle_that_comes_while_the_job_is_being_recovered_loses(session: MakeSession) -> None:
+    make_job()
+    (job,) = claim()
+    recovering, settling = session(), session()
+    recovering.begin()
+    assert len(recovering(Job.objects.recover, worker_ids=["w"])) == 1
+    written = settling.start(complete, job)
+    settling.wait_until_blocked()
+    recovering.commit()
+    assert written.result(20) == set()
+    assert state(job)["status"] == "queued"
+
+
+def test_a_recovery_that_comes_while_the_job_is_being_settled_skips_it(session: MakeSession) -> None:
+    make_job()
+    (job,) = claim()
+    settling = session()
+    settling.begin()
+    assert settling(complete, job) == {job.pk}
+    with within(10):
+        assert Job.objects.recover(worker_ids=["w"]) == []
+    settling.commit()
+    assert Job.objects.recover(worker_ids=["w"]) == []
+    assert state(job)["status"] == "completed"
+
+
+def test_a_settle_wins_where_the_recovery_is_rolled_back(session: MakeSession) -> None:
+    make_job()
+    (job,) = claim()
+    recovering, settling = session(), session()
+    recovering.begin()
+    recovering(Job.objects.recover, worker_ids=["w"])
+    written = settling.start(complete, job)
+    settling.wait_until_blocked()
+    recovering.rollback()
+    assert written.result(20) == {job.pk}
+
+
+def test_of_two_recoveries_each_job_is_in_one(session: MakeSession) -> None:
+    for _ in range(4):
+        make_job("running")
+    other = session()
+    other.begin()
+    theirs = other(Job.objects.recover, worker_ids=["w"], limit=2)
+    with within(10):
+        mine = Job.objects.recover(worker_ids=["w"])
+    other.commit()
+    assert sorted(job.id for job in [*mine, *theirs]) == sorted(Job.objects.values_list("pk", flat=True))
+    assert set(Job.objects.values_list("lease", flat=True)) == {2}
+
+
+def test_a_discard_and_a_settle_of_a_job_to_be_retried(session: MakeSession) -> None:
+    """The discard sees a running job, which is not its to touch; once the settle is committed, it is."""
+    make_job()
+    (job,) = claim()
+    settling = session()
+    settling.begin()
+    settling(complete, job, outcome=Outcome("scheduled", delay=60))
+    with within(10):
+        assert Job.objects.discard([job.pk]) == set()
+    settling.commit()
+    assert Job.objects.discard([job.pk]) == {job.pk}
+    assert complete(job) == set()
+
+
+def test_a_claim_does_not_take_what_is_being_discarded(session: MakeSession) -> None:
+    job = make_job()
+    discarding = session()
+    discarding.begin()
+    discarding(Job.objects.discard, [job.pk])
+    with within(10):
+        assert claim() == []
+    discarding.commit()
+    assert claim() == []
+
+
+def test_a_discard_does_not_take_what_is_being_claimed(session: MakeSession) -> None:
+    job = make_job()
+    claiming = session()
+    claiming.begin()
+    assert len(claiming(claim)) == 1
+    with within(10):
+        assert Job.objects.discard([job.pk]) == set()
+    claiming.commit()
+    assert Job.objects.discard([job.pk]) == set()
+
+
+def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
+    job = make_job("failed")
+    retrying = session()
+    retrying.begin()
+    assert retrying(Job.objects.retry, [job.pk]) == {job.pk}
+    with within(10):
+        assert Job.objects.prune() == {}
+    retrying.commit()
+    assert Job.objects.prune() == {}
+    assert state(job)["status"] == "queued"
+
+
+def test_what_is_being_pruned_is_not_retried(session: MakeSession, settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
+    job = make_job("failed")
+    pruning = session()
+    pruning.begin()
+    assert pruning(Job.objects.prune) == {"failed": 1}
+    with within(10):
+        assert Job.objects.retry([job.pk]) == set()
+    pruning.commit()
+    assert Job.objects.retry([job.pk]) == set()
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSession, commits: bool) -> None:
+    failed, other = make_job("failed", unique_key="k"), make_job("failed")
+    deferring, retrying = session(), session()
+    deferring.begin()
+    deferring(jobs.noop.using(unique_key="k").defer)
+    retried = retrying.start(Job.objects.retry, [failed.pk, other.pk])
+    retrying.wait_until_blocked()
+    deferring.commit() if commits else deferring.rollback()
+    assert retried.result(20) == ({other.pk} if commits else {failed.pk, other.pk})
+    assert Job.objects.alive().filter(unique_key="k").count() == 1
+
+
+def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSession) -> None:
+    failed = make_job("failed", unique_key="k")
+    retrying, deferring = session(), session()
+    retrying.begin()
+    retrying(Job.objects.retry, [failed.pk])
+    deferred = deferring.start(jobs.noop.using(unique_key="k").defer)
+    deferring.wait_until_blocked()
+    retrying.commit()
+    found = deferred.result(20)
+    assert (found.pk, found.created) == (failed.pk, False)
+
+
+def test_of_two_retries_one_counts(session: MakeSession) -> None:
+    job = make_job("failed")
+    other = session()
+    other.begin()
+    assert other(Job.objects.retry, [job.pk]) == {job.pk}
+    with within(10):
+        assert Job.objects.retry([job.pk]) == set()
+    other.commit()
+    assert Job.objects.retry([job.pk]) == set()
+    assert state(job)["lease"] == job.lease + 1
+
+
+def look_up_one_by_one() -> None:
+    """Have this session join as it would join a batch to a table of millions."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off")
+
+
+def test_batches_that_settle_the_same_jobs_in_opposite_order_do_not_deadlock(session: MakeSession) -> None:
+    """Both begin while a third holds a job in their middle; locking in the order given, each would hold one end."""
+    jobs.noop.defer_many([()] * 9)
+    held = claim()
+    gate, up, down = session(), session(), session()
+    for each in (up, down):
+        each(look_up_one_by_one)
+    gate.begin()
+    gate(complete, held[4])
+    first = up.start(complete, *held)
+    up.wait_until_blocked()
+    second = down.start(complete, *reversed(held))
+    down.wait_until_blocked()
+    gate.rollback()
+    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job was settled once"
+    assert set(Job.objects.values_list("lease", flat=True)) == {2}
+
+
+def test_a_batch_discard_in_opposite_order_waits_for_nobody(session: MakeSession) -> None:
+    jobs.noop.defer_many([()] * 6)
+    held = claim(3)
+    ids = list(Job.objects.order_by("-pk").values_list("pk", flat=True))
+    gate, settling = session(), session()
+    gate.begin()
+    gate(complete, held[1])
+    written = settling.start(complete, *held, outcome=Outcome("scheduled"))
+    settling.wait_until_blocked()
+    with within(10):
+        assert len(Job.objects.discard(ids)) == 3
+    gate.rollback()
+    assert written.result(20) == {job.pk for job in held}
+
+
+def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
+    session: MakeSession, settings: Any
+) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    for _ in range(4):
+        make_job("scheduled", run_after=timedelta(seconds=-1))
+        make_job("completed")
+    other = session()
+    other.begin()
+    assert other(Job.objects.admit, limit=3) == {"default": 3}
+    assert other(Job.objects.prune, limit=3) == {"completed": 3}
+    with within(10):
+        assert Job.objects.admit() == {"default": 1}
+        assert Job.objects.prune() == {"completed": 1}
+    other.commit()
+    assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
+
+
+def test_a_job_that_is_being_admitted_is_not_discarded_and_one_that_is_being_discarded_is_not_admitted(
+    session: MakeSession,
+) -> None:
+    first, second = (make_job("scheduled", run_after=timedelta(seconds=-1)) for _ in range(2))
+    admitting, discarding = session(), session()
+    admitting.begin()
+    discarding.begin()
+    assert admitting(Job.objects.admit, limit=1) == {"default": 1}
+    with within(10):
+        assert discarding(Job.objects.discard, [first.pk, second.pk]) == {second.pk}
+        assert Job.objects.admit() == {}, "one is being admitted, the other discarded"
+        assert claim() == [], "and neither is there to be claimed"
+    admitting.commit()
+    discarding.rollback()
+    assert Job.objects.admit() == {"default": 1}, "a discard that was rolled back never happened"
+    assert Job.objects.discard([first.pk, second.pk]) == {first.pk, second.pk}
+
+
+def give_back(*held: Job) -> set[int]:
+    return Job.objects.release(map(lease_of, held))
+
+
+def give_back_strays(*held: Job) -> set[int]:
+    return Job.objects.release_orphans("w", known=[])
+
+
+def recover(*held: Job) -> list[Any]:
+    return Job.objects.recover(worker_ids=["w"])
+
+
+def heartbeat(job: Job) -> bool:
+    return Job.objects.heartbeat(job.pk, job.lease)
+
+
+TAKES = pytest.mark.parametrize("take", [recover, give_back_strays, give_back])
+
+
+@TAKES
+@pytest.mark.parametrize("use", [complete, give_back, heartbeat])
+def test_a_lease_that_is_being_ended_waits_and_is_worth_nothing(
+    session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
+) -> None:
+    make_job()
+    (job,) = claim()
+    taking, using = session(), session()
+    taking.begin()
+    assert len(taking(take, job)) == 1
+    used = using.start(use, job)
+    using.wait_until_blocked()
+    taking.commit()
+    assert not used.result(20)
+    assert (state(job)["status"], state(job)["lease"]) == ("queued", job.lease + 1)
+
+
+@pytest.mark.parametrize("take", [recover, give_back_strays])
+@pytest.mark.parametrize("use", [complete, give_back, heartbeat])
+def test_a_lease_that_is_being_used_is_not_taken(
+    session: MakeSession, take: Callable[..., Any], use: Callable[..., Any]
+) -> None:
+    make_job()
+    (job,) = claim()
+    using = session()
+    using.begin()
+    assert using(use, job)
+    with within(10):
+        assert not take(job)
+    using.commit()
+
+
+def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_written(session: MakeSession) -> None:
+    make_job()
+    (job,) = claim()
+    recover(job)
+    discarding = session()
+    discarding.begin()
+    assert discarding(Job.objects.discard, [job.pk]) == {job.pk}
+    with within(10):
+        assert complete(job) == set(), "its lease has passed on already: there is nothing to wait for"
+    discarding.commit()
+    assert state(job)["status"] == "discarded"
+
+
+def test_what_is_being_settled_is_not_pruned_and_what_is_being_pruned_can_no_longer_be_settled(
+    session: MakeSession, settings: Any
+) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    make_job()
+    (job,) = claim()
+    settling, pruning = session(), session()
+    settling.begin()
+    settling(complete, job)
+    with within(10):
+        assert Job.objects.prune() == {}
+    settling.commit()
+    pruning.begin()
+    assert pruning(Job.objects.prune) == {"completed": 1}
+    with within(10):
+        assert complete(job) == set()
+    pruning.commit()
+    assert not Job.objects.exists()
+
+
+def test_a_job_that_is_being_retried_is_claimed_only_once_it_is(session: MakeSession) -> None:
+    job = make_job("failed", attempts=10)
+    retrying = session()
+    retrying.begin()
+    retrying(Job.objects.retry, [job.pk])
+    with within(10):
+        assert claim() == []
+    retrying.commit()
+    assert [(each.pk, each.attempts, each.lease) for each in claim()] == [(job.pk, 1, job.lease + 2)]
+
+
+def test_a_batch_that_is_settled_and_released_in_opposite_order_does_not_deadlock(session: MakeSession) -> None:
+    jobs.noop.defer_many([()] * 9)
+    held = claim()
+    gate, up, down = session(), session(), session()
+    for each in (up, down):
+        each(look_up_one_by_one)
+    gate.begin()
+    gate(complete, held[4])
+    first = up.start(complete, *held)
+    up.wait_until_blocked()
+    second = down.start(give_back, *reversed(held))
+    down.wait_until_blocked()
+    gate.rollback()
+    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job went one way"
+    assert set(Job.objects.values_list("lease", flat=True)) == {2}
+
+
+@pytest.mark.parametrize(("verb", "status"), [(Job.objects.discard, "queued"), (Job.objects.retry, "failed")])
+def test_an_operators_batches_in_opposite_order_wait_for_nobody(
+    session: MakeSession, verb: Callable[..., Any], status: str
+) -> None:
+    ids = [make_job(status).pk for _ in range(6)]
+    other = session()
+    other.begin()
+    assert other(verb, ids[:3]) == set(ids[:3])
+    with within(10):
+        assert verb(ids[::-1]) == set(ids[3:])
+    other.commit()
+    assert verb(ids) == set()

@@ -1,0 +1,464 @@
+"""`settle`, `settle_and_claim`, `release`, `heartbeat`: only who holds the lease writes what an attempt came to."""
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.models import Job
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
+
+from ..app import jobs
+from ..app.rows import FINISHED, lease_of, make_job, state
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RETRY_LATER = Outcome("scheduled", delay=60, last_error="ValueError: no", error={"message": "no", "attempt": 1})
+RETRY_NOW = Outcome("scheduled", last_error="ValueError: no", error={"message": "no", "attempt": 1})
+SNOOZE = Outcome("scheduled", delay=60, refund=1)
+FAILED = Outcome("failed", last_error="ValueError: no", error={"message": "no", "attempt": 1})
+DISCARDED = Outcome("discarded", last_error="not wanted", error={"message": "not wanted", "attempt": 1})
+OUTCOMES = {
+    "completed": (COMPLETED, "completed"),
+    "retry later": (RETRY_LATER, "scheduled"),
+    "retry now": (RETRY_NOW, "queued"),
+    "snooze": (SNOOZE, "scheduled"),
+    "failed": (FAILED, "failed"),
+    "discarded": (DISCARDED, "discarded"),
+}
+
+
+def settle(settlements: Iterable[Settlement]) -> set[int]:
+    return Job.objects.settle(settlements)
+
+
+def settle_with_a_claim(settlements: Iterable[Settlement]) -> set[int]:
+    settled, claimed = Job.objects.settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
+    assert claimed == []
+    return {id for id, _ in settled}
+
+
+BOTH = pytest.mark.parametrize("settling", [settle, settle_with_a_claim], ids=["settle", "settle_and_claim"])
+Settling = Callable[[Iterable[Settlement]], set[int]]
+
+
+def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
+    return Settlement(job.pk, job.lease, outcome)
+
+
+def claimed(count: int = 1, **fields: Any) -> list[Job]:
+    for _ in range(count):
+        make_job(**fields)
+    return Job.objects.claim(queue_names=["default"], limit=count, worker_id="w")
+
+
+class TestTransitions:
+    @BOTH
+    @pytest.mark.parametrize(("outcome", "status"), OUTCOMES.values(), ids=OUTCOMES.keys())
+    def test_an_outcome_is_written(self, settling: Settling, outcome: Outcome, status: str) -> None:
+        (job,) = claimed(max_attempts=5)
+        assert settling([settlement(job, outcome)]) == {job.pk}
+        after = state(job)
+        assert after["status"] == status
+        assert after["lease"] == job.lease + 1, "settling ends the lease"
+        assert after["locked_at"] is None
+        assert after["locked_by"] == "w", "who ran it last stays readable"
+        assert (after["finished_at"] is not None) == (status in FINISHED)
+        assert after["attempts"] == 1 - outcome.refund
+        assert after["last_error"] == (outcome.last_error or "")
+        assert len(after["errors"]) == (outcome.error is not None)
+
+    def test_a_delay_counts_from_the_databases_clock(self) -> None:
+        (job,) = claimed()
+        settle([settlement(job, RETRY_LATER)])
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT run_after - statement_timestamp() FROM skipqueue_job")
+            (left,) = cursor.fetchone()
+        assert timedelta(seconds=55) < left <= timedelta(seconds=60)
+
+    def test_a_retry_at_once_queues_behind_what_already_waits(self) -> None:
+        first, second = claimed(1)[0], make_job()
+        settle([settlement(first, RETRY_NOW)])
+        order = [job.pk for job in Job.objects.claim(queue_names=["default"], limit=2, worker_id="w")]
+        assert order == [second.pk, first.pk]
+
+    def test_a_finished_job_keeps_the_time_it_was_due(self) -> None:
+        (job,) = claimed()
+        settle([settlement(job)])
+        assert state(job)["run_after"] == job.run_after
+
+    @pytest.mark.parametrize("attempts", [1, 5, 9])
+    def test_a_snooze_never_uses_up_the_attempts(self, attempts: int) -> None:
+        (job,) = claimed(attempts=attempts - 1)
+        for _ in range(3):
+            settle([settlement(job, Outcome("scheduled", refund=1))])
+            (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+            assert job.attempts == attempts
+
+    @BOTH
+    @pytest.mark.parametrize("result", ["null", "1", '"Łódź 🐘"', '{"a": [1, null, {"b": 1.5}]}', "[]", "false"])
+    def test_a_result_comes_back_equal(self, settling: Settling, result: str) -> None:
+        (job,) = claimed()
+        settling([settlement(job, Outcome("completed", result=result))])
+        assert Job.objects.get().result == json.loads(result)
+
+    def test_nothing_returned_is_stored_as_null(self) -> None:
+        (job,) = claimed()
+        settle([settlement(job)])
+        assert Job.objects.filter(result__isnull=True).exists()
+
+    def test_the_last_error_stays_readable_after_a_success(self) -> None:
+        (job,) = claimed()
+        settle([settlement(job, RETRY_NOW)])
+        (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        settle([settlement(job)])
+        after = state(job)
+        assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
+
+    def test_metadata_is_merged(self) -> None:
+        (job,) = claimed(metadata={"kept": 1, "changed": 1})
+        settle([settlement(job, Outcome("scheduled", delay=1, metadata={"changed": 2, "new": 3}))])
+        assert state(job)["metadata"] == {"kept": 1, "changed": 2, "new": 3}
+
+    def test_metadata_of_a_completed_job_is_merged_as_well(self) -> None:
+        (job,) = claimed(metadata={"kept": 1})
+        settle([settlement(job, Outcome("completed", metadata={"new": 3}))])
+        assert state(job)["metadata"] == {"kept": 1, "new": 3}
+
+    def test_errors_are_kept_up_to_ten_the_oldest_going_first_and_timed_by_the_database(self) -> None:
+        (job,) = claimed(max_attempts=20)
+        for number in range(1, 13):
+            entry = error_entry(ValueError(f"number {number}"), attempt=number, worker="me", duration_ms=1)
+            settle([settlement(job, Outcome("scheduled", last_error=f"e{number}", error=entry))])
+            (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        errors = state(job)["errors"]
+        assert [entry["attempt"] for entry in errors] == list(range(3, 13))
+        assert [entry["message"] for entry in errors] == [f"number {number}" for number in range(3, 13)]
+        assert [entry["at"] for entry in errors] == sorted(entry["at"] for entry in errors)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT bool_and((entry ->> 'at')::timestamptz BETWEEN enqueued_at AND statement_timestamp()) "
+                "FROM skipqueue_job, jsonb_array_elements(errors) AS entry"
+            )
+            assert cursor.fetchone() == (True,)
+        described = {"attempt", "worker", "duration_ms", "exception", "message", "traceback"}
+        assert set(errors[0]) == {*described, "at", "worker_id"}
+
+    @BOTH
+    def test_nothing_to_settle(self, settling: Settling) -> None:
+        assert settling([]) == set()
+        with CaptureQueriesContext(connection) as queries:
+            assert settle(iter([])) == set()
+        assert not queries.captured_queries
+
+    @BOTH
+    def test_a_batch_is_one_statement_and_returns_what_was_written(self, settling: Settling) -> None:
+        held = claimed(30)
+        mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(held)]
+        gone = held[4]
+        Job.objects.release([lease_of(gone)])
+        with CaptureQueriesContext(connection) as queries:
+            assert settling(iter(mixed)) == {job.pk for job in held} - {gone.pk}
+        assert len(queries) <= 1
+        counts = {
+            status: Job.objects.filter(status=status).count()
+            for status in ("completed", "scheduled", "failed", "queued")
+        }
+        assert counts == {"completed": 10, "scheduled": 9, "failed": 10, "queued": 1}
+
+    def test_settle_and_claim_does_both_in_one_transaction(self) -> None:
+        held, waiting = claimed(3), [make_job() for _ in range(5)]
+        settled, taken = Job.objects.settle_and_claim(
+            map(settlement, held), queue_names=["default"], limit=4, worker_id="me"
+        )
+        assert settled == {lease_of(job) for job in held}
+        assert [job.id for job in taken] == [job.pk for job in waiting[:4]]
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT count(DISTINCT xmin::text) FROM skipqueue_job WHERE lease > 0")
+            assert cursor.fetchone() == (1,)
+
+    def test_a_retry_at_once_is_not_claimed_by_the_round_trip_that_settles_it(self) -> None:
+        (job,) = claimed()
+        other = make_job()
+        _, taken = Job.objects.settle_and_claim(
+            [settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w"
+        )
+        assert [each.id for each in taken] == [other.pk]
+
+
+def recover(job: Job) -> None:
+    assert Job.objects.recover(worker_ids=[job.locked_by])
+
+
+def release(job: Job) -> None:
+    assert Job.objects.release([lease_of(job)])
+
+
+def retry_by_hand(job: Job) -> None:
+    assert settle([settlement(job, FAILED)])
+    assert Job.objects.retry([job.pk])
+
+
+def complete(job: Job) -> None:
+    assert settle([settlement(job)])
+
+
+def settle_to_retry(job: Job) -> None:
+    assert settle([settlement(job, RETRY_NOW)])
+
+
+def snooze(job: Job) -> None:
+    assert settle([settlement(job, SNOOZE)])
+
+
+def release_stray(job: Job) -> None:
+    assert Job.objects.release_orphans(job.locked_by, known=[])
+
+
+def release_and_let_another_claim(job: Job) -> None:
+    release(job)
+    assert Job.objects.claim(queue_names=["default"], limit=1, worker_id="another")
+
+
+def recover_and_let_another_claim(job: Job) -> None:
+    recover(job)
+    assert Job.objects.claim(queue_names=["default"], limit=1, worker_id="another")
+
+
+def recover_and_let_the_same_claim(job: Job) -> None:
+    recover(job)
+    assert Job.objects.claim(queue_names=["default"], limit=1, worker_id=job.locked_by)
+
+
+def release_and_discard(job: Job) -> None:
+    release(job)
+    assert Job.objects.discard([job.pk])
+
+
+def delete(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).delete()
+
+
+LOSSES = [
+    recover,
+    release,
+    retry_by_hand,
+    complete,
+    settle_to_retry,
+    snooze,
+    release_stray,
+    release_and_let_another_claim,
+    recover_and_let_another_claim,
+    recover_and_let_the_same_claim,
+    release_and_discard,
+    delete,
+]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
+class TestFences:
+    """A lease that has passed on writes nothing."""
+
+    @BOTH
+    def test_a_stale_lease_cannot_settle(self, settling: Settling, lose: Callable[[Job], None]) -> None:
+        stale, *live = claimed(1 + len(OUTCOMES))
+        lose(stale)
+        before = list(Job.objects.filter(pk=stale.pk).values())
+        live = [job for job in Job.objects.filter(pk__in=[job.pk for job in live]) if job.status == "running"]
+        for outcome, _ in OUTCOMES.values():
+            companion = settlement(live.pop()) if live else None
+            written = settling([settlement(stale, outcome), *([companion] if companion else [])])
+            assert written == ({companion.job_id} if companion else set()), "the others of the batch are not affected"
+            assert list(Job.objects.filter(pk=stale.pk).values()) == before
+
+    def test_a_stale_lease_cannot_release(self, lose: Callable[[Job], None]) -> None:
+        stale, _ = claimed(2)
+        lose(stale)
+        before = list(Job.objects.order_by("pk").values())
+        assert Job.objects.release([lease_of(stale)]) == set()
+        assert list(Job.objects.order_by("pk").values()) == before
+
+    def test_a_stale_lease_cannot_heartbeat(self, lose: Callable[[Job], None]) -> None:
+        stale, _ = claimed(2)
+        lose(stale)
+        before = list(Job.objects.order_by("pk").values())
+        assert Job.objects.heartbeat(*lease_of(stale)) is False
+        assert list(Job.objects.order_by("pk").values()) == before
+
+
+def test_of_two_outcomes_for_one_attempt_in_one_batch_one_is_written() -> None:
+    (job,) = claimed()
+    assert settle([settlement(job), settlement(job, FAILED)]) == {job.pk}
+    after = state(job)
+    assert after["lease"] == job.lease + 1
+    assert (after["status"], len(after["errors"])) in [("completed", 0), ("failed", 1)]
+
+
+def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
+    before = make_job(attempts=3, lease=9)
+    (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    assert Job.objects.release([lease_of(job)]) == {job.pk}
+    after = state(job)
+    assert after.pop("lease") == 11
+    assert after == {name: getattr(before, name) for name in after}
+
+
+def test_releasing_many_is_one_statement() -> None:
+    held = claimed(20)
+    with CaptureQueriesContext(connection) as queries:
+        assert Job.objects.release(map(lease_of, held)) == {job.pk for job in held}
+    assert len([query for query in queries if "pg_notify" not in query["sql"]]) == 1
+    assert Job.objects.release([]) == set()
+
+
+def test_what_somebody_else_has_locked_is_found_without_waiting(
+    connect: Callable[..., psycopg.Connection[Any]],
+) -> None:
+    locked, free, gone, passed_on = claimed(4)
+    leases = [lease_of(locked), lease_of(free), lease_of(gone), lease_of(passed_on)]
+    Job.objects.filter(pk=gone.pk).delete()
+    Job.objects.release([lease_of(passed_on)])
+    with connect(autocommit=False) as other:
+        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, passed_on.pk]])
+        assert Job.objects.locked(leases) == {locked.pk}
+    assert Job.objects.locked(leases) == set()
+    assert Job.objects.locked([]) == set()
+
+
+def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
+    make_job()
+    (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
+    assert Job.objects.heartbeat(*lease_of(job)) is True
+    after = state(job)
+    assert after.pop("locked_at") > job.locked_at
+    assert after == {name: getattr(job, name) for name in after}
+
+
+UNSTORABLE = {
+    "NUL in the result": Outcome("completed", result='"a\\u0000b"'),
+    "NUL in a key of the result": Outcome("completed", result='{"a\\u0000": 1}'),
+    "half a surrogate pair": Outcome("completed", result='"\\ud800"'),
+    "a result that is not JSON": Outcome("completed", result="{oops"),
+    "NaN": Outcome("completed", result="NaN"),
+    "an empty result": Outcome("completed", result=" "),
+    "a number beyond numeric": Outcome("completed", result="1e200000"),
+    "NUL in the last error": Outcome("failed", last_error="a\0b", error={"attempt": 1}),
+    "NUL in the error": Outcome("failed", last_error="ab", error={"attempt": 1, "message": "a\0b"}),
+    "NUL in the metadata": Outcome("scheduled", delay=1, metadata={"a": "\0"}),
+    "surrogate in the error": Outcome("failed", error={"attempt": 1, "message": "\ud800"}),
+    "a delay for ever": Outcome("scheduled", delay=float("inf")),
+    "a delay of nan": Outcome("scheduled", delay=float("nan")),
+    "a delay beyond time": Outcome("scheduled", delay=1e300),
+    "a delay beyond the calendar": Outcome("scheduled", delay=1e13),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("outcome", UNSTORABLE.values(), ids=UNSTORABLE.keys())
+def test_an_outcome_that_postgresql_refuses_fails_its_own_job_and_blocks_no_other(
+    settling: Settling, outcome: Outcome
+) -> None:
+    held = claimed(4)
+    bad = held[1]
+    batch = [settlement(job, outcome if job is bad else COMPLETED) for job in held]
+    assert settling(batch) == {job.pk for job in held}
+    assert {state(job)["status"] for job in held if job is not bad} == {"completed"}
+    after = state(bad)
+    assert after["status"] == "failed"
+    assert after["last_error"]
+    assert after["errors"][-1]["exception"]
+    assert after["errors"][-1]["message"]
+    assert len(after["errors"]) == 1
+
+
+TOO_FAR = Outcome("scheduled", delay=1e12)
+
+
+def test_a_row_for_which_even_the_failure_is_refused_is_left_alone_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a trigger of the project's does, or a column that somebody has added."""
+    bad, good = claimed(2)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE skipqueue_job ADD CONSTRAINT theirs CHECK (id <> {bad.pk} OR lease < 2)")
+    try:
+        assert settle([settlement(bad), settlement(good)]) == {good.pk}
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT theirs")
+    assert state(bad)["status"] == "running"
+    assert f"outcome refused id={bad.pk} error=" in caplog.text
+
+
+@BOTH
+def test_a_delay_that_no_row_can_have_fails_its_own_job(settling: Settling) -> None:
+    bad, good = claimed(2)
+    assert settling([settlement(bad, TOO_FAR), settlement(good)]) == {bad.pk, good.pk}
+    assert (state(bad)["status"], state(good)["status"]) == ("failed", "completed")
+
+
+def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
+    stale, live = claimed(2)
+    release(stale)
+    assert settle([settlement(stale, Outcome("completed", result="{oops")), settlement(live)]) == {live.pk}
+    assert state(stale)["status"] == "queued"
+
+
+def test_a_refused_batch_costs_no_claim() -> None:
+    (bad,) = claimed()
+    make_job()
+    settled, taken = Job.objects.settle_and_claim(
+        [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
+    )
+    assert settled == {lease_of(bad)}
+    assert len(taken) == 1
+    assert {job.id for job in taken} == set(Job.objects.running().values_list("pk", flat=True))
+
+
+def test_inside_a_transaction_a_refused_outcome_breaks_neither_the_others_nor_the_transaction() -> None:
+    bad, good = claimed(2)
+    with transaction.atomic():
+        before = make_job()
+        batch = [settlement(bad, Outcome("completed", result='"\\u0000"')), settlement(good)]
+        assert settle(batch) == {bad.pk, good.pk}
+        after = make_job()
+    assert [state(job)["status"] for job in (bad, good, before, after)] == ["failed", "completed", "queued", "queued"]
+
+
+def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., psycopg.Connection[Any]]) -> None:
+    (job,) = claimed()
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job FOR UPDATE")
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '50ms'")
+        try:
+            with pytest.raises(DatabaseError, match="lock timeout"):
+                settle([settlement(job)])
+            with pytest.raises(DatabaseError, match="lock timeout"):
+                settle_with_a_claim([settlement(job)])
+        finally:
+            cursor.execute("RESET lock_timeout")
+    assert state(job)["status"] == "running"
+
+
+def test_the_connection_is_usable_after_a_refused_round_trip() -> None:
+    (bad,) = claimed()
+    Job.objects.settle_and_claim(
+        [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
+    )
+    assert jobs.noop.defer().pk
+    assert len(Job.objects.settle_and_claim([], queue_names=["default"], limit=5, worker_id="me")[1]) == 1
+
+
+def test_a_failure_of_ten_megabytes_is_settled() -> None:
+    (job,) = claimed()
+    error = ValueError("x" * 10_000_000)
+    settle([settlement(job, Outcome("failed", error=error_entry(error, attempt=1, worker="w", duration_ms=1)))])
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT octet_length(errors::text) FROM skipqueue_job")
+        assert cursor.fetchone()[0] < 30_000

@@ -1,0 +1,438 @@
+"""The statements of `store.sql`: each uses its index among 100,000 rows, however it is planned."""
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg.adapt import PyFormat, Transformer
+
+import django_skipqueue
+from django_skipqueue.models import Job
+from django_skipqueue.store import sql
+from django_skipqueue.store.parameters import (
+    calls_as_values,
+    claim_values,
+    leases_as_values,
+    positions_as_values,
+    settlements_as_values,
+)
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.records import Call, ClaimedJob, ClaimKey
+
+from ..app.sessions import LAST_MIGRATION, connect, schema
+
+PACKAGE = Path(django_skipqueue.__file__).parent
+SOURCES = [path.read_text() for path in Path(sql.__file__).parent.glob("*.py")]
+STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
+
+WORKER = "live:000000000001"
+DEAD_WORKER = "dead:000000000002"
+SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
+
+
+class Case(NamedTuple):
+    """A statement with values, and the indexes that it has to use."""
+
+    statement: str
+    values: dict[str, Any]
+    indexes: set[str]
+    label: str = ""
+
+
+COMMON = {
+    "queue_name": "mail",
+    "task": "t",
+    "priority": 0,
+    "max_attempts": 10,
+    "run_after": None,
+    "delay": 0.0,
+    "metadata": "{}",
+}
+CALLS = calls_as_values([Call(f"[{n}]", "{}", None) for n in range(300)])
+NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
+LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
+WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
+CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
+LATER = {"mail": ClaimKey(0, 1_700_000_000.25, 92_500)}
+SETTLED = [
+    Settlement(
+        id, 1, COMPLETED if id % 2 else Outcome("scheduled", delay=2.0, last_error="no", error={"message": "no"})
+    )
+    for id in range(97_001, 100_001)
+]
+RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
+KEPT = RETENTION | {"limit": 1000, "skipped": "{5,6}"}
+NOTED = {"by": "anna", "reason": "r"}
+ENDED = NOTED | {"last_error": "r"}
+
+CASES = [
+    Case("ENQUEUE", COMMON | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
+    Case(
+        "ENQUEUE",
+        COMMON | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"unique"},
+        "with a time",
+    ),
+    Case("ENQUEUE_MANY", COMMON | CALLS, set()),
+    Case("ENQUEUE_MANY_UNIQUE", COMMON | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
+    Case("UNIQUE_KEY_HOLDERS", {"unique_keys": [f"key-{number}" for number in range(84_000, 84_300)]}, {"unique"}),
+    Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),
+    Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
+    Case("LISTEN", {}, set()),
+    Case("LISTEN_SCHEDULED", {}, set()),
+    Case("CLAIM", CLAIM_VALUES, {"claim"}),
+    Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim"}, "a single one"),
+    Case(
+        "CLAIM",
+        claim_values(["mail", "default"], after=LATER, limit=300, worker_id=WORKER),
+        {"claim"},
+        "after a position",
+    ),
+    Case("QUEUES_WITH_JOBS", {"after": "a", "limit": 10}, {"claim"}),
+    Case("FIRST_IN_QUEUES", positions_as_values(["mail", "default", "none"], LATER), {"claim"}),
+    Case("SET_STATEMENT_TIMEOUT", {"timeout": "20s"}, set()),
+    Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
+    Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
+    Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
+    Case("LOCKED_ROWS", LEASES, {"pkey"}),
+    Case("WORKER_HAS_JOBS", {"worker_id": WORKER}, {"recover"}),
+    Case("RELEASE", LEASES, {"pkey"}),
+    Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
+    Case("EXTEND_LEASE", {"id": 99_001, "lease": 1}, {"pkey"}),
+    Case("ADMIT", {"limit": 1000}, {"admit", "pkey"}),
+    Case("NEXT_DUE", {}, {"admit"}),
+    Case(
+        "RECOVER",
+        {"age": 60.0, "locked_before": None, "worker_ids": None, "job_ids": None, "reason": "r", "limit": 1000},
+        {"recover", "pkey"},
+        "by age",
+    ),
+    Case(
+        "RECOVER",
+        {
+            "age": 0.0,
+            "locked_before": datetime(2026, 1, 1, tzinfo=UTC),
+            "worker_ids": None,
+            "job_ids": None,
+            "reason": "r",
+            "limit": 1000,
+        },
+        {"recover", "pkey"},
+        "without a worker",
+    ),
+    Case(
+        "RECOVER",
+        {
+            "age": 0.0,
+            "locked_before": None,
+            "worker_ids": [DEAD_WORKER],
+            "job_ids": None,
+            "reason": "r",
+            "limit": 1000,
+        },
+        {"recover", "pkey"},
+        "by worker",
+    ),
+    Case("PRUNE", KEPT, {"prune", "prune_own", "pkey"}),
+    Case("EXPIRED", KEPT, {"prune", "prune_own"}),
+    Case(
+        "PRUNE",
+        KEPT | {"completed": None, "discarded": timedelta(0)},
+        {"prune", "prune_own", "pkey"},
+        "keeping some for ever",
+    ),
+    Case("RETRY", NOTED | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
+    Case("RETRY", NOTED | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
+    Case("CANCEL", ENDED | {"ids": SOME_IDS}, {"pkey"}),
+    Case("CANCEL", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("RUN_NOW", NOTED | {"ids": SOME_IDS}, {"pkey"}),
+    Case("RUN_NOW", NOTED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("POSTPONE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
+    Case(
+        "POSTPONE",
+        NOTED | {"ids": list(range(64_500, 65_500)), "run_after": datetime(2030, 1, 1, tzinfo=UTC), "delay": 0.0},
+        {"pkey"},
+        "a thousand",
+    ),
+    Case("LOST_LEASES", LEASES, {"pkey"}),
+    Case("KEEP_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
+    Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),
+    Case("DISCARD", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
+    Case("HEARTBEAT_WORKERS", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
+    Case("DELETE_WORKERS", {"worker_ids": [DEAD_WORKER]}, set()),
+    Case("HEARTBEAT_WORKER", {"worker_id": WORKER}, set()),
+    Case("HEARTBEATS", {}, set()),
+    Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
+]
+
+# 60,000 finished, 24,000 not due yet, 8,000 of another queue's backlog, 7,000 to claim, 1,000 running; a few with keys.
+FILL = """
+INSERT INTO skipqueue_job (
+    id, queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, lease, locked_at, locked_by,
+    finished_at, unique_key, errors
+)
+SELECT
+    number,
+    CASE
+        WHEN number BETWEEN 84001 AND 92000 THEN 'backlog'
+        ELSE (ARRAY['mail', 'default', 'reports'])[1 + number %% 3]
+    END,
+    'shop.jobs.task_' || number %% 7,
+    jsonb_build_array(number),
+    '{}',
+    status,
+    (ARRAY[0, 0, 0, 10, -10])[1 + number %% 5],
+    1,
+    now() + CASE WHEN status = 'scheduled' AND number > 60200 THEN 1 ELSE -1 END * number * interval '1 second',
+    now() - number * interval '1 second',
+    1,
+    CASE WHEN status = 'running' THEN now() - number %% 300 * interval '1 second' END,
+    CASE WHEN status = 'running' THEN (ARRAY[%(worker)s, %(dead)s])[1 + number %% 2] ELSE '' END,
+    CASE WHEN status IN ('completed', 'failed', 'discarded') THEN now() - number * interval '1 minute' END,
+    CASE WHEN number %% 10 = 0 THEN 'key-' || number END,
+    CASE WHEN status = 'failed' THEN '[{"message": "no"}]'::jsonb ELSE '[]'::jsonb END
+FROM
+    generate_series(1, 100000) AS number,
+    LATERAL (
+        SELECT CASE
+            WHEN number <= 36000 THEN 'completed'
+            WHEN number <= 60000 THEN (ARRAY['failed', 'discarded'])[1 + number %% 2]
+            WHEN number <= 84000 THEN 'scheduled'
+            WHEN number <= 99000 THEN 'queued'
+            ELSE 'running'
+        END AS status
+    ) AS state
+"""
+
+
+@pytest.fixture(scope="module")
+def busy(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
+    """A connection that sees, in a schema of its own, the tables as the migrations make them, with 100,000 jobs."""
+    with django_db_blocker.unblock(), schema("busy") as migrate, connect(options="-c search_path=busy") as connection:
+        migrate(LAST_MIGRATION)
+        fill(connection)
+        yield connection
+
+
+def fill(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+    psycopg.ClientCursor(connection).execute(FILL, {"worker": WORKER, "dead": DEAD_WORKER})
+    psycopg.ClientCursor(connection).execute(
+        "INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, heartbeat_at) VALUES "
+        "(%s, 'live', 'h', 1, '[]', 4, now()), (%s, 'dead', 'h', 2, '[]', 4, now() - interval '1 hour')",
+        [WORKER, DEAD_WORKER],
+    )
+    connection.execute("VACUUM ANALYZE")
+
+
+def explain_literals(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON") -> Any:
+    """The plan of the statement with its values written into it, as Django sends it."""
+    cursor = psycopg.ClientCursor(connection)
+    return cursor.execute(f"EXPLAIN ({how}) {STATEMENTS[case.statement]}", case.values or None).fetchone()
+
+
+def explain_prepared(connection: psycopg.Connection[Any], case: Case, how: str = "FORMAT JSON", *, mode: str) -> Any:
+    """The plan of the statement when it is prepared, as the worker sends it, with the types that psycopg declares."""
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])))
+    text = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", STATEMENTS[case.statement])
+    types = Transformer(connection)
+    oids = [
+        types.get_dumper(case.values[name], PyFormat.AUTO).oid if case.values[name] is not None else 0 for name in names
+    ]
+    declared = ", ".join("unknown" if not oid else type_name(connection, oid) for oid in oids)
+    cursor = psycopg.ClientCursor(connection)
+    cursor.execute(f"SET plan_cache_mode = {mode}")
+    cursor.execute(f"PREPARE busy{f' ({declared})' if names else ''} AS {text}")
+    try:
+        values = ", ".join(f"%({name})s" for name in names)
+        return cursor.execute(
+            f"EXPLAIN ({how}) EXECUTE busy{f' ({values})' if names else ''}", case.values or None
+        ).fetchone()
+    finally:
+        cursor.execute("DEALLOCATE busy; RESET plan_cache_mode")
+
+
+def type_name(connection: psycopg.Connection[Any], oid: int) -> str:
+    row = psycopg.ClientCursor(connection).execute("SELECT format_type(%s, NULL)", [oid]).fetchone()
+    assert row
+    return str(row[0])
+
+
+def nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+MODES: dict[str, Callable[..., Any]] = {
+    "literals": explain_literals,
+    "generic plan": partial(explain_prepared, mode="force_generic_plan"),
+    "custom plan": partial(explain_prepared, mode="force_custom_plan"),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if not case.statement.startswith("LISTEN")],
+    ids=lambda case: " ".join((case.statement, case.label)).strip(),
+)
+def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
+    busy: psycopg.Connection[Any], case: Case, explain: Callable[..., Any]
+) -> None:
+    ((document,),) = explain(busy, case)
+    found = list(nodes(document["Plan"]))
+    described = json.dumps(document, indent=1)
+    scanned = {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}
+    assert "skipqueue_job" not in scanned, described
+    used = {node["Index Name"] for node in found if "Index Name" in node}
+    used |= {name for node in found for name in node.get("Conflict Arbiter Indexes", ())}
+    expected = {name if name.startswith("skipqueue") else f"skipqueue_job_{name}" for name in case.indexes}
+    assert used == expected, described
+
+
+@pytest.mark.django_db
+def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connection[Any]) -> None:
+    statement, values = Job.objects.alive().order_by().query.sql_with_params()
+    with busy.transaction(force_rollback=True):
+        cursor = psycopg.ClientCursor(busy)
+        cursor.execute("SET LOCAL enable_seqscan = off")  # two fifths of these jobs are alive; IN would read them all
+        (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
+    found = list(nodes(document["Plan"]))
+    assert {node.get("Index Name") for node in found} - {None} == {
+        "skipqueue_job_claim",
+        "skipqueue_job_admit",
+        "skipqueue_job_recover",
+    }
+    assert not [node for node in found if node["Node Type"] == "Seq Scan"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
+@pytest.mark.parametrize("statement", ["CLAIM", "ADMIT", "NEXT_DUE"])
+def test_what_is_asked_for_in_order_comes_from_the_index_in_order(
+    busy: psycopg.Connection[Any], statement: str, explain: Callable[..., Any]
+) -> None:
+    case = next(case for case in CASES if case.statement == statement)
+    ((document,),) = explain(busy, case)
+    assert not [node for node in nodes(document["Plan"]) if "Sort" in node["Node Type"]]
+
+
+def test_every_statement_is_among_the_cases() -> None:
+    assert {case.statement for case in CASES} == set(STATEMENTS)
+
+
+def test_every_value_of_a_case_is_a_parameter_of_its_statement() -> None:
+    for case in CASES:
+        assert set(re.findall(r"%\((\w+)\)s", STATEMENTS[case.statement])) == set(case.values), case.statement
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if name not in ("LISTEN", "LISTEN_SCHEDULED", "NOTIFY")])
+def test_above_every_statement_stands_who_calls_it(name: str) -> None:
+    (source,) = [text for text in SOURCES if f"\n{name} = " in text]
+    comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    assert comment.startswith("# ")
+    assert "→" in comment or ":" in comment
+
+
+def test_what_is_told_to_be_pruned_is_what_is_pruned() -> None:
+    assert sql.EXPIRED.removesuffix("SELECT id FROM expired\n").rstrip() + "," in sql.PRUNE
+
+
+def test_a_claim_returns_the_fields_of_a_claimed_job_in_their_order() -> None:
+    returned = re.findall(r" AS (\w+),?$", sql.CLAIM.split("RETURNING")[1], re.MULTILINE)
+    assert returned == [field for field in ClaimedJob._fields if field != "claimed_at"]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_status_is_a_literal(name: str) -> None:
+    assert not re.search(r"status\s*(=|<>|IN)\s*\(?%", STATEMENTS[name])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in STATEMENTS if "SKIP LOCKED" in STATEMENTS[name] and name != "EXPIRED"]
+)
+def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
+    """Another form may choose again for every row it compares, or have the planner read the whole table."""
+    assert " AS MATERIALIZED (" in STATEMENTS[name]
+    assert re.search(r"WHERE job\.(id|ctid) = ANY \(ARRAY \(SELECT (id|place) FROM \w+\)\)", STATEMENTS[name])
+    assert "LIMIT " in STATEMENTS[name] or "%(ids)s::bigint[])" in STATEMENTS[name], "bounded"
+
+
+@pytest.mark.parametrize("name", ["SETTLE", "RELEASE", "EXTEND_LEASE"])
+def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
+    """With a status as well, the planner may walk the recover index over every running and dead entry."""
+    condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]
+    assert set(re.findall(r"job\.(\w+)", condition)) == {"id", "lease"}
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+SQL = re.compile(r"(SELECT|INSERT INTO|UPDATE|DELETE FROM|ALTER TABLE|LISTEN|NOTIFY|WITH)\s")
+
+
+def formatted_statements(tree: ast.AST) -> Iterator[ast.expr]:
+    """Every expression that puts a statement together: an f-string, `%`, `+`, `.format()`, `.join()`."""
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.JoinedStr):
+            parts = [value for value in node.values if isinstance(value, ast.Constant)]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod):
+            parts = [node.left, node.right]
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("format", "join", "replace")
+        ):
+            parts = [node.func.value, *node.args]
+        for part in parts:
+            is_text = isinstance(part, ast.Constant) and isinstance(part.value, str) and SQL.match(part.value.lstrip())
+            is_statement = (
+                isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "sql"
+            )
+            if is_text or is_statement:
+                yield node  # type: ignore[misc]
+                break
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_formatted_into_a_statement(path: Path) -> None:
+    found = [f"line {node.lineno}" for node in formatted_statements(ast.parse(path.read_text()))]
+    assert not found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_store_uses_the_statements(path: Path) -> None:
+    if path.parent.name == "store":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert "sql" not in [alias.name for alias in node.names] or not node.level
+            assert (node.module or "").split(".")[-1] != "sql" or not node.level
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "f'SELECT {x}'",
+        "'SELECT %s' % x",
+        "'UPDATE t ' + x",
+        "'DELETE FROM {}'.format(x)",
+        "sql.CLAIM % x",
+        "sql.CLAIM + x",
+        "sql.CLAIM.replace('a', x)",
+        "f'''\n  WITH x AS ({y})'''",
+    ],
+)
+def test_the_reader_of_the_sources_sees_a_statement_put_together(source: str) -> None:
+    assert list(formatted_statements(ast.parse(source)))

@@ -1,0 +1,366 @@
+"""Every verb in any order, by three workers and an operator: the rows are always those of a model of the legal changes.
+
+SKIPQUEUE_EXAMPLES=1000 runs that many random sequences, and makes one that fails short; without it, a few that are the
+same every time.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import hypothesis.strategies as st
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+from django.test import override_settings
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from django_skipqueue import Discard, Retry, Snooze
+from django_skipqueue.models import ALIVE, FINISHED, Job, Status, Worker
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
+from django_skipqueue.values.records import Call, LeaseRef
+
+WORKERS = {number: f"{number}:00000000000{number}" for number in ("1", "2", "3")}
+LATER = timedelta(hours=1)
+T = TypeVar("T")
+EXAMPLES = int(os.environ.get("SKIPQUEUE_EXAMPLES", "0"))
+
+workers = st.sampled_from(sorted(WORKERS.values()))
+limits = st.integers(1, 4)
+choices = st.just(range(1_000)) | st.lists(st.integers(0, 5), min_size=1, max_size=4)
+"""Which of the jobs or leases there are, counted from the newest backwards; half of the time all of them."""
+delays = st.sampled_from([timedelta(0), LATER])
+keys = st.sampled_from([None, None, "a", "b"])
+exceptions = st.sampled_from(
+    [None, ValueError("no"), Retry(after=0), Retry(after=3600), Snooze(after=0), Snooze(after=3600), Discard("enough")]
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the model says of a job."""
+
+    max_attempts: int
+    unique_key: str | None
+    status: str
+    attempts: int = 0
+    lease: int = 0
+    holder: str = ""
+    due: bool = True
+    failures: tuple[tuple[str, int], ...] = ()
+    """The last ten: the worker that died of it, if one did, and the number of the attempt."""
+
+    def settled(self, outcome: Outcome) -> "Row":
+        """After its worker has settled it."""
+        due = outcome.delay <= 0
+        status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
+        row = self.failed() if outcome.error else self
+        return replace(row, status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due)
+
+    def released(self) -> "Row":
+        """After its worker has given it back."""
+        return replace(self, status="queued", lease=self.lease + 1, attempts=self.attempts - 1)
+
+    def recovered(self) -> "Row":
+        """After its worker was taken for dead."""
+        dead, attempt = {self.holder}, self.attempts
+        for worker, number in reversed(self.failures):
+            if not worker or number >= attempt:  # a number that is not smaller is from before a retry by hand
+                break
+            dead.add(worker)
+            attempt = number
+        if len(dead) == 3 or self.attempts >= self.max_attempts:
+            status = "failed"
+        else:
+            status = "scheduled" if len(dead) == 2 else "queued"
+        return replace(self.failed(self.holder), status=status, lease=self.lease + 1, due=status != "scheduled")
+
+    def failed(self, dead: str = "") -> "Row":
+        """With one more failure to its name, or one more worker that died of it."""
+        return replace(self, failures=(*self.failures, (dead, self.attempts))[-10:])
+
+
+class Queue(RuleBasedStateMachine):
+    """Three workers, who keep every lease that they were ever given, and an operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        Job.objects.all().delete()
+        Worker.objects.all().delete()
+        self.model: dict[int, Row] = {}
+        self.given: dict[str, list[Job]] = {worker: [] for worker in WORKERS.values()}
+        self.beat()
+
+    # Deferring
+
+    @initialize()
+    def begin_with_some_jobs(self) -> None:
+        for key, max_attempts in (("a", 1), ("a", 1), (None, 10), ("b", 2), (None, 1)):
+            self.enqueue(timedelta(0), key, max_attempts)
+            if key == "a":
+                self.discard([0])
+
+    @rule(delay=delays, key=keys, max_attempts=st.integers(1, 5))
+    def enqueue(self, delay: timedelta, key: str | None, max_attempts: int) -> None:
+        job = Job.objects.enqueue("t", run_after=delay, unique_key=key, max_attempts=max_attempts)
+        assert job.created is (key not in self.keys_alive())
+        if job.created:
+            self.made([job.pk], [key], delay, max_attempts)
+        else:
+            assert self.model[job.pk].unique_key == key
+
+    @rule(delay=delays, wanted=st.lists(keys, min_size=1, max_size=3))
+    def enqueue_many(self, delay: timedelta, wanted: list[str | None]) -> None:
+        ids = Job.objects.enqueue_many("t", [Call("[]", "{}", key) for key in wanted], run_after=delay)
+        fresh = {id: key for id, key in zip(ids, wanted, strict=True) if id not in self.model}
+        assert self.keys_alive().isdisjoint(fresh.values())
+        assert len(fresh) == wanted.count(None) + len({*wanted} - {None} - self.keys_alive())
+        self.made(list(fresh), list(fresh.values()), delay, 10)
+        assert [self.model[id].unique_key for id in ids] == wanted
+
+    def made(self, ids: list[int], made_for: list[str | None], delay: timedelta, max_attempts: int) -> None:
+        for id, key in zip(ids, made_for, strict=True):
+            status = "scheduled" if delay else "queued"
+            self.model[id] = Row(max_attempts, key, status, due=not delay)
+
+    # Workers
+
+    @rule(worker=workers, limit=limits)
+    def claim(self, worker: str, limit: int) -> None:
+        self.claimed(worker, limit, Job.objects.claim(queue_names=["default"], limit=limit, worker_id=worker))
+
+    @rule(worker=workers, limit=limits, chosen=choices, error=exceptions)
+    def settle_and_claim(self, worker: str, limit: int, chosen: Sequence[int], error: BaseException | None) -> None:
+        settlements, expected = self.outcomes(worker, chosen, error)
+        written, claimed = Job.objects.settle_and_claim(
+            settlements, queue_names=["default"], limit=limit, worker_id=worker
+        )
+        assert {id for id, _ in written} == set(expected)
+        self.model |= expected
+        held = {job.pk: job for job in Job.objects.filter(pk__in=[job.id for job in claimed])}
+        assert [(job.lease, job.attempt) for job in claimed] == [
+            (held[job.id].lease, held[job.id].attempts) for job in claimed
+        ]
+        self.claimed(worker, limit, list(held.values()))
+
+    def claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
+        assert len(jobs) == min(limit, len(self.with_status("queued")))
+        for job in jobs:
+            before = self.model[job.pk]
+            assert before.status == "queued"
+            self.model[job.pk] = replace(
+                before, status="running", lease=before.lease + 1, attempts=before.attempts + 1, holder=worker
+            )
+        self.given[worker] += jobs
+
+    @rule(worker=workers, chosen=choices, error=exceptions)
+    def settle(self, worker: str, chosen: Sequence[int], error: BaseException | None) -> None:
+        settlements, expected = self.outcomes(worker, chosen, error)
+        assert Job.objects.settle(settlements) == set(expected)
+        self.model |= expected
+
+    def outcomes(
+        self, worker: str, chosen: Sequence[int], error: BaseException | None
+    ) -> tuple[list[Settlement], dict[int, Row]]:
+        """The outcome that each of these leases comes to, and the rows that may change by it."""
+        held = pick(self.given[worker], chosen)
+        settlements = [Settlement(job.pk, job.lease, outcome_of(job, error)) for job in held]
+        return settlements, {
+            id: self.model[id].settled(outcome)
+            for id, lease, outcome, *_ in settlements
+            if self.holds(worker, (id, lease))
+        }
+
+    @rule(worker=workers, chosen=choices)
+    def release(self, worker: str, chosen: Sequence[int]) -> None:
+        leases = {(job.pk, job.lease) for job in pick(self.given[worker], chosen)}
+        held = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
+        assert Job.objects.release(leases) == set(held)
+        self.close_inherited(held)
+
+    @rule(worker=workers, chosen=choices)
+    def release_orphans(self, worker: str, chosen: Sequence[int]) -> None:
+        known = {job.pk for job in pick(self.given[worker], chosen)}
+        orphans = {id: self.model[id].released() for id in self.held_by(worker) - known}
+        assert Job.objects.release_orphans(worker, known=known) == set(orphans)
+        self.close_inherited(orphans)
+
+    def close_inherited(self, released: dict[int, Row]) -> None:
+        self.model |= {id: replace(row, holder="") for id, row in released.items()}
+
+    @rule(worker=workers, chosen=choices)
+    def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
+        for job in pick(self.given[worker], chosen):
+            assert Job.objects.heartbeat(job.pk, job.lease) is self.holds(worker, (job.pk, job.lease))
+
+    # Supervisors
+
+    @rule(limit=limits, chosen=choices)
+    def admit(self, limit: int, chosen: Sequence[int]) -> None:
+        """After a time that makes some of the scheduled jobs due."""
+        ripe = pick(sorted(self.with_status("scheduled")), chosen)
+        Job.objects.filter(pk__in=ripe).update(run_after=Now() - timedelta(seconds=1))
+        self.model |= {id: replace(self.model[id], due=True) for id in ripe}
+        due = {id for id in self.with_status("scheduled") if self.model[id].due}
+        count = Job.objects.admit(limit=limit).get("default", 0)
+        assert count == min(limit, len(due))
+        admitted = set(Job.objects.filter(pk__in=due, status="queued").values_list("pk", flat=True))
+        assert len(admitted) == count
+        self.model |= {id: replace(self.model[id], status="queued") for id in admitted}
+
+    @rule(worker=workers, limit=limits, chosen=choices | st.none())
+    def recover_a_dead_worker(self, worker: str, limit: int, chosen: Sequence[int] | None) -> None:
+        job_ids = None if chosen is None else pick(sorted(self.model), chosen)
+        lost = self.held_by(worker) if job_ids is None else self.held_by(worker) & set(job_ids)
+        self.recovered(lost, limit, worker_ids=[worker], job_ids=job_ids)
+
+    @rule(worker=workers, times=st.integers(1, 3))
+    def claim_and_die(self, worker: str, times: int) -> None:
+        """The same one so often in a row, then the others, of the same jobs if there are few."""
+        for dead in [worker] * times + sorted(set(WORKERS.values()) - {worker}):
+            self.admit(limit=4, chosen=range(1_000))
+            self.claim(dead, limit=4)
+            self.recover_a_dead_worker(dead, limit=4, chosen=None)
+
+    @rule(worker=workers, limit=limits)
+    def recover_one_who_is_silent(self, worker: str, limit: int) -> None:
+        Worker.objects.filter(pk=worker).update(heartbeat_at=Now() - LATER)
+        Job.objects.running().update(locked_at=Now() - LATER)
+        try:
+            self.recovered(self.held_by(worker), limit)
+        finally:
+            self.beat()
+
+    def recovered(self, lost: set[int], limit: int, **options: Any) -> None:
+        recovered = {job.id: job.status for job in Job.objects.recover(limit=limit, **options)}
+        assert recovered.keys() <= lost
+        assert len(recovered) == min(limit, len(lost))
+        self.model |= {id: self.model[id].recovered() for id in recovered}
+        assert recovered == {id: self.model[id].status for id in recovered}
+
+    @rule(statuses=st.sets(st.sampled_from(FINISHED), min_size=1), limit=limits)
+    def prune(self, statuses: set[Status], limit: int) -> None:
+        retention = {status.value: 0 if status in statuses else None for status in FINISHED}
+        old = {id for status in statuses for id in self.with_status(status)}
+        with override_settings(SKIPQUEUE={"RETENTION": retention}):
+            counts = Job.objects.prune(limit=limit)
+        left = set(Job.objects.values_list("pk", flat=True))
+        gone = self.model.keys() - left
+        assert gone <= old
+        assert len(gone) == min(limit, len(old))
+        assert counts == Counter(self.model[id].status for id in gone)
+        self.model = {id: row for id, row in self.model.items() if id in left}
+
+    # Operators
+
+    @rule(chosen=choices)
+    def retry(self, chosen: Sequence[int]) -> None:
+        ids = pick(sorted(self.model), chosen)
+        expected: dict[int, Row] = {}
+        taken = self.keys_alive()
+        for id in sorted(ids, reverse=True):  # of several that share a key, the newest
+            row = self.model[id]
+            if row.status in ("failed", "discarded") and row.unique_key not in taken:
+                expected[id] = replace(row, status="queued", lease=row.lease + 1, attempts=0, due=True)
+                taken |= {row.unique_key} - {None}
+        assert Job.objects.retry(ids) == set(expected)
+        self.model |= expected
+
+    @rule(chosen=choices)
+    def discard(self, chosen: Sequence[int]) -> None:
+        ids = pick(sorted(self.model), chosen)
+        expected = {
+            id: replace(self.model[id], status="discarded", lease=self.model[id].lease + 1)
+            for id in ids
+            if self.model[id].status in ("scheduled", "queued")
+        }
+        assert Job.objects.discard(ids) == set(expected)
+        self.model |= expected
+
+    # What the model knows
+
+    def with_status(self, status: str) -> set[int]:
+        return {id for id, row in self.model.items() if row.status == status}
+
+    def held_by(self, worker: str) -> set[int]:
+        return {id for id in self.with_status("running") if self.model[id].holder == worker}
+
+    def holds(self, worker: str, lease: LeaseRef) -> bool:
+        return lease[0] in self.held_by(worker) and self.model[lease[0]].lease == lease[1]
+
+    def keys_alive(self) -> set[str | None]:
+        return {row.unique_key for row in self.model.values() if row.status in ALIVE} - {None}
+
+    def beat(self) -> None:
+        Worker.objects.beat(
+            [
+                {"id": id, "name": name, "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
+                for name, id in WORKERS.items()
+            ]
+        )
+
+    # What holds after every step
+
+    @invariant()
+    def rows_are_those_of_the_model_and_promises_are_kept(self) -> None:
+        jobs = list(Job.objects.all())
+        assert {job.pk: row_of(job) for job in jobs} == {id: replace(row, due=True) for id, row in self.model.items()}
+        for job in jobs:
+            assert 0 <= job.attempts <= job.max_attempts, vars(job)
+            assert job.attempts < job.max_attempts or job.status not in ("scheduled", "queued"), vars(job)
+            assert (job.finished_at is not None) == (job.status in FINISHED), vars(job)
+            assert (job.locked_at is not None) == (job.status == "running"), vars(job)
+            assert len(job.errors) <= 10
+        leases = {(job.pk, job.lease) for job in jobs}
+        for worker, given in self.given.items():
+            live = {(job.pk, job.lease) for job in given} & leases
+            assert live == {(id, self.model[id].lease) for id in self.held_by(worker)}, "one live lease, its holder's"
+        alive = [job.unique_key for job in jobs if job.unique_key and job.status in ALIVE]
+        assert len(alive) == len(set(alive))
+
+
+def row_of(job: Job) -> Row:
+    """The row as the model sees it, less the time."""
+    failures = tuple(
+        (entry["worker_id"] if entry["exception"].endswith("WorkerDied") else "", entry["attempt"])
+        for entry in job.errors
+    )
+    return Row(job.max_attempts, job.unique_key, job.status, job.attempts, job.lease, job.locked_by, failures=failures)
+
+
+def pick(existing: list[T], chosen: Sequence[int]) -> list[T]:
+    """These of what there is, each once."""
+    return [existing[-1 - number] for number in sorted({*chosen}) if number < len(existing)]
+
+
+def outcome_of(job: Job, error: BaseException | None) -> Outcome:
+    """What a worker makes of an attempt that ended so."""
+    if error is None:
+        return COMPLETED
+    entry = error_entry(error, attempt=job.attempts, worker="w", duration_ms=1.0)
+    return RetryPolicy().decide(error, entry, attempt=job.attempts, max_attempts=job.max_attempts)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.timeout(600 + EXAMPLES)  # to make a sequence short takes minutes
+def test_whatever_is_done_in_whatever_order_every_change_is_a_legal_one() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET synchronous_commit = off")  # thousands of commits, none of which must outlive the test
+    run_state_machine_as_test(
+        Queue,
+        settings=settings(
+            max_examples=EXAMPLES or 30,
+            stateful_step_count=50,
+            phases=[Phase.generate, Phase.shrink] if EXAMPLES else [Phase.generate],
+            derandomize=not EXAMPLES,
+            print_blob=bool(EXAMPLES),
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    connection.close()

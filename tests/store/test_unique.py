@@ -1,0 +1,229 @@
+"""`unique_key`: while a job with that key is not finished, there is no second one, whoever asks and whenever."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.models import Job
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+
+from ..app import jobs
+from ..app.rows import FINISHED, make_job, state
+from ..app.sessions import Session
+from ..app.waiting import within
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ALIVE = ("scheduled", "queued", "running")
+
+
+def defer(key: str | Callable[..., str] = "k", payload: int = 1) -> Job:
+    return jobs.add.using(unique_key=key).defer(payload)
+
+
+@pytest.mark.parametrize("status", ALIVE)
+def test_a_job_that_is_not_finished_is_returned_as_it_is(status: str) -> None:
+    holder = make_job(status, unique_key="k", task="another task", queue_name="q", args=[5])
+    found = defer()
+    assert found.created is False
+    assert {name: getattr(found, name) for name in state(holder)} == state(holder)
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("status", FINISHED)
+def test_a_finished_job_holds_no_key(status: str) -> None:
+    holder = make_job(status, unique_key="k")
+    made = defer()
+    assert made.created is True
+    assert made.pk != holder.pk
+
+
+def test_no_key_is_never_taken() -> None:
+    assert jobs.noop.defer().created
+    assert jobs.noop.defer().created
+
+
+def test_a_key_is_shared_by_all_tasks_and_queues() -> None:
+    first = jobs.noop.using(unique_key="k", queue_name="a").defer()
+    assert jobs.add.using(unique_key="k", queue_name="b").defer(1).pk == first.pk
+
+
+def test_a_key_may_be_made_from_the_arguments() -> None:
+    first, again, other = (jobs.send_mail.defer(payment_id=number) for number in (1, 1, 2))
+    assert (first.created, again.created, other.created) == (True, False, True)
+    assert again.pk == first.pk
+    assert first.unique_key == "mail-1"
+
+
+@pytest.mark.parametrize("key", ["", " ", "Łódź 🐘", "{a,b}", "NULL", "a\\b", '"', "k" * 1000, "%s"], ids=ascii)
+def test_awkward_keys_are_keys(key: str) -> None:
+    first, again = defer(key), defer(key)
+    (many,) = jobs.add.using(unique_key=key).defer_many([(1,)])
+    assert (again.pk, many, first.unique_key, again.created) == (first.pk, first.pk, key, False)
+
+
+def test_in_a_batch_each_key_is_made_once_and_every_call_gets_its_job() -> None:
+    held = defer("key-3")
+    task = jobs.add.using(unique_key=lambda a: f"key-{a}")
+    ids = task.defer_many([(1,), (2,), (1,), (3,), (2,), (4,)])
+    assert ids[0] == ids[2]
+    assert ids[1] == ids[4]
+    assert ids[3] == held.pk
+    assert len(set(ids)) == 4
+    assert [Job.objects.get(pk=id).args for id in ids] == [[1], [2], [1], [1], [2], [4]]
+    assert Job.objects.count() == 4
+    assert task.defer_many([(4,), (1,)]) == [ids[5], ids[0]]
+
+
+def test_one_key_for_a_whole_batch_makes_one_job() -> None:
+    ids = jobs.add.using(unique_key="k").defer_many([(number,) for number in range(10)])
+    assert len(set(ids)) == 1
+    assert Job.objects.get().args == [0], "the first call wins"
+
+
+def test_a_batch_with_taken_keys_is_two_statements() -> None:
+    jobs.add.using(unique_key=lambda a: f"key-{a}").defer_many([(number,) for number in range(0, 100, 2)])
+    with CaptureQueriesContext(connection) as queries:
+        ids = jobs.add.using(unique_key=lambda a: f"key-{a}").defer_many([(number,) for number in range(100)])
+    assert len([query for query in queries if "pg_notify" not in query["sql"]]) == 2
+    assert len(set(ids)) == 100
+
+
+def test_inside_a_transaction_the_key_is_taken_by_what_the_transaction_has_written() -> None:
+    with transaction.atomic():
+        first = defer()
+        assert defer().pk == first.pk
+        transaction.set_rollback(True)
+    assert defer().created
+
+
+def test_threads_that_defer_one_key_at_the_same_moment_make_one_job() -> None:
+    together = threading.Barrier(8)
+
+    def race(_: int) -> list[tuple[int, bool]]:
+        try:
+            made = []
+            for turn in range(20):
+                together.wait()
+                job = defer(f"key-{turn}")
+                made.append((job.pk, job.created))
+            return made
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(race, range(8)))
+    for turn in range(20):
+        found = [made[turn] for made in results]
+        assert len({id for id, _ in found}) == 1, "everyone got the same job"
+        assert sum(created for _, created in found) == 1, "and one of them made it"
+    assert Job.objects.count() == 20
+
+
+def test_batches_that_race_for_the_same_keys_make_one_job_each() -> None:
+    together = threading.Barrier(4)
+    task = jobs.add.using(unique_key=lambda a: f"key-{a % 100}")
+
+    def race(start: int) -> list[int]:
+        try:
+            together.wait()
+            return task.defer_many([(number,) for number in range(300)])
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(race, range(4)))
+    assert Job.objects.count() == 100
+    assert all(ids == results[0] for ids in results)
+
+
+def test_a_defer_waits_for_the_transaction_that_is_making_the_job(session: Callable[[], Session]) -> None:
+    other = session()
+    other.begin()
+    theirs = other(defer)
+    waiting = session()
+    mine = waiting.start(defer)
+    waiting.wait_until_blocked()
+    other.commit()
+    found = mine.result(20)
+    assert (found.pk, found.created) == (theirs.pk, False)
+
+
+def test_a_defer_makes_the_job_when_that_transaction_rolls_back(session: Callable[[], Session]) -> None:
+    other = session()
+    other.begin()
+    other(defer)
+    waiting = session()
+    mine = waiting.start(defer)
+    waiting.wait_until_blocked()
+    other.rollback()
+    assert mine.result(20).created
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
+def test_a_defer_while_its_holder_is_being_settled_waits_to_see_what_becomes_of_it(
+    session: Callable[[], Session], commits: bool
+) -> None:
+    defer()
+    (holder,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    other, waiting = session(), session()
+    other.begin()
+    other(Job.objects.settle, [Settlement(holder.pk, holder.lease, COMPLETED)])
+    mine = waiting.start(defer)
+    waiting.wait_until_blocked()
+    other.commit() if commits else other.rollback()
+    found = mine.result(20)
+    assert found.created == commits
+    assert (found.pk == holder.pk) == (not commits)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
+def test_a_holder_that_finishes_between_the_conflict_and_the_look_leaves_the_key_free(
+    many: bool, monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Any]
+) -> None:
+    make_job("running", unique_key="k")
+    finish = connect()
+
+    def finishing(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.strip().startswith("SELECT *") and "unique_key = ANY" in sql:
+            finish.execute(
+                "UPDATE skipqueue_job SET status = 'completed', finished_at = now() WHERE status = 'running'"
+            )
+        return execute(sql, params, many, context)
+
+    with within(10), connection.execute_wrapper(finishing):
+        if many:
+            (pk,) = jobs.add.using(unique_key="k").defer_many([(1,)])
+        else:
+            made = defer()
+            assert made.created
+            pk = made.pk
+    assert Job.objects.alive().get().pk == pk
+
+
+def test_batches_that_name_the_same_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
+    """A third transaction holds a key that both have in the middle, so that each is sure to have begun."""
+    task = jobs.echo.using(unique_key=lambda value: value)
+    gate, up, down = session(), session(), session()
+    gate.begin()
+    gate(defer, "m")
+    first = up.start(task.defer_many, [("a",), ("m",), ("z",)])
+    up.wait_until_blocked()
+    second = down.start(task.defer_many, [("z",), ("m",), ("a",)])
+    down.wait_until_blocked()
+    gate.rollback()
+    assert first.result(20) == second.result(20)[::-1]
+    assert Job.objects.count() == 3
+
+
+def test_a_scheduled_job_holds_its_key_while_it_waits() -> None:
+    later = jobs.noop.using(unique_key="k", run_after=timedelta(hours=1)).defer()
+    now = jobs.noop.using(unique_key="k").defer()
+    assert (now.pk, now.status, now.created) == (later.pk, "scheduled", False)

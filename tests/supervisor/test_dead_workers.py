@@ -1,0 +1,210 @@
+"""Who is dead: judged by what a supervisor has seen, and by no clock but its own."""
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from django.db.models import F
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.store.maintain import BATCH
+from django_skipqueue.supervisor.dead_workers import PRUNE_WORKERS_SECONDS, DeadWorkers, PruneWorkers, Recover
+from django_skipqueue.values.records import RecoveredJob
+
+from ..app.rows import make_job, make_worker
+from ..harness.processes import statuses
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TIMEOUT = 10.0
+HOUR = timedelta(hours=1)
+
+
+class Clock:
+    """The monotonic clock of the supervisor that looks."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in ("supervisor.dead_workers", "services.maintenance"):
+        monkeypatch.setattr(f"django_skipqueue.{module}.time.monotonic", made)
+    return made
+
+
+class Observer:
+    """What a supervisor has for finding the dead and taking back what they held."""
+
+    def __init__(self, clock: Clock, *own: str) -> None:
+        self.clock = clock
+        self.recovered: list[RecoveredJob] = []
+        self.dead = DeadWorkers("default", timeout=TIMEOUT, own=lambda: own)
+        self.beats = True
+        self.recover = Recover(
+            "default", dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, beats=lambda: self.beats
+        )
+
+    def look_for(self, seconds: float) -> None:
+        """Look as often as a supervisor does, for so long."""
+        end = self.clock.now + seconds
+        while self.clock.now <= end:
+            self.clock.now += max(self.recover.run(), 0.001)
+
+
+def test_who_has_the_same_heartbeat_for_a_whole_timeout_is_dead_and_loses_its_jobs(clock: Clock) -> None:
+    dead, live = make_worker(), make_worker()
+    lost = make_job("running", locked_by=dead.pk)
+    make_job("running", locked_by=live.pk, locked_at=-HOUR)
+    observer = Observer(clock)
+    for _ in range(2):
+        observer.look_for(TIMEOUT / 2 - 0.5)
+        Worker.objects.heartbeat_own(live.pk)
+        assert statuses() == {"running": 2}
+    observer.look_for(TIMEOUT / 4)
+    assert [job.id for job in observer.recovered] == [lost.pk]
+    assert statuses() == {"queued": 1, "running": 1}
+
+
+def test_an_old_heartbeat_says_nothing_before_it_was_watched_for_a_timeout(clock: Clock) -> None:
+    """As after a jump of the database's clock: all of them are old at once."""
+    worker = make_worker(heartbeat=-HOUR)
+    make_job("running", locked_by=worker.pk, locked_at=-HOUR)
+    make_job("running", locked_by="by hand", locked_at=-HOUR)
+    observer = Observer(clock)
+    observer.look_for(TIMEOUT - 0.1)
+    assert statuses() == {"running": 2}
+    observer.look_for(TIMEOUT / 4 + 0.2)
+    assert statuses() == {"queued": 2}
+
+
+def test_a_heartbeat_from_the_future_does_not_keep_the_dead_alive(clock: Clock) -> None:
+    """As after the database's clock was set back."""
+    worker = make_worker(heartbeat=HOUR)
+    make_job("running", locked_by=worker.pk, locked_at=HOUR)
+    Observer(clock).look_for(TIMEOUT + TIMEOUT / 4)
+    assert statuses() == {"queued": 1}
+
+
+def test_its_own_live_processes_are_not_for_it_to_judge(clock: Clock) -> None:
+    worker = make_worker(heartbeat=-HOUR)
+    make_job("running", locked_by=worker.pk, locked_at=-HOUR)
+    Observer(clock, worker.pk).look_for(3 * TIMEOUT)
+    assert statuses() == {"running": 1}
+
+
+def test_who_could_not_look_for_a_while_watches_for_a_whole_timeout_again(clock: Clock) -> None:
+    worker = make_worker()
+    make_job("running", locked_by=worker.pk)
+    make_job("running", locked_by="by hand")
+    observer = Observer(clock)
+    observer.look_for(TIMEOUT - 1)
+    clock.now += TIMEOUT / 2 + 0.1
+    observer.look_for(TIMEOUT - 1)
+    assert statuses() == {"running": 2}
+    observer.look_for(1 + TIMEOUT / 4)
+    assert statuses() == {"queued": 2}
+
+
+def test_who_comes_back_keeps_what_it_claims_from_then_on(clock: Clock) -> None:
+    worker = make_worker()
+    observer = Observer(clock)
+    observer.look_for(2 * TIMEOUT)
+    assert observer.dead.ids == [worker.pk]
+    Worker.objects.heartbeat_own(worker.pk)
+    make_job("running", locked_by=worker.pk)
+    observer.look_for(TIMEOUT / 2)
+    assert observer.dead.ids == []
+    assert statuses() == {"running": 1}
+
+
+def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock) -> None:
+    kept, lost = (make_job("running", locked_by="by hand") for _ in range(2))
+    observer = Observer(clock)
+    for _ in range(8):
+        assert Job.objects.heartbeat(kept.pk, kept.lease)
+        observer.look_for(TIMEOUT / 4)
+    assert [job.id for job in observer.recovered] == [lost.pk]
+
+
+def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_anew(clock: Clock) -> None:
+    observer = Observer(clock)
+    observer.look_for(2 * TIMEOUT)
+    assert observer.dead.silent_since is not None
+    read = observer.dead._times[-1]
+    observer.dead._times[-1] = (read[0], read[1] + HOUR)  # what was read before is an hour ahead of the clock now
+    clock.now += 1
+    observer.recover.run()
+    assert observer.dead.silent_since is None
+
+
+def test_after_a_full_batch_it_goes_on_at_once(clock: Clock) -> None:
+    worker = make_worker()
+    Job.objects.bulk_create(
+        Job(queue_name="q", task="t", status="running", locked_by=worker.pk, locked_at="2020-01-01T00:00Z")
+        for _ in range(BATCH + 1)
+    )
+    observer = Observer(clock)
+    observer.look_for(TIMEOUT - 0.1)
+    intervals = itertools.takewhile(lambda _: statuses().get("running"), iter(observer.recover.run, None))
+    clock.now += 1
+    assert list(intervals) == [0.0]
+    assert statuses() == {"queued": BATCH + 1}
+
+
+def test_what_of_the_dead_is_locked_is_taken_back_later(clock: Clock, session: object) -> None:
+    worker = make_worker()
+    make_job("running", locked_by=worker.pk)
+    observer = Observer(clock)
+    other = session()  # type: ignore[operator]
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update()))
+    observer.look_for(2 * TIMEOUT)
+    assert statuses() == {"running": 1}
+    other.rollback()
+    observer.look_for(2 * TIMEOUT)
+    assert statuses() == {"queued": 1}
+
+
+def test_the_rows_of_the_dead_stay_for_an_hour_and_as_long_as_they_hold_a_job(clock: Clock) -> None:
+    dead, recent = make_worker(heartbeat=-2 * HOUR), make_worker(heartbeat=-HOUR * 5 / 6)
+    observer = Observer(clock)
+    observer.look_for(TIMEOUT - 1)
+    forget = PruneWorkers("default", dead=observer.dead, timeout=TIMEOUT)
+    assert forget.run() == PRUNE_WORKERS_SECONDS
+    assert Worker.objects.count() == 2, "they may be alive: it has not watched them for a timeout"
+    observer.look_for(TIMEOUT)
+    holding = make_job("running", locked_by=dead.pk)
+    forget.run()
+    assert Worker.objects.count() == 2
+    Job.objects.filter(pk=holding.pk).update(locked_by=F("queue_name"))
+    forget.run()
+    assert list(Worker.objects.all()) == [recent]
+
+
+def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -> None:
+    worker = make_worker(heartbeat=-2 * HOUR)
+    observer = Observer(clock)
+    observer.look_for(2 * TIMEOUT)
+    PruneWorkers("default", dead=observer.dead, timeout=3 * 3600).run()
+    assert list(Worker.objects.all()) == [worker]
+
+
+def test_who_cannot_write_its_own_heartbeats_judges_nobody_and_then_watches_for_a_whole_timeout(clock: Clock) -> None:
+    """What keeps it from that, say a lock on the table, may keep all others."""
+    worker = make_worker()
+    make_job("running", locked_by=worker.pk)
+    observer = Observer(clock)
+    observer.look_for(TIMEOUT * 0.9)
+    observer.beats = False
+    observer.look_for(TIMEOUT * 3)
+    observer.beats = True
+    observer.look_for(TIMEOUT * 0.9)
+    assert statuses() == {"running": 1}
+    observer.look_for(TIMEOUT * 0.3)
+    assert statuses() == {"queued": 1}

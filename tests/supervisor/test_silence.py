@@ -1,0 +1,103 @@
+"""A supervisor that is silent alone: stopped, or cut off. Its workers live, and keep what they hold."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import psycopg
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+
+from django_skipqueue.models import Job, Worker
+
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+TIMEOUT = 2
+EAGER = {"HEARTBEAT_INTERVAL": TIMEOUT / 8}
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def running(runworker: Run) -> ManagePy:
+    """A worker in the middle of a job; another supervisor, which would take it if it could."""
+    watching = runworker(
+        "--worker-timeout", str(TIMEOUT), "--poll-interval", HOUR, "--queues", "other", "--name", "B", skipqueue=EAGER
+    )
+    watching.wait_for("worker started")
+    jobs.record_and_hold.using(max_attempts=10).defer("a")
+    process = runworker("--worker-timeout", str(TIMEOUT), "--poll-interval", HOUR, "--name", "A", skipqueue=EAGER)
+    workers(2)
+    wait_until(lambda: Ledger.objects.filter(entry="a").exists())
+    return process
+
+
+def is_untouched_for_long() -> bool:
+    """Whether the job has run for several timeouts; it must run in its first attempt all the time."""
+    assert Job.objects.filter(status="running", attempts=1, lease=1, errors=[]).exists(), Job.objects.values().get()
+    return Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=4 * TIMEOUT)).exists()
+
+
+def finish() -> None:
+    Ledger.objects.create(entry="go")
+    wait_for_statuses(completed=1)
+
+
+def test_while_it_is_stopped_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
+    running.send(signal.SIGSTOP)
+    wait_until(is_untouched_for_long)
+    running.wait_for("supervisor silent")
+    finish()
+    jobs.noop.defer()
+    wait_for_statuses(completed=2)
+    running.send(signal.SIGCONT)
+    running.wait_for("supervisor back")
+    running.send(signal.SIGTERM)
+    assert running.wait() == 0
+
+
+def test_while_it_finds_no_connection_its_workers_job_is_neither_taken_nor_failed(running: ManagePy) -> None:
+    with cut_off("skipqueue supervisor A"):
+        running.wait_for('database lost who="supervisor A"', times=3)
+        wait_until(is_untouched_for_long)
+        finish()
+    running.wait_for('database back who="supervisor A"')
+
+
+def test_a_worker_that_was_taken_for_dead_lets_go_of_its_job_and_goes_on(running: ManagePy) -> None:
+    """By an operator, say, who removes its row and recovers what it holds."""
+    worker = Worker.objects.get(name="A/1")
+    job = Job.objects.get()
+    assert Job.objects.recover(worker_ids=[worker.pk])
+    Worker.objects.deregister([worker.pk])
+    running.wait_for("lease lost")
+    wait_until(Worker.objects.filter(pk=worker.pk).exists)
+    finish()
+    job.refresh_from_db()
+    assert (job.attempts, job.locked_by) == (2, worker.pk)
+
+
+@contextmanager
+def cut_off(name: str) -> Iterator[None]:
+    """End the connections of this supervisor and keep everybody from opening another; its workers keep theirs."""
+    connection.ensure_connection()
+    info = connection.connection.info
+    with psycopg.connect(info.dsn, dbname="postgres", password=info.password or None, autocommit=True) as server:
+        database = psycopg.sql.Identifier(info.dbname)
+        server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(database))
+        try:
+            ended = server.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = %s",
+                [name],
+            ).fetchone()
+            assert ended == (1,), ended
+            yield
+        finally:
+            server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(database))

@@ -1,0 +1,650 @@
+"""`@job` makes a task out of a function; `.defer()` makes a job out of a call, and refuses what could never run."""
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import inspect
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue import JobContext, Task, job
+from django_skipqueue.exceptions import (
+    DuplicateTask,
+    InvalidArguments,
+    InvalidOption,
+    InvalidTask,
+    SkipQueueError,
+    UnknownTask,
+)
+from django_skipqueue.models import Job, Status
+from django_skipqueue.tasks.registry import Registry, registry
+from django_skipqueue.values.records import Call
+
+from ..app import jobs
+from ..app.rows import state
+from ..app.waiting import within
+
+# Functions that become tasks inside tests, each into a registry of its own
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def agenerator() -> AsyncIterator[int]:
+    yield 1
+
+
+def plain(a: int, b: int = 0) -> int:
+    """Say what it is for."""
+    return a - b
+
+
+async def coroutine(a: int) -> int:
+    return a * 2
+
+
+def with_context(context: JobContext, /, a: int) -> Any:
+    return context, a
+
+
+def namesake() -> None:
+    """Another function, registered under a name that is taken."""
+
+
+class TestDefining:
+    def test_bare(self, registry: Registry) -> None:
+        task = job(plain)
+        assert isinstance(task, Task)
+        assert task.name == "tests.tasks.test_tasks.plain"
+        assert registry.get("tests.tasks.test_tasks.plain") is task
+        assert list(registry) == [task]
+        assert len(registry) == 1
+
+    def test_with_empty_brackets(self, registry: Registry) -> None:
+        assert job()(plain).name == "tests.tasks.test_tasks.plain"
+
+    def test_with_options(self, registry: Registry) -> None:
+        task = job(
+            name="sums",
+            queue_name="maths",
+            priority=-7,
+            max_attempts=3,
+            backoff=lambda attempt: 42.0,
+            retry_on=(OSError,),
+            discard_on=(KeyError,),
+            unique_key="one",
+        )(plain)
+        assert registry.get("sums") is task
+        assert (task.options.queue_name, task.options.priority, task.options.max_attempts) == ("maths", -7, 3)
+        assert task.options.unique_key == "one"
+        assert task.policy.backoff(1) == 42
+        assert task.policy.retry_on == (OSError,)
+        assert task.policy.discard_on == (KeyError,)
+
+    def test_one_exception_class_needs_no_tuple(self, registry: Registry) -> None:
+        task = job(retry_on=OSError, discard_on=[KeyError, LookupError])(plain)  # type: ignore[call-overload]
+        assert task.policy.retry_on == (OSError,)
+        assert task.policy.discard_on == (KeyError, LookupError)
+
+    def test_calling_a_task_calls_its_function(self, registry: Registry) -> None:
+        assert job(plain)(5, b=2) == 3
+
+    def test_calling_an_async_task_makes_its_coroutine(self, registry: Registry) -> None:
+        task = job(coroutine)
+        assert task.is_async
+        assert asyncio.run(task(4)) == 8  # type: ignore[arg-type]
+
+    def test_calling_a_task_that_takes_a_context_takes_one(self, registry: Registry) -> None:
+        context = JobContext(1, 1, 1, "default", "me", "default")
+        assert job(takes_context=True)(with_context)(context, a=3) == (context, 3)
+
+    def test_a_task_looks_like_its_function(self, registry: Registry) -> None:
+        task = job(plain)
+        assert task.__doc__ == "Say what it is for."
+        assert (task.__name__, task.__qualname__, task.__module__) == ("plain", "plain", __name__)
+        assert inspect.unwrap(task) is plain  # type: ignore[arg-type]
+        assert inspect.signature(task) == inspect.signature(plain)  # type: ignore[arg-type]
+        assert repr(task) == "<Task tests.tasks.test_tasks.plain>"
+
+    def test_a_decorated_function_can_be_a_task(self, registry: Registry) -> None:
+        @functools.wraps(plain)
+        def wrapper(*args: Any) -> Any:
+            return plain(*args)
+
+        assert job(wrapper).name == "tests.tasks.test_tasks.plain"
+
+    def test_a_function_that_is_not_at_module_level_is_no_task(self, registry: Registry) -> None:
+        def inner() -> None: ...
+
+        with pytest.raises(
+            InvalidTask, match=r"tests\.tasks\.test_tasks\..*inner is not at module level.* Move the function"
+        ):
+            job(inner)
+
+    def test_a_lambda_is_no_task(self, registry: Registry) -> None:
+        with pytest.raises(InvalidTask, match="not at module level"):
+            job(lambda: None)
+
+    def test_a_method_is_no_task(self, registry: Registry) -> None:
+        with pytest.raises(InvalidTask, match="not at module level"):
+            job(TestDefining.test_bare)
+
+    @pytest.mark.parametrize(
+        "thing",
+        [functools.partial(plain, 1), int, print, 5, "name", jobs.noop],
+        ids=["partial", "class", "builtin", "number", "text", "task"],
+    )
+    def test_what_is_no_function_is_no_task(self, registry: Registry, thing: Any) -> None:
+        with pytest.raises(InvalidTask, match="@job takes a function, not"):
+            job(thing)
+
+    @pytest.mark.parametrize("function", [generator, agenerator])
+    def test_a_generator_is_no_task(self, registry: Registry, function: Any) -> None:
+        """Calling it would run nothing, and look as if it had."""
+        with pytest.raises(InvalidTask, match="generator yields, so calling it would run nothing of it"):
+            job(function)
+
+    def test_takes_context_needs_a_parameter_for_it(self, registry: Registry) -> None:
+        with pytest.raises(InvalidTask, match="first parameter must be the context"):
+            job(takes_context=True)(namesake)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"priority": 101},
+            {"priority": -101},
+            {"priority": 1.0},
+            {"priority": True},
+            {"priority": None},
+            {"max_attempts": 0},
+            {"max_attempts": 32_768},
+            {"max_attempts": "3"},
+            {"max_attempts": False},
+            {"queue_name": ""},
+            {"queue_name": "a,b"},
+            {"queue_name": " a"},
+            {"queue_name": "a\n"},
+            {"queue_name": None},
+            {"queue_name": 5},
+            {"unique_key": 5},
+            {"retry_on": "OSError"},
+            {"retry_on": (OSError, "ValueError")},
+            {"discard_on": OSError()},
+        ],
+        ids=repr,
+    )
+    def test_an_option_that_cannot_be_used_is_refused_at_once(
+        self, registry: Registry, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidOption, match=next(iter(options))):
+            job(**options)(plain)
+        assert not list(registry)
+
+    def test_errors_are_of_one_family_and_of_the_class_a_caller_expects(self) -> None:
+        assert issubclass(InvalidArguments, TypeError)
+        assert issubclass(InvalidOption, ValueError)
+        for error in (DuplicateTask, InvalidArguments, InvalidOption, InvalidTask, UnknownTask):
+            assert issubclass(error, SkipQueueError)
+            assert str(error()) == error.__doc__
+
+
+class TestRegistry:
+    def test_the_jobs_module_of_each_installed_app_is_imported_at_start(self) -> None:
+        assert registry.get("tests.app.jobs.noop") is jobs.noop
+        assert registry.get("mail.send") is jobs.send_mail
+
+    def test_a_name_nobody_registered_is_said(self, registry: Registry) -> None:
+        with pytest.raises(UnknownTask, match=r"No task is registered as 'no\.such\.task'"):
+            registry.get("no.such.task")
+
+    @pytest.mark.django_db
+    @pytest.mark.parametrize("defer", ["defer", "defer_many", "using"])
+    def test_two_functions_under_one_name_can_both_not_be_deferred(self, registry: Registry, defer: str) -> None:
+        first, second = job(name="sums")(plain), job(name="sums")(namesake)
+        for task in (first, second):
+            with pytest.raises(DuplicateTask) as raised:
+                {
+                    "defer": lambda: task.defer(*[1] * len(task.signature.parameters)),  # noqa: B023 (called at once)
+                    "defer_many": lambda: task.defer_many([[1] * len(task.signature.parameters)]),  # noqa: B023
+                    "using": lambda: task.using(priority=1).defer(*[1] * len(task.signature.parameters)),  # noqa: B023
+                }[defer]()
+            assert str(raised.value) == (
+                "Two tasks are registered as 'sums': tests.tasks.test_tasks.plain and tests.tasks.test_tasks.namesake. "
+                "Give one of them another name with @job(name=…)."
+            )
+        assert not Job.objects.exists()
+
+    def test_a_reloaded_module_takes_the_place_of_its_own_tasks(self, registry: Registry) -> None:
+        job(plain)
+        again = job(plain)
+        assert not registry.duplicates
+        assert registry.get(again.name) is again
+        registry.check_unique(again)
+
+    def test_other_names_are_not_affected_by_a_duplicate(self, registry: Registry) -> None:
+        job(name="sums")(plain)
+        job(name="sums")(namesake)
+        registry.check_unique(job(coroutine))
+
+
+@pytest.mark.django_db
+class TestDeferring:
+    def test_a_job_is_the_row_as_it_was_written(self) -> None:
+        made = jobs.add.defer(1, b=2)
+        assert isinstance(made, Job)
+        assert made.created
+        assert made.task == "tests.app.jobs.add"
+        assert (made.args, made.kwargs) == ([1], {"b": 2})
+        assert (made.status, made.queue_name, made.priority) == (Status.QUEUED, "default", 0)
+        assert (made.attempts, made.max_attempts, made.lease) == (0, 10, 0)
+        assert made.run_after == made.enqueued_at
+        assert (made.locked_at, made.locked_by, made.started_at, made.finished_at) == (None, "", None, None)
+        assert (made.result, made.last_error, made.errors, made.metadata, made.unique_key) == (None, "", [], {}, None)
+        read = Job.objects.get()
+        assert {field.attname: getattr(made, field.attname) for field in Job._meta.fields} == {
+            field.attname: getattr(read, field.attname) for field in Job._meta.fields
+        }
+
+    def test_the_options_of_a_task_are_those_of_its_jobs(self) -> None:
+        made = jobs.send_mail.defer(payment_id=3)
+        assert (made.task, made.queue_name, made.priority, made.max_attempts) == ("mail.send", "mail", 7, 3)
+        assert made.unique_key == "mail-3"
+
+    def test_using_changes_the_options_of_one_job_only(self) -> None:
+        other = jobs.send_mail.using(queue_name="slow", priority=-3, max_attempts=1, unique_key="another")
+        made = other.defer(payment_id=3)
+        assert (made.queue_name, made.priority, made.max_attempts, made.unique_key) == ("slow", -3, 1, "another")
+        assert jobs.send_mail.defer(payment_id=3).queue_name == "mail"
+
+    def test_using_adds_up(self) -> None:
+        made = jobs.noop.using(priority=5).using(queue_name="slow").using(priority=6).defer()
+        assert (made.priority, made.queue_name) == (6, "slow")
+
+    @pytest.mark.parametrize("priority", [-100, -1, 0, 1, 100])
+    def test_priorities_from_minus_100_to_100(self, priority: int) -> None:
+        assert jobs.noop.using(priority=priority).defer().priority == priority
+
+    @pytest.mark.parametrize("max_attempts", [1, 32_767])
+    def test_attempts_within_their_bounds(self, max_attempts: int) -> None:
+        assert jobs.noop.using(max_attempts=max_attempts).defer().max_attempts == max_attempts
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"priority": 101},
+            {"priority": -101},
+            {"priority": 0.5},
+            {"max_attempts": 0},
+            {"max_attempts": 32_768},
+            {"queue_name": ""},
+            {"queue_name": "a,b"},
+            {"queue_name": "a\0b"},
+            {"queue_name": "\ud800"},
+            {"queue_name": "q" * 10_000},
+            {"run_after": "tomorrow"},
+            {"run_after": 60},
+            {"run_after": date(2026, 1, 1)},
+            {"run_after": datetime(2026, 1, 1)},  # noqa: DTZ001
+            {"run_after": timedelta.max},
+            {"run_after": datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))},
+            {"run_after": datetime.min.replace(tzinfo=timezone(timedelta(hours=12)))},
+            {"unique_key": 5},
+            {"unique_key": "a\0b"},
+            {"unique_key": "\ud800"},
+        ],
+        ids=ascii,
+    )
+    def test_an_option_that_cannot_be_used_is_refused_and_named(self, options: dict[str, Any]) -> None:
+        with pytest.raises((InvalidOption, InvalidArguments), match=next(iter(options))):
+            jobs.noop.using(**options).defer()
+        assert not Job.objects.exists()
+
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {"priority": 101},
+            {"priority": "5"},
+            {"max_attempts": 0},
+            {"queue_name": " gpu"},
+            {"run_after": datetime(9999, 1, 1, tzinfo=UTC)},
+            {"run_after": timedelta(days=400_000)},
+        ],
+        ids=ascii,
+    )
+    def test_the_verbs_below_refuse_it_as_well_before_anything_is_written(self, columns: dict[str, Any]) -> None:
+        for enqueue in (
+            lambda: Job.objects.enqueue("t", **columns),
+            lambda: Job.objects.enqueue_many("t", [Call("[]", "{}", None)], **columns),
+        ):
+            with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidOption, match=next(iter(columns))):
+                enqueue()
+            assert len(queries) == 0
+
+    def test_a_naive_time_is_an_error_under_use_tz(self, settings: Any) -> None:
+        settings.USE_TZ = True
+        with pytest.raises(InvalidOption, match="run_after must be an aware datetime under USE_TZ = True"):
+            jobs.noop.using(run_after=datetime(2026, 1, 1))  # noqa: DTZ001
+
+    def test_an_aware_time_is_an_error_without_use_tz(self, settings: Any) -> None:
+        settings.USE_TZ = False
+        with pytest.raises(InvalidOption, match="run_after must be a naive datetime under USE_TZ = False"):
+            jobs.noop.using(run_after=datetime(2026, 1, 1, tzinfo=UTC))
+
+    def test_the_default_of_max_attempts_is_a_setting(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ATTEMPTS": 4}
+        assert jobs.noop.defer().max_attempts == 4
+        assert Job.objects.get(pk=jobs.noop.defer_many([()])[0]).max_attempts == 4
+
+    @pytest.mark.parametrize("many", [False, True])
+    @pytest.mark.parametrize(
+        ("run_after", "status", "seconds"),
+        [
+            (timedelta(hours=1), "scheduled", 3600),
+            (timedelta(milliseconds=100_500), "scheduled", 100.5),
+            (timedelta(0), "queued", 0),
+            (timedelta(hours=-1), "queued", -3600),
+            (timedelta(days=365), "scheduled", 365 * 86_400),
+        ],
+        ids=str,
+    )
+    def test_a_timedelta_counts_from_the_databases_clock(
+        self, run_after: timedelta, status: str, seconds: float, many: bool
+    ) -> None:
+        task = jobs.noop.using(run_after=run_after)
+        made = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
+        assert made.status == status
+        with connection.cursor() as cursor:  # the transaction's start is when enqueued_at was set
+            cursor.execute("SELECT extract(epoch FROM statement_timestamp() - now())::float8")
+            (elapsed,) = cursor.fetchone()
+        assert seconds <= (made.run_after - made.enqueued_at).total_seconds() <= seconds + elapsed
+
+    @pytest.mark.parametrize("many", [False, True])
+    @pytest.mark.parametrize(
+        ("run_after", "status"),
+        [
+            (datetime(2999, 1, 1, tzinfo=UTC), "scheduled"),
+            (datetime(2999, 1, 1, 5, 30, tzinfo=timezone(timedelta(hours=5, minutes=30))), "scheduled"),
+            (datetime(1999, 1, 1, tzinfo=UTC), "queued"),
+        ],
+        ids=["future", "another time zone", "past"],
+    )
+    def test_a_datetime_is_kept_exactly(self, run_after: datetime, status: str, many: bool) -> None:
+        task = jobs.noop.using(run_after=run_after)
+        made = Job.objects.get(pk=task.defer_many([()])[0]) if many else task.defer()
+        assert made.run_after == run_after
+        assert made.status == status
+
+    @pytest.mark.parametrize(
+        ("args", "kwargs", "stored_args", "stored_kwargs"),
+        [
+            ((1,), {}, [1], {}),
+            ((), {"first": 1}, [], {"first": 1}),
+            ((1, 2, 3), {"flag": True}, [1, 2, 3], {"flag": True}),
+            ((1,), {"other": None, "Łódź": "ü"}, [1], {"other": None, "Łódź": "ü"}),
+            (((1, 2),), {"nested": {"a": [1.5]}}, [[1, 2]], {"nested": {"a": [1.5]}}),
+        ],
+        ids=["positional", "by name", "rest", "others", "nested"],
+    )
+    def test_arguments_are_kept_as_they_were_given(
+        self, args: Any, kwargs: Any, stored_args: Any, stored_kwargs: Any
+    ) -> None:
+        made = jobs.gather.defer(*args, **kwargs)
+        assert (made.args, made.kwargs) == (stored_args, stored_kwargs)
+        many = Job.objects.get(pk=jobs.gather.defer_many([args or kwargs])[0])
+        assert (many.args, many.kwargs) == (stored_args if args else [], {} if args else stored_kwargs)
+
+    def test_a_default_is_left_to_the_run(self) -> None:
+        assert jobs.add.defer(1).kwargs == {}
+
+    def test_the_context_is_not_an_argument_of_the_job(self) -> None:
+        assert jobs.see_context.defer("a").args == ["a"]
+        assert jobs.see_context.defer(note="a").kwargs == {"note": "a"}
+        with pytest.raises(InvalidArguments):
+            jobs.see_context.defer(None, "a")  # type: ignore[call-arg, arg-type]
+        with pytest.raises(InvalidArguments, match="context"):
+            jobs.see_context.defer(context=None)  # type: ignore[call-arg]
+
+    def test_nothing_is_written_while_another_app_is_asked(self) -> None:
+        with CaptureQueriesContext(connection) as queries:
+            jobs.noop.defer()
+        assert len(queries) <= 2, "the INSERT, and the NOTIFY where there is no transaction"
+
+
+def self_containing() -> list[Any]:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+REFUSED_CALLS: dict[str, tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], str]] = {
+    "wrong name": (
+        jobs.add,
+        (1,),
+        {"c": 1},
+        "tests.app.jobs.add(a: int, b: int = 0) -> int: got an unexpected keyword argument 'c'",
+    ),
+    "missing": (jobs.add, (), {"b": 1}, "missing a required argument: 'a'"),
+    "too many": (jobs.add, (1, 2, 3), {}, "too many positional arguments"),
+    "twice": (jobs.add, (1,), {"a": 1}, "multiple values for argument 'a'"),
+    "set": (jobs.add, ({1},), {}, "a is a set"),
+    "set by name": (jobs.add, (1,), {"b": {1}}, "b is a set"),
+    "model": (jobs.add, (Job(),), {}, "a is a Job, which is not JSON"),
+    "nan": (jobs.add, (1, math.nan), {}, "b is nan"),
+    "inf": (jobs.add, (), {"a": math.inf}, "a is inf"),
+    "nul": (jobs.echo, ("\0",), {}, "value contains a NUL"),
+    "surrogate": (jobs.echo, ("\ud800",), {}, "value contains half of a surrogate"),
+    "key": (jobs.echo, ({1: 2},), {}, "value has the key 1"),
+    "deep inside": (jobs.echo, ({"a": [1, {"b": {2}}]},), {}, "value['a'][1]['b'] is a set"),
+    "in the rest": (jobs.gather, (1, 2, {3}), {}, "rest[1] is a set"),
+    "among the others": (jobs.gather, (1,), {"other": {3}}, "other is a set"),
+    "contains itself": (jobs.echo, (self_containing(),), {}, "value is nested too deeply, or contains itself"),
+    "huge number": (jobs.echo, (10**5000,), {}, "value cannot be stored as JSON"),
+    "nul in a name": (jobs.gather, (1,), {"a\0b": 1}, r"'a\x00b'"),
+    "surrogate in a name": (jobs.gather, (1,), {"\ud800": 1}, r"'\ud800'"),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"run_after": timedelta(hours=1), "priority": 5, "max_attempts": 2, "unique_key": "k", "timeout": 3.5}],
+    ids=["plain", "with options"],
+)
+def test_the_job_returned_is_the_row_as_it_is_read_back(options: dict[str, Any]) -> None:
+    """It is put together from what was sent, so that a new column must not be forgotten there."""
+    job = jobs.gather.using(**options).defer(1, "ü", [1.5, None, 1e23], flag={"b": 1, "a": True})
+    read = Job.objects.get()
+    assert {field.name: getattr(job, field.name) for field in Job._meta.fields} == state(read)
+    assert (job._state.adding, job._state.db) == (False, read._state.db)
+    job.save()
+
+
+@pytest.mark.django_db
+class TestRefusing:
+    @pytest.mark.parametrize(("task", "args", "kwargs", "said"), REFUSED_CALLS.values(), ids=REFUSED_CALLS.keys())
+    def test_a_call_that_could_never_run_is_refused_and_the_argument_named(
+        self, task: Task[..., Any], args: Any, kwargs: Any, said: str
+    ) -> None:
+        with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidArguments) as raised:
+            task.defer(*args, **kwargs)
+        assert said in str(raised.value)
+        assert not queries.captured_queries, "nothing reaches the database"
+
+    @pytest.mark.parametrize(
+        ("task", "args", "kwargs", "said"),
+        [call for call in REFUSED_CALLS.values() if not (call[1] and call[2])],
+        ids=[name for name, call in REFUSED_CALLS.items() if not (call[1] and call[2])],
+    )
+    def test_one_such_call_among_many_is_named_and_none_is_written(
+        self, task: Task[..., Any], args: Any, kwargs: Any, said: str
+    ) -> None:
+        good: Any = {"a": 1} if task is jobs.add else {"value": 1} if task is jobs.echo else {"first": 1}
+        with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidArguments) as raised:
+            task.defer_many([good, good, args or kwargs])
+        assert said in str(raised.value)
+        assert str(raised.value).startswith("call 2: ")
+        assert not queries.captured_queries
+
+    @pytest.mark.parametrize("call", ["ab", 5, None, {1, 2}], ids=repr)
+    def test_an_item_that_is_no_call_is_named(self, call: Any) -> None:
+        with pytest.raises(InvalidArguments, match=r"call 1: give a dict of keyword arguments or a tuple"):
+            jobs.gather.defer_many([(1,), call])
+
+    @pytest.mark.parametrize("key", [5, True, 1.5, ["a"], {"a": 1}, b"x"], ids=repr)
+    @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
+    def test_a_function_that_makes_no_text_for_a_unique_key_is_refused(self, key: Any, many: bool) -> None:
+        task = jobs.add.using(unique_key=lambda a, b=0: key)
+        with within(2), pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
+            task.defer_many([(1,)]) if many else task.defer(1)
+        assert not Job.objects.exists()
+
+    @pytest.mark.parametrize("key", ["a\0b", "\ud800"], ids=ascii)
+    def test_a_function_that_makes_a_key_postgresql_cannot_store_is_refused(self, key: str) -> None:
+        with pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
+            jobs.add.using(unique_key=lambda a: key).defer(1)
+
+    def test_a_key_too_long_for_the_index_is_refused_like_any_other_option(self) -> None:
+        key = "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(200))
+        with pytest.raises((InvalidOption, InvalidArguments), match="unique_key"):
+            jobs.noop.using(unique_key=key).defer()
+
+    def test_what_a_key_function_raises_is_raised_and_nothing_is_written(self) -> None:
+        with pytest.raises(ZeroDivisionError):
+            jobs.add.using(unique_key=lambda a: str(a / 0)).defer(1)
+        assert not Job.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestAsync:
+    def test_adefer(self) -> None:
+        made = async_to_sync(jobs.aadd.adefer)(1, b=2)
+        assert (made.task, made.args, made.kwargs) == ("tests.app.jobs.aadd", [1], {"b": 2})
+
+    def test_adefer_many(self) -> None:
+        ids = async_to_sync(jobs.aadd.adefer_many)([{"a": 1}, (2, 3)])
+        assert list(Job.objects.order_by("pk").values_list("pk", flat=True)) == ids
+
+    def test_adefer_refuses_like_defer(self) -> None:
+        with pytest.raises(InvalidArguments, match="a is a set"):
+            async_to_sync(jobs.aadd.adefer)({1})  # type: ignore[arg-type]
+
+    def test_many_at_once(self) -> None:
+        async def main() -> list[Job]:
+            return list(await asyncio.gather(*(jobs.aadd.adefer(number) for number in range(50))))
+
+        made = async_to_sync(main)()
+        assert sorted(each.args[0] for each in made) == list(range(50))
+        assert Job.objects.count() == 50
+
+
+@pytest.mark.django_db(transaction=True)
+class TestDeferringMany:
+    def test_fifty_thousand_in_one_statement_with_the_ids_in_order(self) -> None:
+        calls = [(number,) for number in range(50_000)]
+        started = time.monotonic()
+        with CaptureQueriesContext(connection) as queries:
+            ids = jobs.add.defer_many(calls)
+        assert ["INSERT INTO" in query["sql"] for query in queries] == [True, False]
+        assert len(queries) == 2, "one INSERT and one NOTIFY"
+        assert ids == sorted(set(ids))
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT id, (args ->> 0)::int FROM skipqueue_job ORDER BY (args ->> 0)::int")
+            assert cursor.fetchall() == list(zip(ids, range(50_000), strict=True))
+        assert time.monotonic() - started < 20
+
+    def test_none_at_all(self) -> None:
+        with CaptureQueriesContext(connection) as queries:
+            assert jobs.add.defer_many([]) == []
+        assert not queries.captured_queries
+
+    def test_dicts_tuples_and_lists_may_be_mixed(self) -> None:
+        ids = jobs.add.defer_many([{"a": 1, "b": 2}, (3,), [4, 5], {"a": 6}])
+        stored = {each.pk: (each.args, each.kwargs) for each in Job.objects.all()}
+        assert [stored[id] for id in ids] == [([], {"a": 1, "b": 2}), ([3], {}), ([4, 5], {}), ([], {"a": 6})]
+
+    def test_calls_may_come_from_a_generator(self) -> None:
+        assert len(jobs.add.defer_many((number,) for number in range(3))) == 3  # type: ignore[arg-type]
+
+    def test_all_of_them_have_the_options_of_the_task(self) -> None:
+        task = jobs.add.using(queue_name="sums", priority=3, max_attempts=2, run_after=timedelta(hours=1))
+        task.defer_many([(1,), (2,)])
+        rows = Job.objects.values_list("queue_name", "priority", "max_attempts", "status").distinct()
+        assert list(rows) == [("sums", 3, 2, "scheduled")]
+
+    def test_they_are_atomic_with_the_callers_data(self) -> None:
+        with transaction.atomic():
+            jobs.add.defer_many([(1,), (2,)])
+            transaction.set_rollback(True)
+        assert not Job.objects.exists()
+
+    def test_awkward_texts_survive_the_way(self) -> None:
+        texts = ["\\", '"', "\\u0000", "%s %(x)s %%", "a\nb", "\u2028", "🐘", "'", "$1", "\x01"]
+        ids = jobs.echo.defer_many([(text,) for text in texts])
+        stored = Job.objects.in_bulk(ids)
+        assert [stored[id].args for id in ids] == [[text] for text in texts]
+
+
+@pytest.mark.django_db(transaction=True)
+class TestTransactions:
+    def test_a_rollback_leaves_nothing(self) -> None:
+        with contextlib.suppress(RuntimeError), transaction.atomic():
+            jobs.noop.defer()
+            jobs.add.defer_many([(1,)])
+            raise RuntimeError
+        assert not Job.objects.exists()
+
+    def test_nobody_else_sees_a_job_before_the_commit(self, connect: Callable[..., Any]) -> None:
+        other = connect()
+        with transaction.atomic():
+            jobs.noop.defer()
+            assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (0,)
+        assert other.execute("SELECT count(*) FROM skipqueue_job").fetchone() == (1,)
+
+    def test_a_savepoint_rolled_back_leaves_what_stood_before_it(self) -> None:
+        with transaction.atomic():
+            kept = jobs.noop.defer()
+            with contextlib.suppress(RuntimeError), transaction.atomic():
+                jobs.noop.defer()
+                raise RuntimeError
+        assert list(Job.objects.values_list("pk", flat=True)) == [kept.pk]
+
+    def test_a_refused_call_does_not_break_the_transaction(self) -> None:
+        with transaction.atomic():
+            with pytest.raises(InvalidArguments):
+                jobs.add.defer({1})  # type: ignore[arg-type]
+            jobs.add.defer(1)
+        assert Job.objects.count() == 1
+
+
+class TestSize:
+    @pytest.mark.django_db
+    def test_arguments_up_to_the_limit_are_taken_and_larger_ones_refused(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
+        fits = "x" * (100 - len('[""]{}'))
+        assert jobs.echo.defer(fits).args == [fits]
+        with pytest.raises(InvalidArguments, match=r"101 bytes long, and SKIPQUEUE\['MAX_ARGUMENT_BYTES'\] is 100"):
+            jobs.echo.defer(fits + "x")
+        assert Job.objects.count() == 1
+
+    @pytest.mark.django_db
+    def test_bytes_are_counted_and_not_characters(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
+        with pytest.raises(InvalidArguments, match="Store what is large elsewhere, and pass its key"):
+            jobs.echo.defer("é" * 60)
+
+    @pytest.mark.django_db
+    def test_of_many_calls_the_one_that_is_too_large_is_named_and_none_is_written(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"MAX_ARGUMENT_BYTES": 100}
+        with pytest.raises(InvalidArguments, match="call 1: the arguments are"):
+            jobs.echo.defer_many([("a",), ("b" * 100,)])
+        assert not Job.objects.exists()

@@ -1,0 +1,216 @@
+"""What may enter a row: `encode` refuses what `jsonb` would refuse or change, `clean` makes any text storable."""
+
+import enum
+import math
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.utils.translation import gettext_lazy
+
+from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.values.codec import clean, decode, encode
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+Point = namedtuple("Point", "x y")
+
+
+class Name(str):
+    __slots__ = ()
+
+
+def nested(depth: int, kind: type = list) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value] if kind is list else {"down": value}
+    return value
+
+
+STORABLE = {
+    "none": None,
+    "true": True,
+    "false": False,
+    "zero": 0,
+    "negative": -1,
+    "beyond 64 bits": 2**80,
+    "4,300 digits": 10**4299,
+    "float": 0.1 + 0.2,
+    "tiny": 5e-324,
+    "negative zero": -0.0,
+    "smallest normal": 2.2250738585072014e-308,
+    "float beyond 16 digits": 1e23,
+    "largest float": 1.7976931348623157e308,
+    "large floats deep inside": {"a": [1, -1e16, {'b"': [9.007199254740993e15, 1e22, True, None, "é", 2**60]}]},
+    "float that is whole": 3.0,
+    "empty text": "",
+    "quotes": "\"'\\/%s %(x)s {}",
+    "control characters": "\x01\x1f\x7f\t\r\n",
+    "accents": "Łódź, naïve, 東京",
+    "beyond the BMP": "🐘",
+    "line separators": "\u2028\u2029\ufeff",
+    "not a NUL": "\\u0000",
+    "empty list": [],
+    "empty dict": {},
+    "mixed": [1, "a", None, {"b": [True, 1.5]}],
+    "empty key": {"": 1},
+    "accented key": {"Ł": {"é": []}},
+    "long text": "x" * 1_000_000,
+    "nested 100 deep": nested(100),
+}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", STORABLE.values(), ids=STORABLE.keys())
+def test_what_encode_accepts_comes_back_equal_from_jsonb(value: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::jsonb::text", [encode("value", value)])
+        (text,) = cursor.fetchone()
+    assert decode(text) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ((1, (2, 3)), [1, [2, 3]]),
+        (Point(1, 2), [1, 2]),
+        (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+        (Colour.RED, "red"),
+        (Size.SMALL, 1),
+        (Name("Ada"), "Ada"),
+    ],
+    ids=["tuple", "namedtuple", "OrderedDict", "StrEnum", "IntEnum", "subclass of str"],
+)
+def test_subclasses_of_what_json_has_are_stored_as_json_has_them(value: Any, stored: Any) -> None:
+    assert decode(encode("value", value)) == stored
+
+
+def holds_itself() -> list[Any]:
+    value: list[Any] = []
+    value.append({"again": [value, value]})
+    return value
+
+
+REFUSED = {
+    "set": ({1, 2}, "value is a set"),
+    "bytes": (b"x", "value is a bytes"),
+    "object": (object(), "value is a object"),
+    "decimal": (Decimal("1.5"), "value is a Decimal"),
+    "date": (date(2026, 1, 1), "value is a date"),
+    "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "value is a datetime"),
+    "uuid": (UUID(int=1), "value is a UUID"),
+    "complex": (1j, "value is a complex"),
+    "generator": ((n for n in ()), "value is a generator"),
+    "range": (range(3), "value is a range"),
+    "frozenset deep inside": ({"a": [0, frozenset()]}, "value['a'][1] is a frozenset"),
+    "nan": (math.nan, "value is nan"),
+    "inf": (math.inf, "value is inf"),
+    "minus inf": (-math.inf, "value is -inf"),
+    "nan deep inside": ([1, {"b": (math.nan,)}], "value[1]['b'][0] is nan"),
+    "nul": ("a\0b", "value contains a NUL"),
+    "nul deep inside": ({"a": ["\0"]}, "value['a'][0] contains a NUL"),
+    "nul in a key": ({"a\0": 1}, r"the key 'a\x00' in value contains a NUL"),
+    "high surrogate": ("\ud800", "value contains half of a surrogate pair"),
+    "low surrogate": ("x\udfff", "value contains half of a surrogate pair"),
+    "surrogate in a key": ({"\ud800": 1}, r"the key '\ud800' in value contains half"),
+    "surrogates that would make a pair": ("\ud83d\udc18", "value contains half of a surrogate pair"),
+    "number as key": ({1: "a"}, "value has the key 1"),
+    "none as key": ([{None: "a"}], "value[0] has the key None"),
+    "bool as key": ({True: "a"}, "value has the key True"),
+    "tuple as key": ({(1, 2): "a"}, "value has the key (1, 2)"),
+    "too deep list": (nested(100_000), "value is nested too deeply"),
+    "too deep dict": (nested(100_000, dict), "value is nested too deeply"),
+    "contains itself": (holds_itself(), "value is nested too deeply, or contains itself"),
+    "more digits than Python prints": (10**5000, "value cannot be stored as JSON"),
+}
+
+
+@pytest.mark.parametrize(("value", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_json_cannot_say_is_refused_with_its_place(value: Any, said: str) -> None:
+    with pytest.raises(InvalidArguments) as raised:
+        encode("value", value)
+    assert said in str(raised.value)
+    assert str(raised.value).endswith(".")
+    assert len(str(raised.value)) < 600, "an error names the place, it does not repeat the payload"
+
+
+@dataclass
+class Payment:
+    total: int = 1
+
+
+INSTEAD = {
+    "date": (date(2026, 1, 1), "value.isoformat()"),
+    "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "value.isoformat()"),
+    "timedelta": (timedelta(1), "value.total_seconds()"),
+    "uuid": (UUID(int=1), "str(value)"),
+    "decimal": (Decimal("1.5"), "str(value)"),
+    "path": (Path("a"), "str(value)"),
+    "lazy text": (gettext_lazy("a"), "str(value)"),
+    "set": ({1}, "list(value)"),
+    "generator": ((n for n in ()), "list(value)"),
+    "keys": ({}.keys(), "list(value)"),
+    "bytes": (b"a", "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
+    "enum": (enum.Enum("Light", "RED")["RED"], "its value"),
+    "dataclass": (Payment(), "dataclasses.asdict(value)"),
+    "model": (User(pk=1), "its primary key"),
+    "queryset": (User.objects.none(), "its primary keys: list(queryset.values_list('pk', flat=True))"),
+    "object": (object(), "a str, int, float, bool, None, list or dict"),
+    "class": (Payment, "a str, int, float, bool, None, list or dict"),
+}
+
+
+@pytest.mark.parametrize(("value", "advice"), INSTEAD.values(), ids=INSTEAD.keys())
+def test_a_refusal_says_what_to_pass_instead(value: Any, advice: str) -> None:
+    with pytest.raises(InvalidArguments) as raised:
+        encode("value", [value])
+    assert str(raised.value) == f"value[0] is a {type(value).__name__}, which is not JSON. Pass {advice}."
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "text",
+    ["", "plain", "a\0b", "\0" * 50, "\ud800", "\udc00x\ud800", "Łódź 🐘", "\x01\x1b[31m", "\\u0000"],
+    ids=ascii,
+)
+def test_a_cleaned_text_is_stored_by_postgresql_as_it_is(text: str) -> None:
+    cleaned = clean(text, 1000)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT %s::text, jsonb_build_object('text', %s::text) ->> 'text'", [cleaned, cleaned])
+        assert cursor.fetchone() == (cleaned, cleaned)
+
+
+def test_cleaning_leaves_what_can_be_stored_as_it_is() -> None:
+    assert clean("Łódź\n🐘\ttext", 100) == "Łódź\n🐘\ttext"
+
+
+def test_cleaning_shows_where_something_was() -> None:
+    assert clean("a\0b\ud800c", 100) == "a␀b\\ud800c"
+
+
+@pytest.mark.parametrize("length", [0, 1, 99, 100, 101, 150, 1000, 100_000])
+@pytest.mark.parametrize("character", ["x", "\0", "\ud800", "🐘"], ids=ascii)
+def test_a_cleaned_text_is_never_longer_than_its_limit(length: int, character: str) -> None:
+    assert len(clean(character * length, 100)) <= 100
+
+
+def test_a_long_text_keeps_its_beginning_and_its_end_and_says_how_much_is_missing() -> None:
+    cleaned = clean("begin" + "." * 10_000 + "end", 500)
+    assert cleaned.startswith("begin...")
+    assert cleaned.endswith("...end")
+    assert "… 9508 characters left out …" in cleaned
+    assert len(cleaned) <= 500

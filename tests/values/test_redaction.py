@@ -1,0 +1,236 @@
+"""`redaction`: which arguments are masked, and that they are masked wherever a job is shown or told of."""
+
+import inspect
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_skipqueue import job
+from django_skipqueue.events import logs
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.execution.executor import Executor
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import registry
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.records import ClaimedJob
+from django_skipqueue.values.redaction import DEEPEST, MASK, SECRETS, redact, words
+
+from ..admin.conftest import LIST, log_in, operator, page  # noqa: F401 (fixtures)
+from ..app.rows import make_job
+
+SECRET = "hunter22-correct-horse"
+
+
+def is_masked(name: str, **options: Any) -> bool:
+    return redact(kwargs={name: SECRET}, **options).kwargs == {name: MASK}
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", SECRETS)
+    @pytest.mark.parametrize("change", [str, str.upper, str.title, "my_{}".format, "{}_value".format, "{}2".format])
+    def test_a_secret_by_name_is_masked_in_any_spelling(self, name: str, change: Callable[[str], str]) -> None:
+        assert is_masked(change(name))
+        assert is_masked(change(name.replace("_", "-")))
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "accessToken", "stripeApiKey", "stripeAPIKey", "APIKey", "X-Authorization", "oauth2Token", "HTTPToken",
+            "data.password", "token[0]", "clientSecretV2",
+        ],
+    )  # fmt: skip
+    def test_the_words_of_a_name_are_told_apart(self, name: str) -> None:
+        assert is_masked(name)
+
+    @pytest.mark.parametrize(
+        "name", ["tokens_used", "max_tokens", "tokenizer", "secretary", "passwordless", "key", "api", "keyApi", "", "_"]
+    )
+    def test_a_part_of_a_word_is_no_secret(self, name: str) -> None:
+        assert not is_masked(name)
+
+    def test_more_names_follow_the_same_rule(self) -> None:
+        assert is_masked("cardNumber", also=["card"])
+        assert is_masked("номер_карты", also=["карты"])
+        assert not is_masked("discard", also=["card"])
+        assert not is_masked("card")
+
+    def test_words_are_lower_case(self) -> None:
+        assert (
+            words("stripeAPIKey_v2-Größe")
+            == words("stripe-api-key_v3_größe")
+            == words("STRIPE_API_KEY_V2") + words("größe")
+        )
+
+    def test_megabytes_of_names_take_no_time(self) -> None:
+        began = time.perf_counter()
+        redact(kwargs={"<b>" * 300_000: 1} | {f"a{number}": 1 for number in range(100_000)})
+        assert time.perf_counter() - began < 10
+
+
+class TestValues:
+    def test_at_any_depth_and_whole(self) -> None:
+        shown = redact([[{"token": {"a": [1]}}, 2]], {"user": {"login": "ada", "accounts": [{"password": SECRET}]}})
+        assert shown.args == [[{"token": MASK}, 2]]
+        assert shown.kwargs == {"user": {"login": "ada", "accounts": [{"password": MASK}]}}
+
+    def test_by_the_names_of_positional_arguments_as_far_as_they_are_known(self) -> None:
+        assert redact(["ada", SECRET, "x"], names=["login", "password"]).args == ["ada", MASK, "x"]
+
+    @pytest.mark.parametrize("value", ["", 0, False, 1.5, [], {}, "x", [SECRET], {"a": 1}])
+    def test_whatever_it_is_but_nothing(self, value: Any) -> None:
+        assert redact(kwargs={"token": value}).kwargs == {"token": MASK}
+        assert redact(kwargs={"token": None}).kwargs == {"token": None}
+
+    def test_the_arguments_themselves_are_left_alone(self) -> None:
+        args, kwargs = [{"token": SECRET}], {"password": SECRET}
+        redact(args, kwargs)
+        assert (args, kwargs) == ([{"token": SECRET}], {"password": SECRET})
+
+    def test_what_lies_too_deep_is_left_out_and_still_kept_out_of_errors(self) -> None:
+        value: Any = {"token": SECRET}
+        for _ in range(5_000):
+            value = [value]
+        shown = redact(kwargs={"a": value})
+        assert str(shown.kwargs).count("[") == DEEPEST
+        assert shown.text(f"no {SECRET}!") == f"no {MASK}!"
+
+    def test_masked_values_are_masked_in_other_texts_unless_they_are_short(self) -> None:
+        shown = redact(
+            kwargs={"token": [SECRET, 1234567], "password": SECRET + SECRET, "api_key": "short", "a": "plain-a"}
+        )
+        assert shown.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
+
+
+def charge_card(login: str, password: str, *card: str, **more: Any) -> None:
+    """Tells its secrets in its error."""
+    raise ValueError(f"{login}: no {password}, {card[0]}, {more}")
+
+
+@pytest.fixture
+def forget_tasks() -> Iterator[None]:
+    """Tasks that a test registers are gone after it."""
+    known = dict(registry._tasks)
+    yield
+    registry._tasks.clear()
+    registry._tasks.update(known)
+
+
+@pytest.fixture
+def charge(forget_tasks: None) -> Any:
+    """`charge_card` as a task with secrets of its own."""
+    return job(redact=("card",), max_attempts=1)(charge_card)
+
+
+class TestTheOption:
+    def test_it_is_known_to_the_task_and_its_variants(self, charge: Any) -> None:
+        assert charge.redact == charge.using(priority=1).redact == ("card",)
+
+    def test_one_name_alone_is_taken_as_well(self, forget_tasks: None) -> None:
+        assert job(redact="card")(charge_card).redact == ("card",)
+
+    @pytest.mark.parametrize("names", [None, 1, [1], [""], ["42"], {"card"}, ("card", "-")])
+    def test_what_is_no_name_is_refused(self, names: Any, forget_tasks: None) -> None:
+        with pytest.raises(InvalidOption, match="redact must be a tuple of names"):
+            job(redact=names)(charge_card)
+
+
+PASSED = ["ada-lovelace", f"p-{SECRET}", f"c-{SECRET}"]
+NAMED = {"card_number": f"n-{SECRET}", "deep": [{"iban": f"i-{SECRET}", "accessToken": f"t-{SECRET}"}], "note": "plain"}
+
+
+@pytest.mark.django_db(transaction=True)
+class TestSurfaces:
+    """Every way to see a job; `iban` is secret by the project's settings."""
+
+    @pytest.fixture(autouse=True)
+    def project(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"REDACT": ["iban"]}
+
+    @pytest.fixture
+    def failed(self, charge: Any) -> Job:
+        """A job of the task that has failed."""
+        job = charge.defer(*PASSED, **NAMED)
+        run_jobs()
+        return Job.objects.failed().get(pk=job.pk)
+
+    def test_the_row_keeps_the_arguments_and_no_error_that_tells_them(self, failed: Job) -> None:
+        assert (failed.args, failed.kwargs) == (PASSED, NAMED)
+        told = failed.last_error + json.dumps(failed.errors)
+        assert SECRET not in told
+        assert "ada-lovelace" in told
+        assert MASK in failed.last_error
+
+    def test_no_log_line_tells_them(self, charge: Any, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG, logger="django_skipqueue")
+        args, kwargs = json.dumps(PASSED), json.dumps(NAMED)
+        attempt = Executor(worker="w", database="default").execute(
+            ClaimedJob(7, 1, charge.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}")
+        )
+        receivers = [
+            receiver for _, receiver, _ in logs.RECEIVERS if "attempt" in inspect.signature(receiver).parameters
+        ]
+        for receiver in receivers:
+            receiver(attempt=attempt)
+        logs.completed([attempt])
+        assert len(caplog.records) == len(receivers) + 1
+        assert "ada-lovelace: no" in caplog.text
+        assert SECRET not in caplog.text
+        assert SECRET not in str([vars(record) for record in caplog.records])
+
+    def test_no_page_of_the_admin_shows_them(self, failed: Job, operator: Client) -> None:  # noqa: F811
+        # An error, a result and a key that somebody else wrote into the row.
+        entry = {"attempt": 1, "exception": "x.Y", "message": f"a {PASSED[1]}", "traceback": f"b {PASSED[2]}"}
+        columns = {"last_error": f"c {PASSED[1]}", "errors": [entry], "unique_key": f"d {PASSED[2]}"}
+        columns |= {"result": {"token": SECRET}, "metadata": {"api_key": SECRET}}
+        for status in ("failed", "completed", "discarded"):
+            Job.objects.filter(pk=failed.pk).update(**columns, status=status)
+            addresses = [LIST, f"{LIST}?q=charge", *(page(name, failed.pk) for name in ("change", "delete", "history"))]
+            pages = [operator.get(address).text for address in addresses]
+            assert "ada-lovelace" in pages[0]
+            assert "a ••••••" in pages[2]
+            assert "stands for a value that is not shown" in pages[2]
+            assert not [address for address, text in zip(addresses, pages, strict=True) if SECRET in text]
+
+    def test_no_message_tells_the_key(self, failed: Job, operator: Client) -> None:  # noqa: F811
+        Job.objects.filter(pk=failed.pk).update(unique_key=PASSED[1])
+        make_job("queued", unique_key=PASSED[1])
+        text = operator.post(page("retry", failed.pk), follow=True).text
+        assert "is held by job" in text
+        assert SECRET not in text
+
+    def test_the_list_masks_what_the_end_of_its_text_cuts_in_two(self, operator: Client) -> None:  # noqa: F811
+        make_job(kwargs={"a": "x", "password": SECRET * 100})
+        make_job(kwargs={"password": {"a": SECRET * 100}})
+        text = operator.get(LIST).text
+        assert text.count(f"password=&quot;{MASK}&quot;") == 2
+        assert SECRET not in text
+
+    @pytest.mark.parametrize(
+        "search",
+        [
+            f"card_number={NAMED['card_number']}",
+            f"password={PASSED[1]}",
+            f'"deep=[{{\\"iban\\":\\"i-{SECRET}\\"}}]"',
+            f'"deep=[{{\\"accessToken\\":\\"t-{SECRET}\\"}}]"',
+        ],
+    )
+    def test_a_guess_is_not_confirmed_by_the_search(self, charge: Any, operator: Client, search: str) -> None:  # noqa: F811
+        charge.defer(*PASSED, **NAMED)
+        make_job(kwargs={"password": PASSED[1], "deep": NAMED["deep"]})
+        assert not operator.get(LIST, {"q": search}).context["cl"].result_list
+        assert len(operator.get(LIST, {"q": "note=plain"}).context["cl"].result_list) == 1
+
+    def test_what_one_task_keeps_secret_may_be_searched_in_others(self, charge: Any, operator: Client) -> None:  # noqa: F811
+        charge.defer("a", "b", "c", card="visa")
+        other = make_job(kwargs={"card": "visa"})
+        assert [job.pk for job in operator.get(LIST, {"q": "card=visa"}).context["cl"].result_list] == [other.pk]
+
+    def test_a_task_that_nobody_knows_is_masked_by_the_names_in_its_row(self, operator: Client) -> None:  # noqa: F811
+        job = make_job(task="gone.jobs.away", args=[{"token": SECRET}], kwargs={"iban": SECRET, "a": 1})
+        for address in (LIST, page("change", job.pk)):
+            assert SECRET not in operator.get(address).text

@@ -1,0 +1,42 @@
+"""`Capacity`: how many jobs of one kind a worker claims, and how many of those that wait it keeps."""
+
+from django_skipqueue.worker.claiming.capacity import Capacity
+from django_skipqueue.worker.claiming.prefetch import PATIENCE
+
+
+def test_it_claims_the_free_places_and_as_many_as_were_lately_finished() -> None:
+    places = Capacity(4)
+    assert places.room(unfinished=1, now=0.0) == 3
+    places.prefetch.finished(10, now=0.0)
+    assert places.room(unfinished=8, now=0.0) == 6
+    assert places.room(unfinished=20, now=0.0) == 0
+
+
+def test_of_a_large_look_ahead_it_claims_half_at_once() -> None:
+    places = Capacity(4)
+    places.prefetch.finished(996, now=0.0)
+    assert places.room(unfinished=0, now=0.0) == 500
+    assert places.room(unfinished=500, now=0.0) == 500
+    assert places.room(unfinished=900, now=0.0) == 100
+
+
+def test_what_runs_is_no_surplus() -> None:
+    assert Capacity(4).surplus(unfinished=4, now=0.0) == 0
+
+
+def test_what_would_wait_for_longer_than_the_patience_is_surplus() -> None:
+    places = Capacity(4)
+    places.prefetch.finished(100, now=0.0)
+    places.prefetch.finished(10, now=PATIENCE)
+    assert places.surplus(unfinished=200, now=PATIENCE) == 200 - 4 - 110
+    assert places.surplus(unfinished=200, now=1.5 * PATIENCE) == 200 - 4 - 10
+    assert places.surplus(unfinished=200, now=3 * PATIENCE) == 200 - 4
+
+
+def test_it_holds_no_more_than_it_is_told_but_for_the_places() -> None:
+    places = Capacity(4)
+    places.prefetch.finished(1000, now=0.0)
+    assert places.room(unfinished=0, now=0.0, most=50) == 25
+    assert places.room(unfinished=40, now=0.0, most=50) == 10
+    assert places.room(unfinished=60, now=0.0, most=50) == 0
+    assert places.room(unfinished=1, now=0.0, most=0) == 3

@@ -1,0 +1,152 @@
+"""`ClaimCursor`: claims start where the last one ended, and what comes in before that place is found all the same."""
+
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.values.records import ClaimedJob, ClaimKey
+from django_skipqueue.worker.claiming import cursor as module
+from django_skipqueue.worker.claiming.cursor import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
+
+from ...app import jobs
+from ...app.models import Ledger
+from ...app.sessions import Session
+from ...app.waiting import wait_until
+from ...harness.threads import WorkerThread
+
+WALKED = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
+START = 100.0
+
+
+def test_the_first_claim_is_made_from_the_front() -> None:
+    assert ClaimCursor().start(START) == {}
+
+
+def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
+    frontier = ClaimCursor()
+    frontier.start(START)
+    batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
+    frontier.claimed(batch, after={}, took=0.03, now=START)
+    after = frontier.start(START)
+    assert after == {"default": ClaimKey(0, 9.0, 2), "mail": ClaimKey(-7, 9.0, 3)}
+    frontier.claimed([WALKED._replace(id=5)], after=after, took=0.03, now=START)
+    assert frontier.start(START) == {"default": ClaimKey(0, 9.0, 5), "mail": ClaimKey(-7, 9.0, 3)}
+
+
+def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
+    frontier = ClaimCursor()
+    for queue_name, later in (("default", 0.0), ("mail", 2.0)):
+        assert not frontier.start(START + later)
+        frontier.claimed([WALKED._replace(queue_name=queue_name)], after={}, took=0.03, now=START + later)
+    assert list(frontier.start(START + 2)) == ["mail"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "walk"), [([WALKED, WALKED._replace(id=2, claim_seconds=0.03)], 0.02), ([], 0.03)], ids=["jobs", "none"]
+)
+def test_walking_from_the_front_takes_its_share_of_the_time(batch: list[ClaimedJob], walk: float) -> None:
+    frontier = ClaimCursor()
+    frontier.start(START)
+    frontier.claimed(batch, after={}, took=0.03, now=START)
+    frontier.claimed([WALKED], after={"default": WALKED.position}, took=0.03, now=START + 0.1)
+    rest = walk / FULL_SCAN_SHARE - walk
+    assert frontier.due_at == pytest.approx(START + rest)
+    assert frontier.start(START + rest - 0.01)
+    assert not frontier.start(START + rest + 0.01)
+
+
+def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
+    frontier = ClaimCursor()
+    frontier.start(START)
+    frontier.claimed([WALKED], after={}, took=0.03, now=START)
+    assert not frontier.start(START + 10)
+    after = frontier.start(START + 10)
+    assert after == {"default": WALKED.position}
+    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START + 10)
+    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
+    assert frontier.start(START + 10) == {"default": ClaimKey(0, 9.0, 3)}
+    assert frontier.due_at == pytest.approx(START + 10 + 0.02 / FULL_SCAN_SHARE - 0.02)
+
+
+def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_undo_it() -> None:
+    """The look has found jobs of a higher priority, more than it could take: the next claim goes on with them."""
+    frontier = ClaimCursor()
+    frontier.start(START)
+    frontier.claimed([WALKED], after={}, took=0.03, now=START)
+    assert not frontier.start(START + 10)
+    after = frontier.start(START + 10)
+    urgent = WALKED._replace(id=2, priority=7)
+    frontier.claimed([urgent], after={}, took=0.03, now=START + 10)
+    frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
+    assert frontier.start(START + 10) == {"default": urgent.position}
+
+
+def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
+    frontier = ClaimCursor()
+    frontier.start(START)
+    frontier.claimed([WALKED._replace(claim_seconds=7.0)], after={}, took=7.0, now=START)
+    assert frontier.start(START + MAX_FULL_SCAN_PAUSE - 0.01)
+    assert not frontier.start(START + MAX_FULL_SCAN_PAUSE)
+
+
+# With a worker, while it works through a backlog that never leaves it less than it asks for
+
+BACKLOG = 30_000
+
+
+def higher_priority() -> Callable[[], object]:
+    return lambda: jobs.record.using(priority=1).defer(entry="found")
+
+
+def late_commit() -> Callable[[], object]:
+    session = Session()
+    session.begin()
+    session(jobs.record.defer, entry="found")
+
+    def commit() -> None:
+        session.commit()
+        session.close()
+
+    return commit
+
+
+def running_released() -> Callable[[], object]:
+    jobs.record.defer(entry="found")
+    (job,) = Job.objects.claim(queue_names=["default"], worker_id="another")
+    return job.release
+
+
+def recovered() -> Callable[[], object]:
+    jobs.record.defer(entry="found")
+    Job.objects.claim(queue_names=["default"], worker_id="another")
+    return lambda: Job.objects.recover(worker_ids=["another"])
+
+
+@pytest.mark.parametrize("prepare", [higher_priority, late_commit, running_released, recovered])
+def test_what_comes_in_before_the_frontier_is_found_while_there_is_work_beyond_it(
+    prepare: Callable[[], Callable[[], object]], worker_thread: Callable[..., WorkerThread]
+) -> None:
+    come_in = prepare()
+    jobs.record.defer_many([{"entry": str(number)} for number in range(BACKLOG)])
+    worker = worker_thread(listen=False, concurrency=1)
+    wait_until(lambda: Ledger.objects.count() > 100)
+    come_in()
+    wait_until(lambda: Ledger.objects.filter(entry="found").exists())
+    assert Job.objects.queued().exists()
+    worker.stop(now=True)
+
+
+def test_without_a_look_from_the_front_it_would_not_be_found(
+    worker_thread: Callable[..., WorkerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shows that the tests above can fail."""
+    monkeypatch.setattr(module, "FULL_SCAN_SHARE", 1e-9)
+    monkeypatch.setattr(module, "MAX_FULL_SCAN_PAUSE", float("inf"))
+    jobs.record.defer_many([{"entry": str(number)} for number in range(300)])
+    worker_thread(listen=False, concurrency=1, poll_interval=0.1)
+    wait_until(lambda: Ledger.objects.count() > 100)
+    urgent = jobs.record.using(priority=1).defer(entry="found")
+    wait_until(lambda: Job.objects.completed().count() == 300)
+    urgent.refresh_from_db()
+    assert urgent.status == "queued"

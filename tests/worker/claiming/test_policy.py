@@ -1,0 +1,159 @@
+"""`ClaimPolicy`: how many jobs, from which queues, and when."""
+
+import pytest
+
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.records import ClaimedJob
+from django_skipqueue.worker.claiming.cursor import FULL_SCAN_SHARE, pause_after
+from django_skipqueue.worker.claiming.policy import FEW, MOST_SIZE, SEARCHED, ClaimPolicy, Search
+
+JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
+
+
+def claiming(**options: object) -> ClaimPolicy:
+    return ClaimPolicy(
+        WorkerOptions(name="w", database="default", **{"concurrency": 4, "poll_interval": 2.0, **options})
+    )  # type: ignore[arg-type]
+
+
+NAMES = ["default"]
+
+
+def never(*, after: str, limit: int) -> list[str]:
+    raise AssertionError("There was nothing to search for.")
+
+
+def finding(*names: str) -> Search:
+    return lambda *, after, limit: list(names)
+
+
+def test_after_an_error_it_claims_at_once_and_from_the_front() -> None:
+    claims = claiming()
+    claims.after(NAMES, now=100.0)
+    claims.claimed([JOB], room=4, names=NAMES, after={}, started=100.0, ended=100.5)
+    assert claims.next_look > 100.5
+    claims.start_over()
+    assert claims.next_look == 0.0
+    assert claims.after(NAMES, now=100.5) == {}
+
+
+def test_queues_that_were_listed_stay_as_listed() -> None:
+    claims = claiming(queue_names=("b", "a"))
+    for _ in range(2):
+        assert claims.choose_queues(never, clock=lambda: 0.0, room=1) == ["b", "a"]
+        claims.heard({"c"})
+
+
+def test_queues_that_were_not_listed_are_searched_for_now_and_then_and_served_in_turn() -> None:
+    claims = claiming()
+    turns = [claims.choose_queues(finding("a", "b", "c"), clock=lambda: 100.0, room=1)]
+    turns += [claims.choose_queues(never, clock=lambda: 101.9, room=1) for _ in range(2)]
+    assert sorted(names[0] for names in turns) == ["a", "b", "c"]
+    assert all(sorted(names) == ["a", "b", "c"] for names in turns)
+    assert claims.choose_queues(finding("d"), clock=lambda: 102.0, room=1) == ["d"]
+
+
+def test_workers_that_start_at_once_begin_in_different_queues() -> None:
+    """Else jobs that hang in one of them would fill each of the workers, and starve the other queues."""
+    firsts = {claiming().choose_queues(finding("a", "b", "c"), clock=lambda: 0.0, room=1)[0] for _ in range(100)}
+    assert firsts == {"a", "b", "c"}
+
+
+def test_of_many_queues_each_claim_looks_at_no_more_than_it_has_room_for() -> None:
+    names = [f"{number:04}" for number in range(1_000)]
+    claims = claiming()
+    assert len(claims.choose_queues(finding(*names), clock=lambda: 0.0, room=1)) == FEW
+    turns = [claims.choose_queues(never, clock=lambda: 0.0, room=300) for _ in range(3)]
+    assert [len(names) for names in turns] == [300, 300, 300]
+    assert len(set().union(*turns)) == 900
+    assert claims.after(turns[-1], now=0.0) == {}
+
+
+def test_of_many_queues_those_that_are_empty_are_not_looked_at_again() -> None:
+    names = [f"{number:04}" for number in range(2 * FEW)]
+    claims = claiming()
+    for turn in range(2):
+        chosen = claims.choose_queues(finding(*names), clock=lambda: 0.0, room=4)
+        assert claims.claimed([], room=4, names=chosen, after={}, started=0.0, ended=0.5) is False
+        assert len(claims.queue_names) == FEW * (1 - turn)
+        assert claims.next_look == 0.5
+    assert claims.choose_queues(finding("found"), clock=lambda: 0.5, room=4) == ["found"]
+
+
+def test_a_search_that_did_not_find_all_queues_goes_on_soon_and_begins_again_at_the_end() -> None:
+    names = [f"{number:05}" for number in range(2 * SEARCHED)]
+    searched: list[str] = []
+
+    def search(*, after: str, limit: int) -> list[str]:
+        searched.append(after)
+        return [name for name in names if name > after][:limit]
+
+    claims = claiming()
+    for number in range(4):
+        claims.choose_queues(search, clock=lambda number=number: float(number), room=4)  # type: ignore[misc]
+        assert set(claims.queue_names) == set(names[SEARCHED:] if number % 2 else names[:SEARCHED])
+    assert searched == ["", names[SEARCHED - 1], names[-1], "", names[SEARCHED - 1]]
+
+
+def test_a_search_that_takes_long_comes_seldom() -> None:
+    claims = claiming(poll_interval=0.1)
+    times = iter([100.0, 100.0, 100.02])
+    claims.choose_queues(finding("a"), clock=lambda: next(times), room=1)
+    claims.choose_queues(never, clock=lambda: 100.02 + pause_after(0.02) - 0.1, room=1)
+    claims.choose_queues(finding("b"), clock=lambda: 100.02 + pause_after(0.02) + 0.1, room=1)
+    assert claims.queue_names == ["b"]
+
+
+def test_after_a_claim_that_brought_all_it_asked_for_comes_the_next_at_once() -> None:
+    claims = claiming()
+    claims.after(NAMES, now=100.0)
+    assert claims.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5) is False
+    assert claims.next_look == 100.5
+
+
+@pytest.mark.parametrize(("jobs", "empty"), [([], True), ([JOB], False)])
+def test_after_a_look_from_the_front_that_brought_less_it_waits(jobs: list[ClaimedJob], empty: bool) -> None:
+    claims = claiming()
+    claims.after(NAMES, now=100.0)
+    assert claims.claimed(jobs, room=4, names=NAMES, after={}, started=100.0, ended=100.5) is empty
+    assert claims.next_look == 102.5
+
+
+def test_after_a_look_from_the_frontier_that_brought_less_it_looks_from_the_front_as_soon_as_it_may() -> None:
+    claims = claiming()
+    claims.after(NAMES, now=100.0)
+    claims.claimed([JOB], room=1, names=NAMES, after={}, started=100.0, ended=100.5)
+    after = claims.after(NAMES, now=100.5)
+    assert after
+    assert claims.claimed([], room=4, names=NAMES, after=after, started=100.5, ended=100.6) is False
+    assert claims.next_look == pytest.approx(100.5 + JOB.claim_seconds * (1 / FULL_SCAN_SHARE - 1))
+
+
+def test_it_looks_at_once_when_a_queue_of_its_own_gets_jobs() -> None:
+    claims = claiming(queue_names=("a",))
+    claims.look_at(500.0)
+    claims.heard({"b"})
+    assert claims.next_look == 500.0
+    claims.heard({"a", "b"})
+    assert claims.next_look == 0.0
+
+
+def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
+    claims = claiming()
+    claims.look_at(500.0)
+    claims.heard({"b", "a"})
+    assert claims.queue_names == ["a", "b"]
+    assert claims.next_look == 0.0
+
+
+def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
+    claims = claiming()
+    claims.finished(threads=1000, coroutines=0, now=0.0)
+    assert claims.room(0, 0, 0, now=0.0) == 502
+    large = JOB._replace(args="x" * 1_000_000)
+    claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
+    assert claims.next_look == 0.0, "it may have stopped because they are large"
+    assert claims.room(0, 0, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
+    claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
+    assert claims.room(0, 0, 0, now=0.0) == 502

@@ -1,0 +1,53 @@
+"""`Prefetch`: as many jobs as were finished within the last fifth of a second, and never too many."""
+
+from django_skipqueue.worker.claiming.prefetch import LARGEST, PATIENCE, SPAN, Prefetch
+
+
+def test_nothing_is_held_in_advance_before_anything_is_finished() -> None:
+    assert Prefetch().size(now=0) == 0
+
+
+def test_what_was_finished_within_the_span_is_held_in_advance() -> None:
+    ahead = Prefetch()
+    ahead.finished(3, now=100.0)
+    ahead.finished(4, now=100.0 + SPAN / 2)
+    assert ahead.size(now=100.0 + SPAN / 2) == 7
+
+
+def test_what_was_finished_before_the_span_does_not_count() -> None:
+    ahead = Prefetch()
+    ahead.finished(3, now=100.0)
+    ahead.finished(4, now=100.0 + SPAN)
+    assert ahead.size(now=100.0 + 1.5 * SPAN) == 4
+    assert ahead.size(now=100.0 + 3 * SPAN) == 0
+
+
+def test_it_counts_on_after_a_pause() -> None:
+    ahead = Prefetch()
+    ahead.finished(5, now=100.0)
+    assert ahead.size(now=200.0) == 0
+    ahead.finished(2, now=200.0)
+    assert ahead.size(now=200.0) == 2
+
+
+def test_a_crash_never_costs_more_than_the_cap() -> None:
+    ahead = Prefetch()
+    ahead.finished(10 * LARGEST, now=100.0)
+    assert ahead.size(now=100.0) == LARGEST
+
+
+def test_an_empty_batch_is_not_remembered() -> None:
+    ahead = Prefetch()
+    for _ in range(1000):
+        ahead.finished(0, now=100.0)
+    assert ahead.size(now=100.0) == 0
+    assert len(ahead._within_span._added) == 0
+
+
+def test_what_waits_is_kept_for_longer_than_it_is_claimed_for() -> None:
+    """Else jobs would go back and forth."""
+    ahead = Prefetch()
+    ahead.finished(3, now=100.0)
+    now = 100.0 + (SPAN + PATIENCE) / 2
+    assert ahead.size(now) == 0
+    assert ahead.kept(now) == 3

@@ -1,0 +1,226 @@
+"""A running job that is cancelled ends within a second, and never its neighbours; its end is no lost lease."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.dispatch import Signal
+
+from django_skipqueue.models import Job
+from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
+from django_skipqueue.values.records import Attempt, LeaseRef
+from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
+
+from ..app.jobs import noop
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from ..app.worker_jobs import acancellable, apass_gate, atomic_gate, cancellable, completes_itself_and_stays, pass_gate
+from ..harness.processes import ManagePy, wait_for_statuses
+
+Start = Callable[..., Any]
+Told = dict[Signal, list[Attempt]]
+
+JOBS = """
+    import time
+
+    from django_skipqueue import job
+
+
+    @job
+    def ignores_everything():
+        while True:
+            try:
+                time.sleep(0.01)
+            except BaseException:
+                pass
+"""
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """The attempts of which receivers were told, by signal."""
+    heard: Told = {job_cancelled: [], lease_lost: [], job_completed: []}
+
+    def receive(signal: Signal, attempt: Attempt, **_: Any) -> None:
+        heard[signal].append(attempt)
+
+    for signal in heard:
+        signal.connect(receive)
+    yield heard
+    for signal in heard:
+        signal.disconnect(receive)
+
+
+@pytest.mark.parametrize("task", [cancellable, acancellable])
+def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
+    task: Any, worker_thread: Start, gates: Any, told: Told
+) -> None:
+    running = task.defer("g")
+    worker_thread()
+    wait_until(lambda: gates["g"].inside)
+    cancelled_at = time.monotonic()
+    assert Job.objects.cancel([running.pk], reason="not wanted") == {running.pk}
+    wait_until(lambda: not gates["g"].inside, deadline=30)
+    assert time.monotonic() - cancelled_at < 5  # a second, and what a loaded machine adds
+    [attempt] = wait_until(lambda: told[job_cancelled])
+    assert (attempt.job.id, attempt.outcome.status, attempt.outcome.last_error) == (
+        running.pk,
+        "discarded",
+        "not wanted",
+    )
+    assert not told[lease_lost]
+    assert Ledger.objects.get().entry == "cancelled: True"
+    running.refresh_from_db()
+    assert (running.status, running.last_error) == ("discarded", "not wanted")
+    (error,) = running.errors
+    assert error["exception"] == "django_skipqueue.exceptions.JobCancelled"
+    assert f"in {task.__name__}\n" in error["traceback"]
+
+
+def test_the_neighbours_of_a_cancelled_job_end_well(worker_thread: Start, gates: Any) -> None:
+    cancelled = cancellable.defer("cancelled")
+    neighbours = [pass_gate.defer("open"), apass_gate.defer("open")]
+    worker_thread()
+    wait_until(lambda: gates["cancelled"].inside and gates["open"].inside == 2)
+    assert cancelled.cancel()
+    wait_until(lambda: not gates["cancelled"].inside)
+    gates["open"].open()
+    wait_for_statuses(discarded=1, completed=2)
+    assert {Job.objects.get(pk=job.pk).attempts for job in neighbours} == {1}
+
+
+def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -> None:
+    pass_gate.defer("busy")
+    waiting = cancellable.defer("waiting")
+    later = noop.defer()
+    # A look-ahead that lasts: jobs wait in the pool behind the one that is busy.
+    worker = worker_thread(
+        concurrency=1,
+        prepare=lambda worker: (
+            setattr(worker._in_flight.claiming.threads.prefetch, "size", lambda now: 2) or _never_give_back(worker)
+        ),
+    )
+    wait_until(lambda: gates["busy"].inside and len(worker.worker._in_flight.jobs) == 3)
+    assert waiting.cancel()
+    wait_until(lambda: len(worker.worker._in_flight.jobs) == 2)
+    gates["busy"].open()
+    wait_for_statuses(completed=2, discarded=1)
+    assert not gates["waiting"].came
+    later.refresh_from_db()
+    assert later.attempts == 1
+
+
+def _never_give_back(worker: Any) -> None:
+    worker._in_flight.release_surplus = lambda now: None
+
+
+def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, told: Told) -> None:
+    running = atomic_gate.defer("g")
+    worker_thread()
+    wait_until(lambda: gates["g"].inside)
+    assert running.cancel("no")
+    gates["g"].open()
+    wait_until(lambda: told[job_cancelled])
+    assert not Ledger.objects.exists()
+
+
+def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_told_as_cancelled(
+    worker_thread: Start, gates: Any, told: Told
+) -> None:
+    running = pass_gate.defer("g")
+    worker_thread(prepare=lambda worker: setattr(worker._in_flight._cancel_check, "due", lambda held, now: []))
+    wait_until(lambda: gates["g"].inside)
+    assert running.cancel("no")
+    gates["g"].open()
+    [attempt] = wait_until(lambda: told[job_cancelled])
+    assert attempt.outcome.last_error == "no"
+    assert not told[lease_lost]
+
+
+def test_a_job_that_a_recovery_took_is_interrupted_and_told_as_lost(
+    worker_thread: Start, gates: Any, told: Told
+) -> None:
+    cancellable.defer("g")
+    worker = worker_thread(queue_names=("default",))
+    wait_until(lambda: gates["g"].inside)
+    Job.objects.all().update(queue_name="elsewhere")  # where this worker does not take it again
+    assert Job.objects.recover(worker_ids=[worker.id])
+    wait_until(lambda: told[lease_lost])
+    assert not told[job_cancelled]
+    assert Ledger.objects.get().entry == "cancelled: True"
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "pruned at once"])
+def test_a_task_that_has_completed_its_job_is_left_alone(
+    worker_thread: Start, gates: Any, told: Told, is_kept: bool
+) -> None:
+    done = completes_itself_and_stays.defer("g")
+    worker = worker_thread()
+    wait_until(lambda: gates["g"].inside)
+    if not is_kept:
+        Job.objects.filter(pk=done.pk).delete()
+    looks: list[list[LeaseRef]] = []
+    due = worker.worker._in_flight._cancel_check.due
+
+    def counted(held: Any, now: float) -> list[LeaseRef]:
+        leases = due(held, now)
+        if leases:
+            looks.append(leases)
+        return leases
+
+    worker.worker._in_flight._cancel_check.due = counted
+    wait_until(lambda: len(looks) >= 2)
+    gates["g"].open()
+    wait_until(lambda: told[job_completed])
+    assert Ledger.objects.get().entry == "not interrupted"
+    if is_kept:
+        done.refresh_from_db()
+        assert done.status == "completed"
+
+
+def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_its_worker_replaced(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    stuck = Job.objects.enqueue("extra.jobs.ignores_everything")
+    worker = runworker(jobs=JOBS)
+    wait_for_statuses(running=1)
+    assert Job.objects.cancel([stuck.pk])
+    worker.wait_for('cause="a job was stuck" restart_in=', deadline=40)
+    lines = worker.log.splitlines()
+    for event in ("job stuck ", "job cancelled "):
+        line = next(line for line in lines if event in line)
+        assert f"task=extra.jobs.ignores_everything id={stuck.pk} " in line
+        assert "Cancelled by hand." in line
+        (seconds,) = re.findall(r"ran=([0-9.]+)s", line)
+        assert float(seconds) >= 5
+        assert ("in ignores_everything" in line) == (event == "job stuck ")
+    assert "lease lost" not in worker.log
+    stuck.refresh_from_db()
+    assert stuck.status == "discarded"
+    (error,) = stuck.errors
+    assert "in ignores_everything" in error["traceback"]
+
+
+def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
+    watch = CancelCheck()
+    assert watch.due([(1, 1)], 100.0) == []
+    assert watch.due([(1, 1)], 100.0 + INTERVAL / 2) == []
+    assert watch.due([(1, 1), (2, 1)], watch.next_look) == [(1, 1)]
+    assert watch.due([(2, 1)], watch.next_look) == [(2, 1)]
+    assert watch.due([(2, 2)], watch.next_look) == []
+
+
+def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start) -> None:
+    asked: list[Any] = []
+
+    def prepare(worker: Any) -> None:
+        watch = worker._in_flight._cancel_check
+        due = watch.due
+        watch.due = lambda held, now: asked.extend(due(held, now)) or []
+
+    noop.defer_many([{}] * 200)
+    worker = worker_thread(prepare=prepare, max_jobs=200)
+    worker.wait()
+    assert asked == []

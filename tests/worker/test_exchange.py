@@ -1,0 +1,240 @@
+"""Round trips that PostgreSQL does not manage in time: all that can be claimed and written is, in the end."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue.models import Job
+from django_skipqueue.runtime import control_connection as control
+from django_skipqueue.store import connections as databases
+from django_skipqueue.store.querysets import JobQuerySet
+from django_skipqueue.worker import slow_outcomes
+from django_skipqueue.worker.claiming import cursor as frontier
+from django_skipqueue.worker.claiming import policy as claiming
+from django_skipqueue.worker.in_flight import InFlightJobs
+
+from ..app import jobs, worker_jobs
+from ..app.rows import make_job
+from ..app.waiting import DEADLINE, wait_until
+from ..harness.processes import statuses, wait_for_statuses
+from ..harness.threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+HOUR = 3600.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL gives up soon, and nobody waits for long."""
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
+    monkeypatch.setattr(control, "LONGEST_DELAY", 0.1)
+    monkeypatch.setattr(slow_outcomes, "FIRST_REST", 0.2)
+    monkeypatch.setattr(slow_outcomes, "MAX_FULL_SCAN_PAUSE", 0.4)
+    monkeypatch.setattr(frontier, "FIRST_PAUSE", 0.2)
+
+
+@pytest.fixture
+def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
+    """Has PostgreSQL take a number of seconds for each row that is updated, where a condition on NEW holds."""
+    with connection.cursor() as cursor:
+
+        def slow(condition: str, seconds: str) -> None:
+            cursor.execute(
+                f"CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS "
+                f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NEW; END $$"
+            )
+            cursor.execute(
+                "CREATE TRIGGER be_slow BEFORE UPDATE ON skipqueue_job "
+                f"FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION be_slow()"
+            )
+
+        yield slow
+        cursor.execute("DROP FUNCTION be_slow CASCADE")
+
+
+# Outcomes
+
+
+def test_many_large_results_are_written_however_little_time_there_is(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=150ms")
+    jobs.noop.using(priority=1).defer_many([()] * 500)
+    worker_jobs.return_long.defer_many([(900_000,)] * 24)
+    worker_thread(drain=True)
+    wait_for_statuses(completed=524, deadline=4 * DEADLINE)
+
+
+def test_outcomes_that_take_too_long_together_are_written_in_parts(
+    worker_thread: Start, slow_updates: Callable[[str, str], None]
+) -> None:
+    slow_updates("NEW.status = 'completed' AND NEW.task LIKE '%.return_long'", "0.03")
+    jobs.noop.using(priority=1).defer_many([()] * 500)
+    worker_jobs.return_long.defer_many([(1000,)] * 60)
+    worker_thread(drain=True)
+    wait_for_statuses(completed=560, deadline=4 * DEADLINE)
+
+
+def test_an_outcome_that_takes_too_long_alone_keeps_no_other_and_becomes_an_error_that_says_so(
+    worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    slow_updates("length(NEW.result::text) > 100000", "60")
+    large = worker_jobs.return_long.defer(200_000)
+    jobs.noop.defer_many([()] * 20)
+    worker_thread()
+    for number in range(1_000):
+        if Job.objects.failed().exists():
+            break
+        job = jobs.noop.defer()
+        wait_until(lambda job=job: Job.objects.completed().filter(pk=job.pk).exists(), f"job {number} is done")  # type: ignore[misc]
+    large.refresh_from_db()
+    assert (large.status, large.attempts) == ("failed", 1)
+    assert "did not write this outcome of 200,002 characters in time" in large.last_error
+    assert f"id={large.pk} " in caplog.text
+    assert set(statuses()) == {"completed", "failed"}
+
+
+def test_a_small_outcome_that_takes_too_long_is_tried_until_it_is_written(
+    worker_thread: Start, slow_updates: Callable[[str, str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    slow_updates("NEW.status = 'completed' AND NEW.task LIKE '%.echo'", "60")
+    small = jobs.echo.defer("small")
+    worker_thread()
+    wait_until(lambda: caplog.text.count("outcome slow") == 1)
+    for _ in range(10):
+        job = jobs.noop.defer()
+        wait_until(lambda job=job: Job.objects.completed().filter(pk=job.pk).exists())  # type: ignore[misc]
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER be_slow ON skipqueue_job")
+    wait_until(lambda: Job.objects.completed().filter(pk=small.pk).exists())
+
+
+def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_nevertheless(
+    worker_thread: Start, slow_updates: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, gates: Any
+) -> None:
+    def search(*_: object, **__: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(JobQuerySet, "first_in_queues", search)
+    slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
+    worker_jobs.pass_gate.defer_many([("first",), ("second",)])
+    worker = worker_thread(concurrency=3, poll_interval=0.1)
+    wait_until(lambda: gates["first"].inside == gates["second"].inside == 1)
+    jobs.echo.defer("poison")
+    wait_until(lambda: worker.worker._in_flight.claiming.lost is not None, "its claim is lost")
+    gates["first"].open()
+    wait_until(lambda: Job.objects.completed().count() == 1)
+    gates["second"].open()
+    wait_until(lambda: Job.objects.completed().count() == 2)
+
+
+def test_where_the_look_for_strays_takes_too_long_jobs_are_claimed_and_written_nevertheless(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object, **__: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    monkeypatch.setattr(JobQuerySet, "release_orphans", look)
+    worker = worker_thread(poll_interval=0.1)
+    worker.cut()
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+
+
+# Claims
+
+
+def test_jobs_that_take_too_long_together_are_claimed_in_parts(
+    worker_thread: Start, slow_updates: Callable[[str, str], None]
+) -> None:
+    slow_updates("NEW.status = 'running'", "0.05")
+    jobs.noop.defer_many([()] * 60)
+    worker_thread(concurrency=30)
+    wait_for_statuses(completed=60, deadline=4 * DEADLINE)
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+def test_a_job_that_takes_too_long_to_claim_alone_is_left_where_it_is(
+    worker_thread: Start,
+    slow_updates: Callable[[str, str], None],
+    caplog: pytest.LogCaptureFixture,
+    queue_names: tuple[str, ...],
+) -> None:
+    slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
+    poison = jobs.echo.defer("poison")
+    jobs.noop.defer_many([()] * 200)
+    worker_thread(poll_interval=0.1, queue_names=queue_names)
+    wait_for_statuses(completed=200, queued=1, deadline=4 * DEADLINE)
+    assert f"id={poison.pk} " in caplog.text
+    assert "job not claimed" in caplog.text
+
+
+@pytest.fixture
+def held_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Characters of arguments that a worker holds, after each claim."""
+    sizes: list[int] = []
+    take = InFlightJobs._take
+
+    def note(self: InFlightJobs, *arguments: Any) -> None:
+        take(self, *arguments)
+        sizes.append(sum(len(job.args) for job in self.jobs.values()))
+
+    monkeypatch.setattr(InFlightJobs, "_take", note)
+    return sizes
+
+
+def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch, held_sizes: list[int]
+) -> None:
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=8s")
+    monkeypatch.setattr(claiming, "MOST_SIZE", 10_000_000)
+    jobs.noop.using(priority=1).defer_many([()] * 1_000)
+    jobs.echo_length.defer_many([(random.randbytes(450_000).hex(),) for _ in range(60)])
+    worker_thread(drain=True)
+    wait_for_statuses(completed=1_060, deadline=4 * DEADLINE)
+    assert 900_000 < max(held_sizes) < 20_000_000
+
+
+def test_a_huge_job_among_small_ones_keeps_none_of_them(worker_thread: Start, held_sizes: list[int]) -> None:
+    huge = random.randbytes(2_500_000).hex()
+    for number in range(60):
+        make_job(task=jobs.echo_length.name, args=[huge if number == 30 else ""])
+    worker_thread(drain=True)
+    wait_for_statuses(completed=60, deadline=4 * DEADLINE)
+    assert max(held_sizes) > len(huge)
+
+
+DEAD = 400_000
+
+
+@pytest.mark.parametrize("queue_names", [(), ("default",)])
+def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
+    worker_thread: Start,
+    connect: Callable[[], psycopg.Connection[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    queue_names: tuple[str, ...],
+) -> None:
+    """While somebody has an old snapshot open, the index keeps the entries of all jobs that were claimed since."""
+    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=80ms")
+    old = connect()
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    old.execute("SELECT count(*) FROM skipqueue_job")
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after) "
+            "SELECT 'default', 't', '[]', '{}', 'queued', 0, 1, now() - interval '1 hour' FROM generate_series(1, %s)",
+            [DEAD],
+        )
+        cursor.execute("DELETE FROM skipqueue_job")
+    jobs.noop.defer_many([()] * 2_000)
+    worker_thread(poll_interval=0.5, queue_names=queue_names)
+    wait_for_statuses(completed=2_000)
+    old.execute("COMMIT")

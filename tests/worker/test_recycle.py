@@ -1,0 +1,97 @@
+"""Worker processes that have done their share are replaced, and nothing is lost or charged for it."""
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from django_skipqueue.execution.interruption import Interrupter
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.worker import memory
+from django_skipqueue.worker.recycle import INTERRUPTED_TIME, Recycling
+
+from ..app.jobs import noop
+from ..app.waiting import wait_until
+from ..app.worker_jobs import keep_memory
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+
+WORKER_HAS_JOBS = """
+    import time
+    from pathlib import Path
+
+    from django_skipqueue import job
+
+
+    @job
+    def hold(path):
+        Path(path).with_suffix(".running").touch()
+        while not Path(path).exists():
+            time.sleep(0.01)
+"""
+
+
+def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> None:
+    noop.defer_many([{}] * 50)
+    process = runworker("--max-jobs-per-worker", "10", "-c", "1")
+    wait_for_statuses(completed=50)
+    assert set(Job.objects.values_list("attempts", flat=True)) == {1}
+    process.wait_for('reason="it has run')
+    process.wait_for("worker started", times=2)
+    assert "died" not in process.log
+    noop.defer()
+    wait_for_statuses(completed=51)  # the replacement works
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize(("max_jobs", "is_replaced"), [(None, True), (100, False)])
+def test_an_interruption_does_not_begin_the_count_of_max_jobs_anew(max_jobs: int | None, is_replaced: bool) -> None:
+    interrupter = Interrupter()
+    interrupter.interrupted_at = 1_000.0
+    recycling = Recycling(WorkerOptions(name="host", database="default", max_jobs=max_jobs), interrupter)
+    assert recycling.reason(1, 1_000.0 + INTERRUPTED_TIME - 1) is None
+    assert (recycling.reason(1, 1_000.0 + INTERRUPTED_TIME) is not None) is is_replaced
+
+
+def test_drain_ends_although_processes_are_replaced(runworker: Run) -> None:
+    noop.defer_many([{}] * 30)
+    assert runworker("--drain", "--max-jobs-per-worker", "5").wait() == 0
+    wait_for_statuses(completed=30)
+
+
+def test_a_process_that_has_grown_too_large_is_replaced(runworker: Run) -> None:
+    process = runworker("--max-memory-mb", "400")
+    (first,) = workers()
+    keep_memory.defer(10)
+    wait_for_statuses(completed=1)
+    keep_memory.defer(450)
+    process.wait_for("MiB", deadline=40)
+    assert re.search(r"reason=\"it has grown to \d{3} MiB", process.log)
+    wait_until(Worker.objects.exclude(pk=first.pk).exists)
+    wait_for_statuses(completed=2)
+
+
+def test_what_runs_is_finished_before_the_process_is_replaced(runworker: Run, tmp_path: Path) -> None:
+    end, begun = tmp_path / "end", tmp_path / "end.running"
+    held = Job.objects.enqueue("extra.jobs.hold", args=json.dumps([str(end)]))
+    process = runworker("--max-jobs-per-worker", "1", "-c", "2", "--shutdown-timeout", "0", jobs=WORKER_HAS_JOBS)
+    wait_until(begun.exists)
+    noop.defer()
+    process.wait_for('reason="it has run 1 attempt"')
+    assert process.log.count("worker started") == 1
+    end.touch()
+    wait_for_statuses(completed=2)
+    held.refresh_from_db()
+    assert (held.attempts, held.lease) == (1, 2)  # claimed once and settled once, never given back
+
+
+def test_the_memory_in_use_is_known_with_and_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_proc = memory.resident_mb()
+    monkeypatch.setattr(memory, "STATM", memory.STATM.with_name("nothing"))
+    assert 0.5 * with_proc < memory.resident_mb() < 10 * with_proc

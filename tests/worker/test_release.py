@@ -1,0 +1,81 @@
+"""What was claimed ahead goes back when the jobs turn out to be long: real workers, urgent jobs, idle workers."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.worker.worker import Worker
+
+from ..app import jobs, worker_jobs
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, workers
+
+Run = Callable[..., ManagePy]
+
+SHORT, LONG = 500, 300
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def defer_short_jobs_before_longer_ones() -> None:
+    """What the worker learns from the first is wrong for the others: it claims hundreds ahead, of 0.3 s each."""
+    jobs.noop.using(priority=1).defer_many([()] * SHORT)
+    jobs.slow.defer_many([(0.3,)] * LONG)
+
+
+def longer_ones() -> int:
+    return Job.objects.running().filter(task=jobs.slow.name).count()
+
+
+def test_an_urgent_job_does_not_wait_behind_what_was_claimed_ahead(runworker: Run) -> None:
+    defer_short_jobs_before_longer_ones()
+    runworker("--concurrency", "4")
+    wait_until(lambda: longer_ones() > 20, "it has claimed longer jobs ahead")
+    urgent = jobs.noop.using(priority=100).defer()
+    wait_until(lambda: Job.objects.completed().filter(pk=urgent.pk).exists(), "the urgent job is done")
+    assert Job.objects.filter(status__in=("queued", "running")).count() > LONG / 2
+
+
+def test_an_idle_worker_gets_what_another_has_claimed_ahead(runworker: Run) -> None:
+    defer_short_jobs_before_longer_ones()
+    runworker("--concurrency", "4", "--name", "first")
+    wait_until(lambda: longer_ones() > LONG / 2, "it has claimed longer jobs ahead")
+    runworker("--concurrency", "4", "--name", "second")
+    workers(2)
+    wait_until(lambda: _completed_by("second") >= 8, "the second one has its share")
+    assert Job.objects.filter(status__in=("queued", "running")).count() > LONG / 2
+
+
+def _completed_by(supervisor: str) -> int:
+    """How many jobs the workers of this supervisor have completed."""
+    (worker,) = [worker for worker in workers(2) if worker.name.startswith(f"{supervisor}/")]
+    return Job.objects.completed().filter(locked_by=str(worker.id)).count()
+
+
+def test_a_worker_that_waits_for_jobs_of_both_kinds_to_end_sleeps(worker_thread: Any, gates: Any) -> None:
+    turns = 0
+
+    def count_turns(worker: Worker) -> None:
+        wait = worker._wakeup.wait
+
+        def counted(*arguments: Any, **options: Any) -> list[int]:
+            nonlocal turns
+            turns += 1
+            return wait(*arguments, **options)
+
+        worker._wakeup.wait = counted  # type: ignore[method-assign]
+
+    worker_jobs.pass_gate.defer("g")
+    worker_jobs.apass_gate.defer("g")
+    worker = worker_thread(concurrency=1, prepare=count_turns)
+    wait_until(lambda: gates["g"].inside == 2)
+    worker.stop()
+    wait_until(lambda: worker.worker._stopping)
+    before = turns
+    time.sleep(0.5)
+    assert turns - before < 50
+    gates["g"].open()
+    worker.wait()
