@@ -72,7 +72,7 @@ class Verdict:
         return markdown_row([self.name, show(self.baseline), show(self.measured), f"{-self.loss:+.0%}", word])
 
 
-def decide(name: str, ratio: Ratio, baseline: float, measure: Measure) -> Verdict:
+def judge(name: str, ratio: Ratio, baseline: float, measure: Measure) -> Verdict:
     """Measure, and measure again if it fails: the better of the two counts."""
     verdicts = []
     for _ in range(2):
@@ -93,7 +93,7 @@ def check(baseline: Mapping[str, float]) -> bool:
     print(markdown_head(["ratio", "baseline", "measured", "better by", ""]), flush=True)
     verdicts = []
     for name, ratio in RATIOS.items():
-        verdicts.append(decide(name, ratio, baseline[name], measure))
+        verdicts.append(judge(name, ratio, baseline[name], measure))
         print(verdicts[-1], flush=True)
     return not any(verdict.fails for verdict in verdicts)
 

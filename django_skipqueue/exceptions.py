@@ -24,6 +24,10 @@ class InvalidArguments(SkipQueueError, TypeError):
     """The arguments do not fit the task, or cannot be stored as JSON."""
 
 
+class UnstorableResult(InvalidArguments):
+    """The task returned what is not JSON, or is larger than `MAX_RESULT_BYTES`."""
+
+
 class InvalidOption(SkipQueueError, ValueError):
     """An option of a task or of a job has a value that cannot be used."""
 
@@ -54,7 +58,7 @@ class JobCancelled(JobInterrupted):
 
 
 class WorkerDied(SkipQueueError):
-    """The worker process ended while it ran the job, or was not heard of within its lease."""
+    """The worker process ended while it ran the job, or was not heard of within the worker timeout."""
 
 
 class RecordedError(SkipQueueError):

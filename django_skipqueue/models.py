@@ -219,7 +219,7 @@ class Job(models.Model):
 
 
 class Worker(models.Model):
-    """One worker process. It and its supervisor write its heartbeat; without one its jobs are recovered."""
+    """One worker process. It and its supervisor write its heartbeat; jobs of a silent one are recovered."""
 
     id = models.TextField(primary_key=True, editable=False)
     """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""

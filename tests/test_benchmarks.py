@@ -70,18 +70,18 @@ def test_every_size_is_an_option() -> None:
     ],
 )
 def test_a_ratio_fails_when_it_is_worse_by_more_than_a_fifth(ratio: check.Ratio, measured: float, fails: bool) -> None:
-    assert check.decide("it", ratio, 0.5, lambda _: measured).fails is fails
+    assert check.judge("it", ratio, 0.5, lambda _: measured).fails is fails
 
 
 def test_a_ratio_that_fails_once_is_measured_again() -> None:
     measured = iter([0.1, 0.5])
-    assert not check.decide("it", DRAIN, 0.5, lambda _: next(measured)).fails
+    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measured)).fails
     assert not list(measured)
 
 
 def test_a_ratio_that_holds_is_measured_once() -> None:
     measured = iter([0.5, 0.1])
-    assert not check.decide("it", DRAIN, 0.5, lambda _: next(measured)).fails
+    assert not check.judge("it", DRAIN, 0.5, lambda _: next(measured)).fails
     assert list(measured) == [0.1]
 
 

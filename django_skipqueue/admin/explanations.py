@@ -14,7 +14,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext, ngettext
 
 from ..conf import settings
-from ..exceptions import UnknownTask, WorkerDied
+from ..exceptions import UnknownTask, UnstorableResult, WorkerDied
 from ..models import Job, Status
 from ..tasks.registry import registry
 from ..values.codec import shorten
@@ -28,7 +28,7 @@ from .workforce import Workforce
 
 LINE_LIMIT = 200
 
-ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, "UnstorableResult"}
+ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResult.__name__}
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:

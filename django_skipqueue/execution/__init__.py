@@ -1,1 +1,4 @@
-"""Running one attempt, and many at once: the executor, threads, the event loop, interruption. Touches no table."""
+"""Running attempts: the executor, threads, the event loop, interruption.
+
+Writes nothing, except for the outcome of an `atomic` task.
+"""

@@ -19,7 +19,7 @@ from django.db.transaction import TransactionManagementError
 
 from ..conf import settings
 from ..events import logs
-from ..exceptions import InvalidArguments, UnknownTask
+from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
 from ..signals import announce, job_started
 from ..tasks.context import JobContext, complete
 from ..tasks.registry import registry, where_to_look
@@ -214,9 +214,9 @@ class Executor:
     ) -> Outcome:
         """What `_decide` says, asked in a thread of its own: a backoff is code of the project's, and may hang."""
         outcomes: list[Outcome] = []
-        decide = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
-        decide.start()
-        decide.join(DECISION_SECONDS)
+        deciding = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
+        deciding.start()
+        deciding.join(DECISION_SECONDS)
         if outcomes:
             return outcomes[0]
         entry = entry | {
@@ -253,10 +253,6 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
     masked = task.redacted(decode(job.args), decode(job.kwargs)).text
     texts = {name: masked(outcome.error[name]) for name in ("message", "traceback")}
     return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
-
-
-class UnstorableResult(InvalidArguments):
-    """The task returned something that is not JSON."""
 
 
 def _outcome_of_result(result: Any) -> Outcome:

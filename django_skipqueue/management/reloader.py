@@ -24,7 +24,7 @@ LIFELINE = "SKIPQUEUE_LIFELINE"
 MODULES = "SKIPQUEUE_MODULES"
 """Environment variable: the file into which the child writes the paths of the modules that it has imported."""
 
-STUCK_AFTER = 2.0
+RELOAD_GRACE = 2.0
 """Seconds that running jobs have before a reload gives them back."""
 
 ECHO = 0.5
@@ -125,10 +125,10 @@ class Reloader(autoreload.StatReloader):
             logs.reloading(_short(changed), None)
             self._start()
         elif not self._reloads:
-            logs.reloading(_short(changed), STUCK_AFTER)
+            logs.reloading(_short(changed), RELOAD_GRACE)
             self._reloads = True
             self._child.send_signal(signal.SIGTERM)
-            self._tell_at = time.monotonic() + STUCK_AFTER
+            self._tell_at = time.monotonic() + RELOAD_GRACE
 
     def _changed(self) -> Path | None:
         """A file that is newer than at the last look, or that is new since the child was started."""

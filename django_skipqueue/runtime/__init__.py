@@ -1,1 +1,2 @@
-"""What supervisors and workers share: the control connection, the wake-up, options, exit codes."""
+"""What supervisors and workers share: the control connection, the wake-up, the event dispatcher, the log queue, options
+and exit codes."""

@@ -33,5 +33,5 @@ class WorkerOptions:
 
     @property
     def beat_interval(self) -> float:
-        """The time between heartbeats: several fit into a lease, so that a lost one costs nothing."""
+        """The time between heartbeats: several fit into a worker timeout, so that a lost one costs nothing."""
         return min(self.heartbeat_interval, self.worker_timeout / 4)

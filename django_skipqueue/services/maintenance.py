@@ -1,6 +1,6 @@
-"""The chores of the queue, alike: each is due at intervals, does one limited batch, and says when it is due again.
+"""The services of the queue, alike: each is due at intervals, does one limited batch, and says when it is due again.
 
-Invariant: every chore is idempotent and skips rows that others have locked, so that any number of supervisors may do
+Invariant: every service is idempotent and skips rows that others have locked, so that any number of supervisors may do
 the same ones.
 """
 
@@ -27,21 +27,19 @@ PRUNE_INTERVAL = 30.0
 """Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
 
 FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 1.0, 60.0
-"""Seconds until a chore is tried again that the database has refused."""
+"""Seconds until a service is tried again that the database has refused."""
 
 
 class Service(ABC):
     """Something to do now and then. `due_at` is in monotonic seconds."""
 
+    name: str
+    """For log lines."""
+
     def __init__(self, database: str) -> None:
         self.database = database
         self.due_at = 0.0
         self._failures = 0
-
-    @property
-    def name(self) -> str:
-        """For log lines."""
-        return type(self).__name__.lower()
 
     @property
     def is_due(self) -> bool:
@@ -76,6 +74,8 @@ class Service(ABC):
 class Admit(Service):
     """Makes scheduled jobs claimable when they are due."""
 
+    name = "admit"
+
     def __init__(self, database: str) -> None:
         super().__init__(database)
         self._looked_at = float("-inf")
@@ -101,6 +101,8 @@ class Admit(Service):
 
 class Prune(Service):
     """Deletes finished jobs past their retention."""
+
+    name = "prune"
 
     def __init__(self, database: str) -> None:
         super().__init__(database)

@@ -1,4 +1,4 @@
-"""The verbs of the supervisor's chores: each call is one batch; a full one says that there may be more."""
+"""The verbs of the supervisor's services: each call is one batch; a full one says that there may be more."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,7 +15,7 @@ from .statements import Statements
 BATCH = 1_000
 """How many rows one statement of maintenance touches at most."""
 
-NOT_HEARD_OF = "its worker was not heard of within its lease"
+NOT_HEARD_OF = "its worker was not heard of within the worker timeout"
 
 
 class Maintaining(Statements):

@@ -80,9 +80,9 @@ def positions_as_values(queue_names: Sequence[str], after: Mapping[str, ClaimKey
     }
 
 
-def leases_as_values(leases: Iterable[tuple[int, int]]) -> dict[str, Any]:
-    """What RELEASE, LOCKED, REVOKED and KEEP_ERRORS read, in lock order."""
-    ordered = sorted(leases)
+def leases_as_values(refs: Iterable[LeaseRef]) -> dict[str, Any]:
+    """What RELEASE, LOCKED_ROWS, LOST_LEASES and KEEP_ERRORS read, in lock order."""
+    ordered = sorted(refs)
     return {"ids": as_array([job_id for job_id, _ in ordered]), "leases": as_array([lease for _, lease in ordered])}
 
 

@@ -149,8 +149,8 @@ class Settling(Statements):
         return {id for (id,) in self._rows(sql.LOCKED_ROWS, leases_as_values(leases))}
 
     def heartbeat(self, job_id: int, lease: int) -> bool:
-        """Prolong the lease of one job that was claimed by hand; whether it still holds."""
-        return bool(self._rows(sql.EXTEND_LEASE, {"id": job_id, "lease": lease}))
+        """Keep a job that was claimed by hand from being recovered; whether its lease still holds."""
+        return bool(self._rows(sql.HEARTBEAT_JOB, {"id": job_id, "lease": lease}))
 
     def release_orphans(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
         """Give back what a worker holds beyond the jobs `known`: what it had not begun, or never heard of."""

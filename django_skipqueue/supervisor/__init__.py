@@ -1,1 +1,4 @@
-"""The parent process: starts workers, replaces those that die, and takes back what they held. Runs no user code."""
+"""The parent process: starts workers, replaces those that die, and takes back what they held.
+
+It runs no user code in its main thread.
+"""

@@ -87,6 +87,8 @@ class DeadWorkers:
 class Recover(Service):
     """Takes back the jobs of dead workers, and of holders without a row that are as silent."""
 
+    name = "recover"
+
     def __init__(
         self,
         database: str,
@@ -131,6 +133,8 @@ class Recover(Service):
 
 class PruneWorkers(Service):
     """Removes the rows of workers that died with their machine, once nothing of theirs is left to recover."""
+
+    name = "prune_workers"
 
     def __init__(self, database: str, *, dead: DeadWorkers, timeout: float) -> None:
         super().__init__(database)

@@ -30,7 +30,7 @@ SETTLED = 10.0
 
 LAST_STATEMENT = 1.0
 """Seconds after a process was killed in which a claim that it had sent may still be committed. One that comes later is
-recovered after the lease, as that of a machine that died."""
+recovered after the worker timeout, as that of a machine that died."""
 
 LOCKED_INTERVAL = 1.0
 """Seconds between two looks whether what is left of a dead process's jobs is still locked by somebody."""

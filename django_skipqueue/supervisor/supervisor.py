@@ -1,4 +1,4 @@
-"""The parent of the worker processes: keeps them alive, says so to the database, and does the queue's chores.
+"""The parent of the worker processes: keeps them alive, says so to the database, and does the queue's services.
 
 Invariant: no user code runs in its main thread, no log handler either, and no thread but that one exists while it forks
 (unless code of the project's hangs in it). What a worker held when it ended is taken back as soon as the end is seen.
@@ -121,7 +121,7 @@ class Supervisor:
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
             return True
-        # Without a database the dead cannot be recovered: other supervisors recover their jobs after the lease.
+        # Without a database nothing can be recovered: another supervisor does that after the worker timeout.
         return (
             any(process.awaiting_recovery for process in self._processes) and time.monotonic() < self._recover_deadline
         )
@@ -229,7 +229,7 @@ class Supervisor:
     def _put_off_recovery(self, dead: DeadProcess, error: Error) -> None:
         """The database refuses what is asked about one of the dead: that is no reason to do nothing else."""
         dead.look_at = time.monotonic() + REFUSED_INTERVAL
-        liveness_logs.service_failed("take_back", error, REFUSED_INTERVAL)
+        liveness_logs.service_failed("recover_own", error, REFUSED_INTERVAL)
 
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
         """One batch: recover what ran, give back free what was not begun; whether there was any."""
@@ -247,10 +247,10 @@ class Supervisor:
             self._dispatcher.is_said_to_hang = True
             liveness_logs.receiver_hangs("supervisor", self._dispatcher.stack(), "later recoveries are not signalled")
 
-    # Chores
+    # Services
 
     def _maintain(self) -> None:
-        """Do what is due. Before each chore come heartbeats that are; and before the one that judges others, always."""
+        """Run the services that are due. A due heartbeat comes before each, and `recover` always comes after one."""
         for service in self._services:
             if service is self._recover and service.is_due:
                 self._beat.due_at = 0.0
@@ -295,6 +295,8 @@ class Supervisor:
 class Heartbeat(Service):
     """Says that the supervisor's workers are alive."""
 
+    name = "heartbeat"
+
     def __init__(self, database: str, supervisor: Supervisor) -> None:
         super().__init__(database)
         self._supervisor = supervisor
@@ -307,6 +309,8 @@ class Heartbeat(Service):
 
 class Listen(Service):
     """Has the supervisor woken when a job is scheduled that is due before its next look; anew after a reconnect."""
+
+    name = "listen"
 
     def __init__(self, database: str, control: ControlConnection) -> None:
         super().__init__(database)

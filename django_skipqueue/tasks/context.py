@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Whoever runs the task."""
 
-    def is_cancelled(self, lease: LeaseRef) -> bool:
+    def is_cancelled(self, ref: LeaseRef) -> bool:
         """Whether the attempt was told to end because its job is no longer the worker's."""
 
-    def completing(self, lease: LeaseRef) -> None:
+    def completing(self, ref: LeaseRef) -> None:
         """Called in the transaction in which a task completes its job; raises if the attempt was told to end."""
 
-    def completed(self, lease: LeaseRef, outcome: Outcome) -> None:
+    def completed(self, ref: LeaseRef, outcome: Outcome) -> None:
         """Called once that transaction is committed."""
 
 
@@ -99,11 +99,11 @@ def complete(database: str, settlement: Settlement, runner: Runner) -> None:
     """
     from ..models import Job
 
-    lease = settlement.job_id, settlement.lease
+    ref = settlement.job_id, settlement.lease
     if not Job.objects.using(database).complete(settlement):
-        raise LeaseLost(f"Job {lease[0]} is no longer held by lease {lease[1]}; what its task wrote is rolled back.")
-    runner.completing(lease)
-    transaction.on_commit(_Completion(runner.completed, lease, settlement.outcome), using=database)
+        raise LeaseLost(f"Job {ref[0]} is no longer held by lease {ref[1]}; what its task wrote is rolled back.")
+    runner.completing(ref)
+    transaction.on_commit(_Completion(runner.completed, ref, settlement.outcome), using=database)
     hooks = connections[database].run_on_commit
     hooks.insert(0, hooks.pop())
 

@@ -32,6 +32,8 @@ def seconds(delay: Delay) -> float:
 class Retry(Exception):
     """Raised by a task to be run again, `after` a delay or its backoff. Costs an attempt."""
 
+    __module__ = "django_skipqueue"  # whence it is imported: that is its name in a job's `errors`
+
     def __init__(self, reason: str = "The task asked to be retried.", *, after: Delay | None = None) -> None:
         super().__init__(reason)
         self.after = after
@@ -40,6 +42,8 @@ class Retry(Exception):
 class Snooze(Exception):
     """Raised by a task that cannot run yet, to be run again `after` a delay. Costs no attempt."""
 
+    __module__ = "django_skipqueue"
+
     def __init__(self, reason: str = "", *, after: Delay) -> None:
         super().__init__(reason)
         self.after = after
@@ -47,6 +51,8 @@ class Snooze(Exception):
 
 class Discard(Exception):
     """Raised by a task whose job is no longer wanted: no success, and no more attempts."""
+
+    __module__ = "django_skipqueue"
 
     def __init__(self, reason: str = "The task discarded its job.") -> None:
         super().__init__(reason)

@@ -205,7 +205,7 @@ class InFlightJobs:
             lost_leases = self._jobs.lost_leases(refs)
         if lost_leases:
             for job in self._pool.drop(lost_leases):
-                del self.jobs[job.id, job.lease]
+                del self.jobs[job.ref]
         for ref, reason in lost_leases.items():
             if ref in self.jobs:
                 self._pool.cancel(self.jobs[ref], reason or "the job was taken from this worker")

@@ -14,7 +14,7 @@ from ..events import logs
 from ..values.outcomes import Outcome, error_entry, summary
 from ..values.records import Attempt, LeaseRef
 
-FIRST_REST, MAX_FULL_SCAN_PAUSE = 10.0, 640.0
+FIRST_REST, LONGEST_REST = 10.0, 640.0
 """Seconds until one is tried again; twice as many after each time."""
 
 TRIES = 3
@@ -87,7 +87,7 @@ class SlowOutcomes:
         slow = next(slow for slow in self._slow if slow.attempt is attempt)
         slow.tries += slow.others_were_written
         slow.others_were_written = False
-        slow.next_try = now + min(FIRST_REST * 2 ** (slow.tries - 1), MAX_FULL_SCAN_PAUSE)
+        slow.next_try = now + min(FIRST_REST * 2 ** (slow.tries - 1), LONGEST_REST)
         if slow.tries >= TRIES and size_of(attempt.outcome) >= LARGE:
             slow.attempt = attempt._replace(outcome=_too_slow(attempt, slow.tries))
             slow.next_try = now

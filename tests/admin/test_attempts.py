@@ -85,7 +85,7 @@ def test_the_stack_of_a_stuck_attempt_is_that_of_the_cancelled_one() -> None:
 @pytest.mark.parametrize(
     ("exception", "last_error", "label"),
     [
-        ("django_skipqueue.values.outcomes.Discard", "no", "discarded"),
+        ("django_skipqueue.Discard", "no", "discarded"),
         ("shop.Gone", "Gone: no", "discarded"),
         ("shop.Gone", "Discarded by hand.", "failed"),
     ],

@@ -131,7 +131,7 @@ class TestNotRetried:
         assert self.told(entry={"exception": "shop.Blocked"}) == "Not retried: Blocked is not in the task's retry_on."
 
     def test_the_task_itself(self) -> None:
-        entry = {"exception": "django_skipqueue.values.outcomes.Discard"}
+        entry = {"exception": "django_skipqueue.Discard"}
         assert self.told("discarded", entry=entry) == "Not retried: the task itself discarded its job."
         told = self.told("discarded", task="sort", entry={"exception": "shop.Blocked"})
         assert told == "Not retried: Blocked is in the task's discard_on."
@@ -141,7 +141,7 @@ class TestNotRetried:
         [
             {"exception": "builtins.OSError"},  # the code has changed since
             {"exception": "django_skipqueue.exceptions.WorkerDied"},
-            {"exception": "django_skipqueue.execution.executor.UnstorableResult"},
+            {"exception": "django_skipqueue.exceptions.UnstorableResult"},
             {"exception": "django_skipqueue.exceptions.UnknownTask"},
             {"message": "no\nThe task's retry policy raised as well: ZeroDivisionError"},
             {"exception": "django.db.utils.DataError", "worker": ""},  # PostgreSQL refused the outcome

@@ -30,7 +30,7 @@ def test_frames_of_libraries_are_folded_but_for_those_that_raised() -> None:
 
 
 def test_our_own_frames_are_a_librarys() -> None:
-    text = scene.REFUSED.replace("/srv/shop/payments/jobs.py", "/srv/shop/src/django_skipqueue/worker/executor.py")
+    text = scene.REFUSED.replace("/srv/shop/payments/jobs.py", "/srv/shop/src/django_skipqueue/execution/executor.py")
     assert ("library", 1, True) in shape(text)
 
 

@@ -36,7 +36,9 @@ def test_a_worker_without_queues_serves_all(operator: Client) -> None:
 
 
 @pytest.mark.parametrize(("worker_timeout", "state"), [(60, STALE), (600, LATE)])
-def test_a_worker_is_live_within_the_lease(operator: Client, settings: Any, worker_timeout: int, state: str) -> None:
+def test_a_worker_is_live_for_the_worker_timeout(
+    operator: Client, settings: Any, worker_timeout: int, state: str
+) -> None:
     settings.SKIPQUEUE = {"WORKER_TIMEOUT": worker_timeout}
     make_worker(heartbeat=timedelta(minutes=-5))
     text = operator.get(WORKERS).text

@@ -35,7 +35,7 @@ def finish(attempt: Attempt, *, database: str = "default") -> None:
 
 
 def tell(attempt: Attempt) -> None:
-    """What a worker's announcer does."""
+    """What a worker's dispatcher does."""
     announce(EVENTS[attempt.outcome.status], attempt.job.task, attempt=attempt)
 
 

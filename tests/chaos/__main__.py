@@ -94,12 +94,12 @@ def _prepare(cluster: Cluster) -> None:
 
 def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:
     """One scenario; its row of the table, or nothing if it failed."""
-    from .report import decide
+    from .report import judge
     from .scenarios import Run
 
     run = Run(name, cluster, folder, seed=options.seed, seconds=options.seconds, rate=options.rate)
     try:
-        verdict = decide(run.scenario.title, run.evidence())
+        verdict = judge(run.scenario.title, run.evidence())
     except Exception:
         traceback.print_exc()
         _complain(name, ["it broke off"], options)

@@ -130,7 +130,7 @@ class Life:
 
 
 class Death(NamedTuple):
-    """A process that was killed, that hangs, or that nobody could hear of for much longer than its lease."""
+    """A process that was killed, that hangs, or that nobody could hear of for much longer than the worker timeout."""
 
     pid: int
     at: float

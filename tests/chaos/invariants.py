@@ -136,7 +136,7 @@ def speed_is_back(evidence: Evidence) -> Iterator[str]:
 
 
 def deaths_are_noticed(evidence: Evidence) -> Iterator[str]:
-    """(10) A dead process's jobs are back in under 2 s, a frozen one's in 40 s, a dead machine's in the lease + 5 s."""
+    """(10) Jobs are back in 2 s from a dead process, 40 s from a frozen one, 5 s and a timeout from a dead machine."""
     for fault, death, held, seconds in taken_back(evidence):
         limit = (
             FROZEN_LIMIT if death.frozen else PROCESS_LIMIT if death.alone else evidence.worker_timeout + MACHINE_LIMIT

@@ -35,7 +35,7 @@ class Verdict:
     violations: list[str]
 
 
-def decide(title: str, evidence: Evidence) -> Verdict:
+def judge(title: str, evidence: Evidence) -> Verdict:
     """Ask all fifteen."""
     found = {invariant: list(invariant(evidence)) for invariant in INVARIANTS}
     violations = [

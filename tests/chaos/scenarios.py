@@ -22,7 +22,7 @@ from .figures import FULL_SPEED
 from .load import Load
 from .machines import PROCESSES_EACH, Machine
 from .stage import Stage
-from .witness import PRUNE_WORKERS
+from .witness import EMPTY_TABLES
 
 LONGEST_WARM_UP = 10.0
 """Seconds, at most, until as many jobs are finished as come in."""
@@ -150,7 +150,7 @@ class Run:
     def evidence(self) -> Evidence:
         """Do it all; what is known afterwards."""
         with self._cluster.connect() as connection:
-            connection.execute(PRUNE_WORKERS)
+            connection.execute(EMPTY_TABLES)
         machines = self._stage.machines
         census = Census(machines)
         try:

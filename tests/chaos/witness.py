@@ -99,7 +99,7 @@ $$;
 CREATE TRIGGER chaos_note AFTER INSERT ON skipqueue_worker FOR EACH ROW EXECUTE FUNCTION chaos_note_worker();
 """
 
-PRUNE_WORKERS = """
+EMPTY_TABLES = """
 TRUNCATE skipqueue_job, skipqueue_worker, chaos_promise, chaos_ledger, chaos_change, chaos_process,
     public.chaos_row, chaos_tenant.chaos_row RESTART IDENTITY
 """

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_skipqueue.execution import event_loop, executor
-from django_skipqueue.execution import interruption as interrupter
+from django_skipqueue.execution import event_loop, executor, interruption
 from django_skipqueue.execution import pool as pool_module
 from django_skipqueue.execution.executor import Executor
 from django_skipqueue.execution.pool import Pool
@@ -215,7 +214,7 @@ def test_what_a_task_left_in_the_event_loop_does_not_keep_the_worker_from_ending
 @pytest.fixture
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """An attempt is stuck at once."""
-    monkeypatch.setattr(interrupter, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
 
 
 @pytest.fixture
@@ -365,7 +364,7 @@ def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it
         wait_until(lambda: pool.finished)
         return Outcome("failed")
 
-    monkeypatch.setattr(interrupter, "STUCK_AFTER", 0.05)
+    monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
     monkeypatch.setattr(executor, "DECISION_SECONDS", DEADLINE)
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])

@@ -24,7 +24,7 @@ class Proxy:
         self.accepted = 0
         """How many connections it has passed on."""
         self._refusing = False
-        self._has_timed_out: frozenset[str] = frozenset()
+        self._stalled: frozenset[str] = frozenset()
         self._links: set[Link] = set()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -43,11 +43,11 @@ class Proxy:
 
     def stall(self, *directions: str) -> None:
         """Pass on nothing more to the `server`, to the `client`, or, with no name, to either: no data, and no error."""
-        self._has_timed_out = frozenset(directions or ("server", "client"))
+        self._stalled = frozenset(directions or ("server", "client"))
 
     def flow(self) -> None:
         """Pass everything on again, what came meanwhile too."""
-        self._has_timed_out = frozenset()
+        self._stalled = frozenset()
 
     def refuse(self, refusing: bool = True) -> None:
         """End every new connection at once."""
@@ -62,7 +62,7 @@ class Proxy:
 
     def stalls(self, direction: str) -> bool:
         """Whether nothing is passed on to this side."""
-        return direction in self._has_timed_out
+        return direction in self._stalled
 
     def _accept(self) -> None:
         while True:

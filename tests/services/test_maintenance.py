@@ -1,4 +1,4 @@
-"""The chores: what each does when it is due, and when it is due again."""
+"""The services: what each does when it is due, and when it is due again."""
 
 import itertools
 import time
@@ -33,7 +33,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Counted(Service):
-    """A chore that counts its runs."""
+    """A service that counts its runs."""
+
+    name = "test"
 
     def __init__(self, interval: float) -> None:
         super().__init__("default")
@@ -45,7 +47,7 @@ class Counted(Service):
         return self.interval
 
 
-def test_a_chore_is_due_at_first_and_then_after_its_interval() -> None:
+def test_a_service_is_due_at_first_and_then_after_its_interval() -> None:
     for interval, is_due_again in ((3600, False), (0, True)):
         service = Counted(interval)
         assert service.is_due
@@ -53,7 +55,7 @@ def test_a_chore_is_due_at_first_and_then_after_its_interval() -> None:
         assert service.is_due is is_due_again
 
 
-def test_a_chore_that_failed_is_still_due() -> None:
+def test_a_service_that_failed_is_still_due() -> None:
     class Failing(Counted):
         def run(self) -> float:
             raise OperationalError("no server")
@@ -241,7 +243,7 @@ def refused() -> Iterator[Callable[[], None]]:
     end()
 
 
-def test_a_chore_that_the_database_refuses_fails_alone(
+def test_a_service_that_the_database_refuses_fails_alone(
     runworker: Callable[..., ManagePy], refused: Callable[[], None]
 ) -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))

@@ -105,7 +105,7 @@ CASES = [
     Case("WORKER_HAS_JOBS", {"worker_id": WORKER}, {"recover"}),
     Case("RELEASE", LEASES, {"pkey"}),
     Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
-    Case("EXTEND_LEASE", {"id": 99_001, "lease": 1}, {"pkey"}),
+    Case("HEARTBEAT_JOB", {"id": 99_001, "lease": 1}, {"pkey"}),
     Case("ADMIT", {"limit": 1000}, {"admit", "pkey"}),
     Case("NEXT_DUE", {}, {"admit"}),
     Case(
@@ -367,7 +367,7 @@ def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     assert "LIMIT " in STATEMENTS[name] or "%(ids)s::bigint[])" in STATEMENTS[name], "bounded"
 
 
-@pytest.mark.parametrize("name", ["SETTLE", "RELEASE", "EXTEND_LEASE"])
+@pytest.mark.parametrize("name", ["SETTLE", "RELEASE", "HEARTBEAT_JOB"])
 def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
     """With a status as well, the planner may walk the recover index over every running and dead entry."""
     condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]

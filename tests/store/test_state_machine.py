@@ -180,16 +180,16 @@ class Queue(RuleBasedStateMachine):
         leases = {(job.pk, job.lease) for job in pick(self.given[worker], chosen)}
         held = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
         assert Job.objects.release(leases) == set(held)
-        self.close_inherited(held)
+        self.let_go(held)
 
     @rule(worker=workers, chosen=choices)
     def release_orphans(self, worker: str, chosen: Sequence[int]) -> None:
         known = {job.pk for job in pick(self.given[worker], chosen)}
         orphans = {id: self.model[id].released() for id in self.held_by(worker) - known}
         assert Job.objects.release_orphans(worker, known=known) == set(orphans)
-        self.close_inherited(orphans)
+        self.let_go(orphans)
 
-    def close_inherited(self, released: dict[int, Row]) -> None:
+    def let_go(self, released: dict[int, Row]) -> None:
         self.model |= {id: replace(row, holder="") for id, row in released.items()}
 
     @rule(worker=workers, chosen=choices)

@@ -380,7 +380,7 @@ def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
         assert process.wait() == 0
 
 
-# Chores
+# Services
 
 
 def test_a_job_that_becomes_due_is_started_and_what_is_old_is_deleted(runworker: Run) -> None:
@@ -425,7 +425,7 @@ def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its
     Job.objects.running().update(errors=[{"exception": WORKER_DIED, "attempt": "not a number"}])
     (worker,) = workers()
     os.kill(worker.pid, signal.SIGKILL)
-    process.wait_for("service failed service=take_back")
+    process.wait_for("service failed service=recover_own")
     jobs.noop.using(run_after=timedelta(seconds=1)).defer()
     wait_for_statuses(running=1, completed=1)
     assert "database lost" not in process.log

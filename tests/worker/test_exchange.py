@@ -35,7 +35,7 @@ def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
     monkeypatch.setattr(control, "LONGEST_DELAY", 0.1)
     monkeypatch.setattr(slow_outcomes, "FIRST_REST", 0.2)
-    monkeypatch.setattr(slow_outcomes, "MAX_FULL_SCAN_PAUSE", 0.4)
+    monkeypatch.setattr(slow_outcomes, "LONGEST_REST", 0.4)
     monkeypatch.setattr(frontier, "FIRST_PAUSE", 0.2)
 
 

@@ -21,7 +21,7 @@ from ..harness.processes import ManagePy, wait_for_statuses, workers
 
 Run = Callable[..., ManagePy]
 
-WORKER_HAS_JOBS = """
+HOLDING_JOBS = """
     import time
     from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_a_process_that_has_grown_too_large_is_replaced(runworker: Run) -> None:
 def test_what_runs_is_finished_before_the_process_is_replaced(runworker: Run, tmp_path: Path) -> None:
     end, begun = tmp_path / "end", tmp_path / "end.running"
     held = Job.objects.enqueue("extra.jobs.hold", args=json.dumps([str(end)]))
-    process = runworker("--max-jobs-per-worker", "1", "-c", "2", "--shutdown-timeout", "0", jobs=WORKER_HAS_JOBS)
+    process = runworker("--max-jobs-per-worker", "1", "-c", "2", "--shutdown-timeout", "0", jobs=HOLDING_JOBS)
     wait_until(begun.exists)
     noop.defer()
     process.wait_for('reason="it has run 1 attempt"')

@@ -9,7 +9,7 @@ Rules, kept by all of them:
   or by ctid: the choice is made once, so that never more than the limit is taken, and the planner expects few ids, so
   that it always looks them up by the primary key. Joined instead, a generic plan expects a tenth of the table and reads
   all of it.
-- Everything except `SETTLE`, `RELEASE` and `EXTEND_LEASE`, which own their rows by lease, skips rows that another
+- Everything except `SETTLE`, `RELEASE` and `HEARTBEAT_JOB`, which own their rows by lease, skips rows that another
   transaction has locked.
 - A batch of values travels as one JSON document, or as arrays out of a scalar subquery: PostgreSQL expects a hundred
   rows of the one and ten of the other, whatever their length, and looks each up.
@@ -24,7 +24,7 @@ from .notify import LISTEN, LISTEN_SCHEDULED, NOTIFY, NOTIFY_ALONE
 from .operate import CANCEL, DISCARD, POSTPONE, RETRY, RUN_NOW
 from .prune import EXPIRED, PRUNE
 from .recover import RECOVER
-from .release import EXTEND_LEASE, RELEASE, RELEASE_ORPHANS, WORKER_HAS_JOBS
+from .release import HEARTBEAT_JOB, RELEASE, RELEASE_ORPHANS, WORKER_HAS_JOBS
 from .settle import KEEP_ERRORS, LOCKED_ROWS, LOST_LEASES, QUEUES_OF, SETTLE
 from .workers import DELETE_WORKERS, HEARTBEAT_WORKER, HEARTBEAT_WORKERS, HEARTBEATS, PRUNE_WORKERS
 
@@ -38,9 +38,9 @@ __all__ = [
     "ENQUEUE_MANY",
     "ENQUEUE_MANY_UNIQUE",
     "EXPIRED",
-    "EXTEND_LEASE",
     "FIRST_IN_QUEUES",
     "HEARTBEATS",
+    "HEARTBEAT_JOB",
     "HEARTBEAT_WORKER",
     "HEARTBEAT_WORKERS",
     "KEEP_ERRORS",

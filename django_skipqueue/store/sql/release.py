@@ -48,7 +48,7 @@ LIMIT 1
 """
 
 # job.heartbeat, for hand-written loops without a worker row → the id, if the lease still holds. Index: the primary key.
-EXTEND_LEASE = """
+HEARTBEAT_JOB = """
 UPDATE skipqueue_job AS job
 SET locked_at = statement_timestamp()
 WHERE job.id = %(id)s AND job.lease = %(lease)s

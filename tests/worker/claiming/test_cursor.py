@@ -111,7 +111,7 @@ def late_commit() -> Callable[[], object]:
     return commit
 
 
-def running_released() -> Callable[[], object]:
+def given_back() -> Callable[[], object]:
     jobs.record.defer(entry="found")
     (job,) = Job.objects.claim(queue_names=["default"], worker_id="another")
     return job.release
@@ -123,7 +123,7 @@ def recovered() -> Callable[[], object]:
     return lambda: Job.objects.recover(worker_ids=["another"])
 
 
-@pytest.mark.parametrize("prepare", [higher_priority, late_commit, running_released, recovered])
+@pytest.mark.parametrize("prepare", [higher_priority, late_commit, given_back, recovered])
 def test_what_comes_in_before_the_frontier_is_found_while_there_is_work_beyond_it(
     prepare: Callable[[], Callable[[], object]], worker_thread: Callable[..., WorkerThread]
 ) -> None:
