@@ -33,7 +33,7 @@ class Entry:
 
 
 def history_of(job: Job) -> list[Entry]:
-    """The newest first. What stands in both, the row and the log, is one entry."""
+    """The newest first. An operation that stands in the row and in Django's log is listed once."""
     logged = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk))
     entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
     told: list[Entry] = []

@@ -47,12 +47,12 @@ class JobPage:
 
     @property
     def state(self) -> str:
-        """The status, or that it is retried."""
+        """The status; `retrying` for a scheduled job that has failed before."""
         return state_of(self.job)
 
     @property
     def state_label(self) -> str:
-        """The same as a word."""
+        """The translated word for `state`."""
         return str(STATES[self.state])
 
     @property

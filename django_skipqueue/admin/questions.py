@@ -14,7 +14,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 CONFIRMED = "confirmed"
-"""The field that says that the question was asked."""
+"""The form field that says that the operator has seen the question."""
 
 LONGEST_DELAY = 365 * 24 * 60
 """Minutes."""

@@ -115,7 +115,7 @@ def service_failed(service: str, error: BaseException, retry_in: float) -> None:
 
 
 def service_back(service: str) -> None:
-    """It went through."""
+    """The database did what the service asked for, after it had refused that."""
     write(logging.INFO, "service_back", {"service": service})
 
 

@@ -273,13 +273,13 @@ def running_released(worker: str, count: int) -> None:
 
 
 def orphans_released(worker: str, count: int) -> None:
-    """Claims whose answer was lost with a connection were given back."""
+    """A worker released jobs that it had claimed when its connection broke, before PostgreSQL's answer came."""
     reason = "the answer to their claim was lost"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def blocked(worker: str, lines: list[str]) -> None:
-    """What `async def` tasks left behind keeps those after them from running. The lines say where its threads are."""
+    """Code left by a finished `async def` task keeps others from running. The lines say where the threads are."""
     reason = "what no job waits for any more blocks its event loop, or the thread of its queries; it is replaced"
     write_about_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
     for line in lines:

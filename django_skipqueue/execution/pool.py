@@ -51,7 +51,7 @@ class Pool:
             self._event_loop.submit(coroutines)
 
     def take_finished(self) -> list[Attempt]:
-        """The attempts finished since the last call. Raises what broke a runner, once it has brought those before."""
+        """The attempts finished since the last call. If a runner broke, the next call raises its exception."""
         taken: list[Attempt] = []
         while self.finished:
             finished = self.finished.popleft()

@@ -105,7 +105,7 @@ class ControlConnection:
         return max(0.0, self.retry_at - time.monotonic())
 
     def listen(self) -> None:
-        """Have PostgreSQL say when a queue gets jobs, and find out whether it is heard. Called at every exchange."""
+        """LISTEN for jobs; later calls probe whether notifications arrive. Called at every exchange."""
         if self._listening:
             self._probe.check()
             return
@@ -113,7 +113,7 @@ class ControlConnection:
         self._note_notifications()
 
     def listen_for_scheduled(self) -> None:
-        """Have PostgreSQL say when a job is scheduled that is due soon. Whether that is heard is not found out."""
+        """LISTEN for scheduled jobs that are due soon. Sends no probe."""
         if not self._listening:
             Job.objects.using(self.database).listen_for_scheduled()
             self._note_notifications()

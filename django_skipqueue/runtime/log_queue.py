@@ -109,14 +109,14 @@ def pause_listeners(timeout: float) -> None:
 
 
 def resume_listeners() -> None:
-    """After it, in the parent. A thread that has not ended yet goes on or ends: one of the two meets the sentinel."""
+    """After the fork, in the parent, start each listener again. If its old thread still runs, one of the two ends."""
     for _, listener in _listening():
         listener._thread = None
         listener.start()
 
 
 def revive_listeners() -> None:
-    """After it, in the child. Each listener gets a queue of its own: what waits in the parent's is the parent's."""
+    """After the fork, in the child, start each listener with a new queue: what waits in the old one is the parent's."""
     for handler, listener in _listening():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None

@@ -21,7 +21,7 @@ UNSCHEDULED_CHECK = SOON
 """Seconds until the next look where nothing is scheduled at all; a job that is due earlier is announced."""
 
 LEAST_DUE_CHECK = 0.01
-"""The same where notifications of scheduled jobs come one after the other."""
+"""Shortest time between two looks, where notifications of scheduled jobs come one after the other."""
 
 PRUNE_INTERVAL = 30.0
 """Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""

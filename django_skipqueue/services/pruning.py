@@ -19,8 +19,8 @@ MOST_SKIPPED = 10_000
 """Rows that are remembered to be left alone."""
 
 ABOUT_ROWS = ("22", "23", "54", "55", "57014", "P0")
-"""How the SQLSTATE begins of an error that smaller batches get past: data, constraints (as a foreign key to a job),
-limits, locks, a statement timeout, and what triggers raise. Any other is the database's own trouble."""
+"""How the SQLSTATE of an error begins that a single row may cause: data, constraints (as a foreign key to a job),
+limits, locks, a statement timeout, and what triggers raise. After it a batch is halved; any other concerns them all."""
 
 
 class Pruner:

@@ -42,7 +42,7 @@ def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True)
     """Have this connection fail rather than hang, and at READ COMMITTED, from the next time that it is opened."""
     given = connections.settings[alias].get("OPTIONS", {})
     options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
-    # The last word counts: the project's about timeouts, ours about the level.
+    # PostgreSQL uses the last `-c` of a name: the project's timeouts win, and our isolation level.
     ours = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
     options["options"] = " ".join(filter(None, [ours[0], given.get("options", ""), ours[1]]))
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}

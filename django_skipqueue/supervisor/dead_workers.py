@@ -85,7 +85,7 @@ class DeadWorkers:
 
 
 class Recover(Service):
-    """Takes back the jobs of dead workers, and of holders without a row that are as silent."""
+    """Takes back the jobs of dead workers, and old ones whose `locked_by` names no row of a worker."""
 
     name = "recover"
 
@@ -104,7 +104,7 @@ class Recover(Service):
         self._beats = beats
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
         self._tell = tell
-        self._look_at: dict[str, float] = {}  # for jobs of the dead of whom nothing could be taken
+        self._look_at: dict[str, float] = {}  # when to look again for the jobs of a worker, as others had them locked
 
     def run(self) -> float:
         """See `Service.run`."""

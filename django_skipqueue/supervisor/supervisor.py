@@ -104,7 +104,7 @@ class Supervisor:
         ready = self._wakeup.wait(self._until_next(), unless=lambda: self._signals, files=files)
         if self._lifeline in ready:
             self._lifeline = None
-            if not (self._stopping or self._signals):  # else Ctrl-C has reached us as well
+            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well, and is noted
                 self._signals.append(signal.SIGTERM)
         if socket in ready:
             self._hear()

@@ -159,11 +159,11 @@ class Task(Generic[P, R]):
         return self.policy
 
     def redacted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Redacted:
-        """The arguments of one of its jobs, with a mask in place of what nobody shall see."""
+        """The arguments of one of its jobs, with a mask in place of the secret ones."""
         return redacted_call(args, kwargs, names=self.names_of(args), also=(*settings.redact, *self.redact))
 
     def names_of(self, args: Sequence[Any]) -> list[str]:
-        """What the function calls these positional arguments: `rest[1]` within `*rest`; it may know fewer."""
+        """The names of positional arguments, `rest[1]` within `*rest`; fewer of them where the function takes fewer."""
         names: list[str] = []
         for parameter in self.signature.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:

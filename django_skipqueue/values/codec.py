@@ -19,7 +19,7 @@ _decode = json.JSONDecoder().raw_decode
 def decode(text: str) -> Any:
     """The value of a JSON text as PostgreSQL writes it; most are empty, and the others need no search for white space.
 
-    A quarter of what `json.loads` takes, which was the larger part of running a small job.
+    Takes a quarter of the time of `json.loads`, which was the larger part of running a small job.
     """
     if text == "{}":
         return {}

@@ -102,7 +102,7 @@ def attempts_are_bounded(evidence: Evidence) -> Iterator[str]:
 
 
 def unique_keys_are_unique(evidence: Evidence) -> Iterator[str]:
-    """(7) A unique key is never alive twice."""
+    """(7) Two jobs that are not finished never have the same unique key."""
     alive: dict[str, int] = {}
     for change in evidence.changes:
         key = change.unique_key

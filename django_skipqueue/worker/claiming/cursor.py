@@ -48,11 +48,13 @@ class ClaimCursor:
         """Note what a claim after these positions brought, in order, and took, in seconds."""
         if not after:
             self._failures = 0
-            walk = min((job.claim_seconds for job in jobs), default=took)  # the first row knows best
+            walk = min(
+                (job.claim_seconds for job in jobs), default=took
+            )  # of the first row: the others count updates too
             self.due_at = now + pause_after(walk)
             self._positions = {}
         for name, last in {job.queue_name: job for job in jobs}.items():
-            # Not where a look from the front has come between, and found that there is more before `after`.
+            # A claim from the front that was made after this one was sent may have found earlier jobs: keep its place.
             if name not in self._positions or self._positions[name] >= after.get(name, QUEUE_HEAD):
                 self._positions[name] = last.position
 

@@ -17,7 +17,7 @@ LARGEST = 4_000
 """Jobs held in advance at most: what a crash of the worker would make wait for its recovery."""
 
 PATIENCE = 0.5
-"""Seconds for which a job may wait here. Longer than `SPAN`: what goes back is claimed again by somebody."""
+"""Seconds for which a job may wait here. Longer than `SPAN`: another worker must claim again what is released."""
 
 
 class Prefetch:
