@@ -11,10 +11,11 @@ import pytest
 from django_skipqueue.tasks.registry import Registry, registry
 
 from .app import sessions
-from .harness.fixtures import (  # noqa: F401 (fixtures)
+from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     close_asyncs_connections,
     gates,
     manage,
+    pytest_runtest_makereport,
     runworker,
     worker_thread,
 )

@@ -119,7 +119,10 @@ class ControlConnection:
             self._note_notifications()
 
     def notified(self) -> set[str]:
-        """The queues that got jobs since the last call, also while statements ran. Does not wait."""
+        """The queues that got jobs since the last call. Does not wait.
+
+        Call it before a sleep: what came together with the answer of a statement does not make the socket readable.
+        """
         with self._wrapper.wrap_database_errors:
             pgconn = self._wrapper.connection.pgconn
             pgconn.consume_input()
@@ -127,11 +130,6 @@ class ControlConnection:
                 self._heard.add(notification.extra.decode())
         heard, self._heard = self._heard, set()
         return self._probe.without_probes(heard)
-
-    @property
-    def has_heard(self) -> bool:
-        """Whether notifications came while statements ran."""
-        return bool(self._heard)
 
     def fileno(self) -> int | None:
         """The socket to wait on; `None` while there is none."""

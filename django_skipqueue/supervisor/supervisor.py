@@ -99,6 +99,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Sleep until something is to be done."""
+        self._hear()  # what came with the answers of this turn: the socket will not tell of it
         socket = self._control.fileno()
         files = [file for file in (self._lifeline, socket) if file is not None]
         ready = self._wakeup.wait(self._until_next(), unless=lambda: self._signals, files=files)
@@ -256,14 +257,13 @@ class Supervisor:
                 self._beat.due_at = 0.0
             self._do_if_due(self._beat)
             self._do_if_due(service)
-        if self._control.has_heard:
-            self._hear()
 
     def _hear(self) -> None:
-        """Read the notifications that have come: a job was scheduled that is due soon."""
-        with self._control.attempt():
-            if self._control.notified():
-                self._admit.hurry()
+        """Take up the notifications that have come: a job was scheduled that is due soon."""
+        if self._control.fileno() is not None:
+            with self._control.attempt():
+                if self._control.notified():
+                    self._admit.hurry()
 
     def _do_if_due(self, service: Service) -> None:
         if service.is_due and not self._control.retry_in:

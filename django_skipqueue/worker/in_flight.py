@@ -94,6 +94,11 @@ class InFlightJobs:
         coroutines = self._pool.coroutines
         return len(self.jobs) - finished - coroutines, coroutines
 
+    def _finished(self) -> list[Attempt]:
+        """The attempts that are over, and not yet counted by the claim policy."""
+        taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
+        return self._pending.attempts + taken + (self._unapplied.attempts if self._unapplied else [])
+
     def has_outcomes(self, now: float) -> bool:
         """Whether outcomes are to be written."""
         return bool(self._pool.finished) or self._pending.is_due(now)
@@ -139,7 +144,6 @@ class InFlightJobs:
             self._unapplied = exchanged
             if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):
                 found_empty = self.apply_exchange()
-            self.claiming.heard(self._control.notified())
         if self._control.is_broken:
             self._exchanger.failed(timed_out=self._control.timed_out, now=time.monotonic())
         self._report_lost()
@@ -215,19 +219,20 @@ class InFlightJobs:
     def release_surplus(self, now: float) -> None:
         """Give back, the last claimed first, what would wait here for too long: others may run it, or something urgent.
 
-        What has finished and is not written yet is progress as well. Nothing is given back while a large answer waits
-        for the next exchange: jobs that follow each other so fast do not wait.
+        What has finished and is not written yet is progress as well. The last exchange is applied only if there is
+        something to give back: it is to wait for the next one.
         """
-        if self._unapplied or now < self._control.retry_at:
-            return
-        if now < self._next_surplus_check and not self._misplaced:
+        if now < self._control.retry_at or (now < self._next_surplus_check and not self._misplaced):
             return
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         threads, coroutines = self._unfinished()
-        unwritten = len(self._pending) + len(self._pool.finished)
-        surplus = self.claiming.threads.surplus(threads - unwritten, now)
-        coroutines_surplus = self.claiming.coroutines.surplus(coroutines - unwritten, now)
-        self._release_withdrawn(self._pool.withdraw_last(threads=surplus, coroutines=coroutines_surplus))
+        finished = self._finished()
+        of_coroutines = self._pool.count_coroutines(finished)
+        threads = self.claiming.threads.surplus(threads - (len(finished) - of_coroutines), now)
+        coroutines = self.claiming.coroutines.surplus(coroutines - of_coroutines, now)
+        if threads or coroutines or self._misplaced:
+            self.apply_exchange()
+            self._release_withdrawn(self._pool.withdraw_last(threads=threads, coroutines=coroutines))
 
     def release_unstarted(self) -> None:
         """Give back what no thread has begun."""
@@ -308,9 +313,10 @@ class InFlightJobs:
             self.schedule_orphan_check(time.monotonic())
 
     def hear(self) -> None:
-        """Read the notifications that have come, and look for jobs at once where they concern us."""
-        with self.guarded():
-            self.claiming.heard(self._control.notified())
+        """Take up the notifications that have come, and look for jobs at once where they concern us."""
+        if self._control.fileno() is not None:
+            with self.guarded():
+                self.claiming.heard(self._control.notified())
 
     def schedule_orphan_check(self, now: float) -> None:
         """A claim may have been committed and never heard of."""

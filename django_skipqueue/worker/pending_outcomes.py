@@ -42,9 +42,14 @@ class PendingOutcomes:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._aside) + len(self._slow)
 
+    @property
+    def attempts(self) -> list[Attempt]:
+        """All whose outcomes are in here."""
+        return self._waiting + self._aside + self._slow.attempts
+
     def refs(self) -> set[LeaseRef]:
-        """Of all that is in here."""
-        return {attempt.job.ref for attempt in self._waiting + self._aside + self._slow.attempts}
+        """The leases of all that is in here."""
+        return {attempt.job.ref for attempt in self.attempts}
 
     def is_due(self, now: float) -> bool:
         """Whether to go to the database for what is in here."""

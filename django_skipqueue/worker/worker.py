@@ -203,6 +203,7 @@ class Worker:
 
     def _wait(self) -> None:
         """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
+        self._in_flight.hear()  # what came with the answers of this turn: the socket will not tell of it
         now = time.monotonic()
         until = min(
             now + min(self.options.poll_interval, STAMP_INTERVAL),

@@ -17,10 +17,27 @@ if TYPE_CHECKING:
     from .threads import WorkerThread
 
 
+LOGS = pytest.StashKey[list["ManagePy"]]()
+"""The processes of a test, whose logs are shown if it fails."""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Show with a failure what the processes of the test have logged."""
+    report = (yield).get_result()  # type: ignore[misc]
+    if report.failed and report.when == "call":
+        for process in item.stash.get(LOGS, []):
+            report.sections.append((f"Log of manage.py {process.arguments}", process.log))
+
+
 @pytest.fixture
-def manage(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., "ManagePy"]]:
+def manage(
+    transactional_db: None, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., "ManagePy"]]:
     """Starts `manage.py …` processes, and ends them."""
     from .processes import ManagePy
+
+    logs = request.node.stash.setdefault(LOGS, [])
 
     with ExitStack() as stack:
         count = 0
@@ -30,6 +47,7 @@ def manage(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., "Ma
             count += 1
             process = ManagePy(tmp_path / str(count), *arguments, **options)
             stack.callback(process.end)
+            logs.append(process)
             return process
 
         yield start

@@ -55,6 +55,7 @@ class ManagePy:
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
+        self.arguments = " ".join(arguments)
         names = {alias: connections[alias].settings_dict["NAME"] for alias in connections}
         apps = []
         if jobs is not None:

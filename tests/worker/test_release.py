@@ -16,6 +16,7 @@ from ..harness.processes import ManagePy, workers
 Run = Callable[..., ManagePy]
 
 SHORT, LONG = 500, 300
+FLOOD = 100_000
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -53,6 +54,20 @@ def _completed_by(supervisor: str) -> int:
     """How many jobs the workers of this supervisor have completed."""
     (worker,) = [worker for worker in workers(2) if worker.name.startswith(f"{supervisor}/")]
     return Job.objects.completed().filter(locked_by=str(worker.id)).count()
+
+
+def test_coroutines_that_turn_out_to_be_long_go_back_while_other_jobs_follow_each_other_fast(
+    worker_thread: Any, gates: Any
+) -> None:
+    """A worker that gets hundreds of jobs in each round trip looks at what waits in it nevertheless."""
+    jobs.anoop.using(priority=1, queue_name="coroutines").defer_many([()] * SHORT)
+    worker_jobs.apass_gate.using(queue_name="coroutines").defer_many([("g",)] * LONG)
+    jobs.noop.using(queue_name="threads").defer_many([()] * FLOOD)
+    held = Job.objects.running().filter(task=worker_jobs.apass_gate.name)
+    worker_thread(concurrency=4)
+    wait_until(lambda: held.count() > 20, "it has claimed coroutines ahead")
+    wait_until(lambda: held.count() <= 4, "it has given them back")
+    assert Job.objects.queued().filter(queue_name="threads").exists(), "before the others were done"
 
 
 def test_a_worker_that_waits_for_jobs_of_both_kinds_to_end_sleeps(worker_thread: Any, gates: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import select
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -86,6 +87,29 @@ def test_a_job_deferred_to_an_idle_worker_is_picked_up_by_its_notification(worke
     wait_for_statuses(completed=1)
     jobs.noop.using(queue_name="seen for the first time").defer()
     wait_for_statuses(completed=2)
+
+
+def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard(worker_thread: Start) -> None:
+    """Whoever reads that answer reads the notification as well, and the socket is not readable any more."""
+    beating, deferred = threading.Event(), threading.Event()
+
+    def prepare(worker: Worker) -> None:
+        beat = worker._own_row.beat
+
+        def beat_after_a_notification() -> None:
+            if worker._control._listening and not beating.is_set():
+                beating.set()
+                assert deferred.wait(DEADLINE)
+                assert select.select([worker._control.fileno()], [], [], DEADLINE)[0]
+            beat()
+
+        worker._own_row.beat = beat_after_a_notification  # type: ignore[method-assign]
+
+    worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
+    assert beating.wait(DEADLINE)
+    jobs.noop.defer()
+    deferred.set()
+    wait_for_statuses(completed=1)
 
 
 def test_without_listen_polling_finds_the_job(worker_thread: Start) -> None:
