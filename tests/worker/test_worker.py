@@ -112,6 +112,29 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
     wait_for_statuses(completed=1)
 
 
+def test_a_job_deferred_while_the_connection_was_broken_is_found_as_soon_as_it_is_back(worker_thread: Start) -> None:
+    """Nobody has told of it, and its queue is not among those that are known to have jobs."""
+    broken, deferred = threading.Event(), threading.Event()
+
+    def prepare(worker: Worker) -> None:
+        listen = worker._control.listen
+
+        def listen_after_the_job() -> None:
+            if broken.is_set():
+                assert deferred.wait(DEADLINE)
+            listen()
+
+        worker._control.listen = listen_after_the_job  # type: ignore[method-assign]
+
+    worker = worker_thread(prepare=prepare, poll_interval=HOUR)
+    wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_look > time.monotonic(), "it is idle")
+    broken.set()
+    worker.cut()
+    jobs.noop.defer()
+    deferred.set()
+    wait_for_statuses(completed=1)
+
+
 def test_without_listen_polling_finds_the_job(worker_thread: Start) -> None:
     worker = worker_thread(poll_interval=0.05, listen=False)
     jobs.noop.defer()

@@ -199,8 +199,13 @@ class ClaimPolicy:
             self._next_search = now
 
     def start_over(self) -> None:
-        """Claim at once, from the front: nobody knows what came of the last claim."""
+        """Claim at once, from the front: nobody knows what came of the last claim, or which queues got jobs since.
+
+        Where it was the search for queues that failed, the next one comes when it is due.
+        """
         self.next_look = 0.0
+        if not self._search_pause:
+            self._next_search = 0.0
         self._cursor.start_over()
 
     def look_at(self, time: float) -> None:

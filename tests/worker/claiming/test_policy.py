@@ -1,6 +1,7 @@
 """`ClaimPolicy`: how many jobs, from which queues, and when."""
 
 import pytest
+from django.db import OperationalError
 
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.tasks.registry import Registry
@@ -36,6 +37,26 @@ def test_after_an_error_it_claims_at_once_and_from_the_front() -> None:
     claims.start_over()
     assert claims.next_look == 0.0
     assert claims.after(NAMES, now=100.5) == {}
+
+
+def test_after_an_error_it_searches_for_queues_that_got_jobs_unheard() -> None:
+    claims = claiming(poll_interval=3600.0)
+    assert claims.choose_queues(finding(), clock=lambda: 100.0, room=1) == []
+    claims.start_over()
+    assert claims.choose_queues(finding("a"), clock=lambda: 100.1, room=1) == ["a"]
+
+
+def test_a_search_that_failed_is_not_made_again_at_once() -> None:
+    """It would fail again, and no queue that is known would be served."""
+    claims = claiming()
+
+    def fail(*, after: str, limit: int) -> list[str]:
+        raise OperationalError("canceling statement due to statement timeout")
+
+    with pytest.raises(OperationalError):
+        claims.choose_queues(fail, clock=lambda: 100.0, room=1)
+    claims.start_over()
+    claims.choose_queues(never, clock=lambda: 100.1, room=1)
 
 
 def test_queues_that_were_listed_stay_as_listed() -> None:
