@@ -9,11 +9,12 @@ PORT ?= 8000
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXAMPLE_STAMP := $(VENV)/.installed-example
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format types docs pictures bench bench-peers bench-check chaos soak build clean
+.PHONY: help setup demo serve test check lint format types docs migrations wheel pictures bench bench-peers bench-check chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +44,16 @@ types: setup ## Check the types
 docs: setup ## Build the documentation into docs/_build
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build
 
+migrations: setup ## Check that no migration is missing
+	$(WITH_POSTGRES) $(MANAGE) makemigrations --check --dry-run
+
+wheel: build ## Try the wheel in a clean environment
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && $(PYTHON) -m venv "$$folder" \
+		&& "$$folder/bin/pip" install --quiet --disable-pip-version-check dist/*.whl 'psycopg[binary]' \
+		&& $(WITH_POSTGRES) --database wheel "$$folder/bin/python" scripts/try_wheel.py
+
+check: lint types docs migrations demo wheel ## Check all that a change must pass beside the tests
+
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
 	SKIPQUEUE_PICTURES=docs/_static $(WITH_POSTGRES) $(BIN)/pytest tests/admin/test_pictures.py $(ARGS)
 
@@ -62,6 +73,7 @@ soak: setup ## Run a million jobs through one worker: neither it nor its table m
 	SKIPQUEUE_SOAK_JOBS=1000000 $(WITH_POSTGRES) $(BIN)/pytest tests/test_soak.py $(ARGS)
 
 build: setup ## Build the sdist and the wheel into dist/
+	rm -rf dist
 	$(BIN)/python -m build
 
 clean: ## Remove everything that these commands made
@@ -79,10 +91,10 @@ $(EXAMPLE_STAMP): pyproject.toml
 	@$(call install,example)
 	@touch $@
 
-# Make the environment, with one of the extras of pyproject.toml.
+# Make the environment, with one of the dependency groups of pyproject.toml, which pip knows from 25.1 on.
 define install
 $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	|| { echo 'Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11'; exit 1; }; \
 $(PYTHON) -m venv $(VENV) \
-	&& $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]' $(if $(DJANGO),'django~=$(DJANGO).0')
+	&& $(PIP) 'pip>=25.1' && $(PIP) -e . --group $(1) $(if $(DJANGO),'django~=$(DJANGO).0')
 endef

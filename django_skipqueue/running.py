@@ -9,6 +9,7 @@ from asgiref.sync import async_to_sync
 from .exceptions import LeaseLost, UnknownTask
 from .execution.executor import Executor
 from .models import Job, Status
+from .store import Store
 from .tasks.registry import registry
 from .values.codec import encode
 from .values.records import Attempt, ClaimedJob
@@ -25,7 +26,7 @@ def run(job: Job) -> Attempt:
         raise LeaseLost(f"Job {job.pk} is {job.status}: only a job that was claimed can be run.")
     database = job._state.db or Job.objects.db
     attempt = run_attempt(Executor(worker=job.worker_name, database=database), _as_claimed(job))
-    if not attempt.is_written and not Job.objects.using(database).settle([attempt.settlement]):
+    if not attempt.is_written and not Store(database).settle([attempt.settlement]):
         raise LeaseLost(f"Job {job.pk} is no longer held by lease {job.lease}: what it came to was not written.")
     job.status = Status(attempt.outcome.next_status)
     if isinstance(attempt.outcome.exception, KeyboardInterrupt):
@@ -60,4 +61,6 @@ def _as_claimed(job: Job) -> ClaimedJob:
         run_after=job.run_after.timestamp(),
         locked_at=job.locked_at.timestamp(),
         metadata=encode("metadata", job.metadata),
+        timeout=job.timeout,
+        unknown_since=job.unknown_since.timestamp() if job.unknown_since else None,
     )

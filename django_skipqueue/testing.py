@@ -9,6 +9,7 @@ from .conf import settings
 from .execution.executor import Executor
 from .models import Job
 from .running import run_attempt
+from .store import Store
 
 WORKER = "test"
 
@@ -20,19 +21,20 @@ def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = F
     due_by_force: run scheduled jobs as well, retries among them, as if their time had come.
     limit: raises RuntimeError after this many attempts, so that jobs that defer each other for ever end the test.
     """
+    store = Store(settings.database)
     jobs = Job.objects.using(settings.database)
     executor = Executor(worker=WORKER, database=settings.database)
     ran: list[int] = []
     while True:
         if due_by_force:
             jobs.scheduled().update(status="queued")
-        queues = jobs.queues_with_jobs() if queue_names is None else queue_names
-        _, claimed = jobs.settle_and_claim([], queue_names=queues, limit=1, worker_id=WORKER)
+        queues = store.queues_with_jobs() if queue_names is None else queue_names
+        claimed = store.claim(queue_names=queues, limit=1, worker_id=WORKER)
         if not claimed:
             found = jobs.in_bulk(ran)
             return [found[id] for id in dict.fromkeys(ran) if id in found]
         if len(ran) == limit:
-            jobs.release([job.ref for job in claimed])
+            store.release([job.ref for job in claimed])
             raise RuntimeError(f"{limit} attempts were made and there are still jobs to run.")
         ran.append(claimed[0].id)
-        jobs.settle([run_attempt(executor, claimed[0]).settlement])
+        store.settle([run_attempt(executor, claimed[0]).settlement])

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connections
 
 from django_skipqueue.tasks.registry import Registry, registry
 
@@ -16,15 +17,28 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     gates,
     manage,
     pytest_runtest_makereport,
+    refuse,
     runworker,
     worker_thread,
 )
 
 
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """After the last test, before its database is dropped."""
-    if nextitem is None:
-        close_asyncs_connections()
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Before the databases are dropped, end what is left in them: a thread that a test has left stuck has a session."""
+    yield
+    close_asyncs_connections()
+    with django_db_blocker.unblock():
+        for alias in connections:
+            with connections[alias].cursor() as cursor:
+                cursor.execute(END_OTHER_SESSIONS)
+
+
+END_OTHER_SESSIONS = """
+SELECT pg_terminate_backend(pid, 5000)
+FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 
 
 @pytest.fixture

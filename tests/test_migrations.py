@@ -21,18 +21,16 @@ INDEXES = {
     "skipqueue_job_pkey": "UNIQUE (id)",
     "skipqueue_job_claim": "(queue_name, ((- priority)), run_after, id) WHERE (status = 'queued')",
     "skipqueue_job_admit": "(run_after, id) WHERE (status = 'scheduled')",
+    "skipqueue_job_blocked": "(id) WHERE (status = 'blocked')",
     "skipqueue_job_recover": "(locked_at) WHERE (status = 'running')",
     "skipqueue_job_prune": "(status, finished_at) WHERE (status = ANY (ARRAY['completed', 'failed', 'discarded']))",
     "skipqueue_job_prune_own": (
         "((((finished_at AT TIME ZONE 'UTC') + make_interval(secs => "
-        "(((metadata -> 'retention') ->> status))::double precision)))) "
-        "WHERE ((metadata ? 'retention') AND (status = ANY (ARRAY['completed', 'failed', 'discarded'])))"
+        "((retention ->> status))::double precision)))) "
+        "WHERE ((retention IS NOT NULL) AND (status = ANY (ARRAY['completed', 'failed', 'discarded'])))"
     ),
     "skipqueue_job_failed": "(queue_name, finished_at DESC) WHERE (status = 'failed')",
-    "skipqueue_job_unique": (
-        "UNIQUE (unique_key) "
-        "WHERE ((status = ANY (ARRAY['scheduled', 'queued', 'running'])) AND (unique_key IS NOT NULL))"
-    ),
+    "skipqueue_job_unique": ("UNIQUE (unique_key) WHERE ((finished_at IS NULL) AND (unique_key IS NOT NULL))"),
     "skipqueue_worker_pkey": "UNIQUE (id)",
     "skipqueue_worker_id_43c5465b_like": "(id text_pattern_ops)",  # Django's, for every text that is unique
 }
@@ -154,11 +152,11 @@ def test_every_single_step_can_be_taken_back(migrate: Callable[[str | None], Non
 
 # A job of each status, one of them with a retention of its own.
 ROWS = """
-INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, finished_at, metadata)
+INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, finished_at, retention)
 SELECT
     'default', 't', '[]', '{}', status, CASE WHEN status IN ('completed', 'failed', 'discarded') THEN now() END,
-    CASE WHEN status = 'failed' THEN '{"retention": {"failed": 60}}' ELSE '{}' END::jsonb
-FROM unnest(ARRAY['scheduled', 'queued', 'running', 'completed', 'failed', 'discarded']) AS status
+    CASE WHEN status = 'failed' THEN '{"failed": 60}'::jsonb END
+FROM unnest(ARRAY['scheduled', 'blocked', 'queued', 'running', 'completed', 'failed', 'discarded']) AS status
 RETURNING *
 """
 

@@ -11,13 +11,16 @@ from django.test import Client
 from django.urls import path
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.values.records import Call
+from django_skipqueue.store import Store
+from django_skipqueue.values.records import Call, JobSpec
 
 from .app import jobs
 from .app.models import Ledger
 from .app.waiting import wait_until
 from .harness.processes import ManagePy, statuses, wait_for_statuses, workers
 from .store.test_databases import live_and_die
+
+store = Store("default")
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"
@@ -96,7 +99,7 @@ ORDERS = 300
 @pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
 def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
     calls = [Call(f"[{number}]", "{}", None) for number in range(ORDERS)]
-    Job.objects.enqueue_many("extra.jobs.order", calls)
+    store.enqueue_many(JobSpec("extra.jobs.order"), calls)
     for task in ("plan", "again"):
         Job.objects.enqueue(f"extra.jobs.{task}")
     jobs.fail.defer()
@@ -116,7 +119,7 @@ def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, so
 
 def test_every_verb_works_with_use_tz_off(settings: Any) -> None:
     settings.USE_TZ = False
-    live_and_die(Job.objects.using("other"), Worker.objects.using("other"))
+    live_and_die(Store("other"), Job.objects.using("other"), Worker.objects.using("other"))
 
 
 def sell(request: HttpRequest) -> HttpResponse:

@@ -147,7 +147,7 @@ def test_what_is_pure_imports_nothing_of_django() -> None:
 def test_the_reader_of_imports_sees_what_is_local_and_not_what_is_for_types() -> None:
     found = {imported for imported, _ in imports("tasks.task")}
     assert "models" in found, "imported within a function"
-    assert "store.querysets" not in found, "imported for types"
+    assert "models.querysets" not in found, "imported for types"
     assert {imported for imported, _ in imports("store.settle")} >= {"store.sql", "store.parameters", "values.records"}
 
 

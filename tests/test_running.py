@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,12 @@ def claimed(task: str = "tests.app.jobs.noop", **fields: Any) -> Job:
     make_job(task=task, **fields)
     (found,) = Job.objects.claim(queue_names=["default"], worker_id="gpu:0123456789ab")
     return found
+
+
+def test_a_task_that_stays_unknown_fails_after_the_grace() -> None:
+    job = claimed("gone.jobs.unknown", unknown_since=timedelta(days=-1))
+    run(job)
+    assert Job.objects.get().status == "failed"
 
 
 def test_a_job_that_was_not_claimed_is_not_run() -> None:

@@ -11,10 +11,13 @@ import pytest
 from django.db import connection
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from .app import jobs
 from .app.waiting import wait_until
 from .harness.processes import ManagePy, workers
+
+store = Store("default")
 
 JOBS = int(os.environ.get("SKIPQUEUE_SOAK_JOBS", "20000"))
 WAVES = 10
@@ -40,7 +43,7 @@ def wave(worker: psutil.Process) -> Sample:
     jobs.anoop.defer_many([()] * (share // 10))
     jobs.fail_times.defer_many([(1,)] * (share - share * 8 // 10 - share // 10))
     wait_until(lambda: not Job.objects.alive().exists(), "the wave is worked through", deadline=60 + share / 500)
-    while Job.objects.prune():
+    while store.prune():
         pass
     with connection.cursor() as cursor:
         cursor.execute("VACUUM skipqueue_job")

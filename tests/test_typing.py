@@ -29,6 +29,7 @@ from django_skipqueue import Discard, JobContext, Retry, Snooze, Task, job
 from django_skipqueue.backoff import constant, exponential, linear
 from django_skipqueue.models import Job
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.store import Store
 
 
 @job
@@ -121,9 +122,10 @@ def loop() -> None:
         claimed.complete({"any": "thing"})
         claimed.fail(ValueError())
         claimed.release()
-    assert_type(Job.objects.settle([Settlement(1, 1, COMPLETED)]), set[int])
-    assert_type(Job.objects.using("other").admit(), dict[str, int])
-    assert_type(Job.objects.retry([1, 2]), set[int])
+    assert_type(Store("default").settle([Settlement(1, 1, COMPLETED)]), set[int])
+    assert_type(Store("other").admit(), dict[str, int])
+    assert_type(Store("default").retry([1, 2]), set[int])
+    assert_type(Job.objects.filter(task="x").retry(reason="mended"), int)
     assert_type(Job.objects.failed().first(), Job | None)
     assert_type(Job.objects.filter(task="x").failed().count(), int)
     Job.objects.claim(["default"])  # error: Too many positional arguments

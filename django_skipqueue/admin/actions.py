@@ -8,7 +8,8 @@ from django.db import transaction
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from ..models import Job, Status
+from ..models import ALIVE, WAITING, Job, Status
+from ..store import Store
 from .bulk import Action
 from .questions import DeleteQuestion, Instruction, PostponeQuestion, SpreadQuestion
 
@@ -34,8 +35,7 @@ class Retry(Action):
     def change(self, ids: Iterable[int], wanted: Instruction) -> set[int]:
         """Retry."""
         over = timedelta(minutes=wanted.minutes)
-        retried: set[int] = Job.objects.retry(ids, over=over, by=wanted.user, reason=wanted.reason)
-        return retried
+        return Store.default().retry(ids, over=over, by=wanted.user, reason=wanted.reason)
 
 
 class RunNow(Action):
@@ -56,8 +56,7 @@ class RunNow(Action):
 
     def change(self, ids: Iterable[int], wanted: Instruction) -> set[int]:
         """Run now."""
-        due: set[int] = Job.objects.run_now(ids, by=wanted.user, reason=wanted.reason)
-        return due
+        return Store.default().run_now(ids, by=wanted.user, reason=wanted.reason)
 
 
 class Postpone(Action):
@@ -65,7 +64,7 @@ class Postpone(Action):
 
     name = "postpone_selected"
     explanation = _("Scheduled, retrying and queued jobs wait. A job that is due later anyway stays as it is.")
-    statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
+    statuses = frozenset(WAITING)
     order_all = ngettext_lazy("Postpone %(number)s job", "Postpone %(number)s jobs", "count")
     order_some = _("Postpone %(some)s of %(number)s jobs")
     order_none = ngettext_lazy(
@@ -78,8 +77,7 @@ class Postpone(Action):
     def change(self, ids: Iterable[int], wanted: Instruction) -> set[int]:
         """Postpone."""
         delay = timedelta(minutes=wanted.minutes)
-        postponed: set[int] = Job.objects.postpone(ids, delay, by=wanted.user, reason=wanted.reason)
-        return postponed
+        return Store.default().postpone(ids, delay, by=wanted.user, reason=wanted.reason)
 
 
 class Discard(Action):
@@ -90,7 +88,7 @@ class Discard(Action):
         "Scheduled, retrying and queued jobs are finished without being run. A job that runs is left alone. "
         "A discarded job can be retried later."
     )
-    statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
+    statuses = frozenset(WAITING)
     order_all = ngettext_lazy("Discard %(number)s job", "Discard %(number)s jobs", "count")
     order_some = _("Discard %(some)s of %(number)s jobs")
     order_none = ngettext_lazy(
@@ -101,8 +99,7 @@ class Discard(Action):
 
     def change(self, ids: Iterable[int], wanted: Instruction) -> set[int]:
         """Discard."""
-        discarded: set[int] = Job.objects.discard(ids, by=wanted.user, reason=wanted.reason)
-        return discarded
+        return Store.default().discard(ids, by=wanted.user, reason=wanted.reason)
 
 
 class Cancel(Action):
@@ -113,7 +110,7 @@ class Cancel(Action):
         "The jobs are discarded. Those that run are interrupted within a second or two; "
         "what their tasks have done already stays done."
     )
-    statuses = frozenset({Status.SCHEDULED, Status.QUEUED, Status.RUNNING})
+    statuses = frozenset(ALIVE)
     order_all = ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count")
     order_some = _("Cancel %(some)s of %(number)s jobs")
     order_none = ngettext_lazy(
@@ -130,8 +127,7 @@ class Cancel(Action):
 
     def change(self, ids: Iterable[int], wanted: Instruction) -> set[int]:
         """Cancel."""
-        cancelled: set[int] = Job.objects.cancel(ids, by=wanted.user, reason=wanted.reason)
-        return cancelled
+        return Store.default().cancel(ids, by=wanted.user, reason=wanted.reason)
 
 
 class Delete(Action):

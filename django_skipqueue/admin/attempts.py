@@ -1,5 +1,4 @@
-"""The attempts of a job, as its row tells them: those that left an error, and the one that runs, succeeded or was
-cancelled.
+"""The attempts of a job, read from its row: those with an error, and the last one.
 
 The entries were written by a worker, but a worker of any version: what is missing or of another kind shows as nothing.
 Attempts are numbered on where a manual retry has begun anew at 1.

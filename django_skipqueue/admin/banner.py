@@ -1,5 +1,4 @@
-"""What an operator has to see, whatever page is open: jobs wait for a worker that nobody has started, or behind jobs
-that hold every slot; a worker is not heard of.
+"""What an operator must see on every page: a queue without a worker, a task that holds every slot, a silent worker.
 
 Invariant: the queries are bounded, whatever the tables' size, and a process asks them once in a few seconds.
 """
@@ -17,6 +16,7 @@ from django.db.models.functions import Now
 from ..conf import settings
 from ..events.log_format import printable
 from ..models import Job, Status
+from ..store import Store
 from ..store.columns import MAX_KEY_BYTES
 from ..tasks.registry import registry
 from ..values.codec import shorten
@@ -47,7 +47,7 @@ class Banner:
     @classmethod
     def now(cls) -> "Banner | None":
         """What has to be said, by the database's clock; mostly nothing."""
-        return cls.of(Workforce.now(), Job.objects.queues_with_jobs())
+        return cls.of(Workforce.now(), Store.default().queues_with_jobs())
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Banner | None":
@@ -102,7 +102,7 @@ class Notices:
     @classmethod
     def now(cls) -> "Notices":
         """What there is to say this moment."""
-        workforce, waiting = Workforce.now(), Job.objects.queues_with_jobs()
+        workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
         jams = tuple(_jams(workforce, waiting[:MOST])) if waiting and workforce.live else ()
         return cls(Banner.of(workforce, waiting), jams, tuple(workforce.silent[:MOST]))
 

@@ -38,6 +38,8 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
             return _why_it_is_queued(job, workforce)
         case Status.SCHEDULED:
             return _why_it_is_scheduled(job, now, workforce)
+        case Status.BLOCKED:
+            return gettext("It is due, and waits for a limit or another job.")
         case Status.RUNNING:
             return _whether_its_worker_is_silent(job, workforce)
     return ""

@@ -130,7 +130,13 @@ class JobChangeList(ChangeList):
         return [everything] + [
             Tab(state, label, self._address(state), state == self.state, self._count(state))
             for state, label in STATES.items()
+            if state != Status.BLOCKED or self._shows_blocked
         ]
+
+    @cached_property
+    def _shows_blocked(self) -> bool:
+        """Whether there is a tab for blocked jobs: a project without limits has none."""
+        return self.state == Status.BLOCKED or Job.objects.blocked().exists()
 
     def _address(self, state: str | None) -> str:
         """Of the same list for another state."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
-from ..models import Job, Status
+from ..models import WAITING, Job, Status
 from ..values.codec import clean, shorten
 from ..values.outcomes import MESSAGE_LIMIT
 from ..values.records import worker_name
@@ -105,7 +105,7 @@ class JobPage:
     @property
     def is_retrying(self) -> bool:
         """Whether an attempt has failed, and another one will come."""
-        return self.job.status in (Status.SCHEDULED, Status.QUEUED) and self.job.attempts > 0
+        return self.job.status in WAITING and self.job.attempts > 0
 
     @cached_property
     def explanation(self) -> str:
@@ -113,6 +113,11 @@ class JobPage:
         if self.is_final:
             return why_it_was_not_retried(self.job, self.attempts)
         return why_it_waits(self.job, self.now, Workforce.now())
+
+    @property
+    def timeout(self) -> str:
+        """How long an attempt may take, where the job itself says so."""
+        return span(self.job.timeout or 0)
 
     @property
     def unique_key(self) -> str:

@@ -4,6 +4,7 @@ Invariant: the verbs of the queue decide. A status read before says only which b
 meanwhile is refused, and told.
 """
 
+import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,8 +16,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..models import ALIVE, FINISHED, Job, Status
+from ..models import ALIVE, FINISHED, WAITING, Job, Status
 from ..values.codec import shorten
+from ..values.records import Call, JobSpec
 from .durations import span
 from .parameters import redacted
 from .questions import Instruction, PostponeQuestion, Question
@@ -125,7 +127,7 @@ class PostponeJob(Verb):
     name = "postpone"
     label = _("Postpone")
     hint = _("This job waits, and runs later.")
-    statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
+    statuses = frozenset(WAITING)
     question = PostponeQuestion
 
     def order(self, job: Job) -> str:
@@ -149,7 +151,7 @@ class DiscardJob(Verb):
     name = "discard"
     label = _("Discard")
     hint = _("Finish this job without running it. It can be retried later.")
-    statuses = frozenset({Status.SCHEDULED, Status.QUEUED})
+    statuses = frozenset(WAITING)
 
     def order(self, job: Job) -> str:
         """Discard it."""
@@ -207,16 +209,16 @@ class RunJobAgain(Verb):
         texts = Job.objects.filter(pk=job.pk).values_list(args, kwargs).first()
         if texts is None:
             return self.refused(job)
-        copy = Job.objects.enqueue(
+        spec = JobSpec(
             job.task,
-            args=texts[0],
-            kwargs=texts[1],
             queue_name=job.queue_name,
             priority=job.priority,
             max_attempts=job.max_attempts,
-            unique_key=job.unique_key,
-            metadata={key: value for key, value in job.metadata.items() if key != "unknown_since"},
+            timeout=job.timeout,
+            retention=job.retention and json.dumps(job.retention),
+            metadata=json.dumps(job.metadata),
         )
+        copy = Job.objects.insert(spec, Call(texts[0], texts[1], job.unique_key))
         if not copy.created:
             return Answer(_key_is_held(job, copy), job.pk)
         values = {"id": job.pk, "copy": copy.pk}

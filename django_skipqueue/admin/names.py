@@ -7,6 +7,7 @@ jobs to claim (one index probe each), and those of the newest and the last faile
 from django.db.models.functions import Left
 
 from ..models import Job, Worker
+from ..store import Store
 from ..tasks.registry import registry
 
 SAMPLE = 1_000
@@ -17,7 +18,7 @@ LONGEST = 200
 
 def queue_names() -> list[str]:
     """The known queues, in alphabetical order."""
-    names = {*Job.objects.queues_with_jobs(), *(task.options.queue_name for task in registry)}
+    names = {*Store.default().queues_with_jobs(), *(task.options.queue_name for task in registry)}
     for served in Worker.objects.values_list("queues", flat=True):
         names.update(served)
     names.update(_sample("queue_name"))

@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job, Status
-from ..store.querysets import JobQuerySet
+from ..models.querysets import JobQuerySet
 from . import counts
 from .counts import Count
 from .states import status_of
@@ -67,6 +67,7 @@ FINISHED = Order((F("finished_at"),), True, _("last finished first"))
 
 ORDERS: Mapping[str, Order] = {
     Status.SCHEDULED: Order((F("run_after"),), False, _("next due first")),
+    Status.BLOCKED: Order((F("id"),), False, _("oldest first")),
     Status.QUEUED: Order((F("queue_name"), MINUS_PRIORITY, F("run_after")), False, _("by queue, next claimed first")),
     Status.RUNNING: Order((F("locked_at"),), False, _("longest first")),
     Status.COMPLETED: FINISHED,

@@ -7,7 +7,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 
 from ..models import Job
-from ..store.maintain import BATCH
+from ..store.statements import BATCH
 from .counts import Count
 
 SAMPLE = 5

@@ -35,8 +35,7 @@ SHOWN_JOBS = 5
 
 @dataclass(frozen=True)
 class Held:
-    """How many jobs a worker holds, by where they are. Threads and coroutines are apart: each has as many as there are
-    slots."""
+    """How many jobs a worker holds. Threads and coroutines are apart: each has as many as there are slots."""
 
     threads: int
     coroutines: int

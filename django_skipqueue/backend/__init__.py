@@ -20,7 +20,7 @@ from ..tasks.task import yields
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
 from .framework import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
-from .mapping import call, columns, result_of, variant
+from .mapping import call, result_of, spec, variant
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -65,10 +65,10 @@ class SkipQueueBackend(BaseTaskBackend):
         from ..models import Job
 
         self.validate_task(task)
-        name = registered(task).name
+        registered(task)
         given = options.parsed(self.options)
-        values = check_size(call(args, kwargs), settings.max_argument_bytes)._asdict()
-        job = Job.objects.using(given.database).enqueue(name, **values, **columns(task, given, alias=self.alias))
+        checked = check_size(call(args, kwargs), settings.max_argument_bytes)
+        job = Job.objects.using(given.database).insert(spec(task, given, alias=self.alias), checked)
         result = result_of(job, task)
         task_enqueued.send(type(self), task_result=result)
         return result

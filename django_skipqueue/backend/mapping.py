@@ -16,7 +16,7 @@ from django.utils.timezone import make_naive
 
 from ..exceptions import UnknownTask
 from ..values.codec import decode, encode
-from ..values.records import Call, ClaimedJob
+from ..values.records import Call, ClaimedJob, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .options import BackendOptions
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ..models import Job
 
 STATUSES = {
+    "blocked": TaskResultStatus.READY,
     "scheduled": TaskResultStatus.READY,
     "queued": TaskResultStatus.READY,
     "running": TaskResultStatus.RUNNING,
@@ -32,9 +33,8 @@ STATUSES = {
     "discarded": TaskResultStatus.FAILED,
 }
 
-ALIAS, DEFERRED, TIMEOUT, RETENTION = "backend", "deferred", "timeout", "retention"
-"""The keys of a job's metadata: the alias it was enqueued on; whether a `run_after` was given; the seconds that an
-attempt may take, where the alias says so and not the task; and the seconds that the job is kept, by finished status."""
+ALIAS, DEFERRED = "backend", "deferred"
+"""The keys of a job's metadata: the alias it was enqueued on, and whether a `run_after` was given."""
 
 
 # Enqueueing
@@ -45,23 +45,24 @@ def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     return Call(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), None)
 
 
-def columns(task: AnyTask, options: BackendOptions, *, alias: str) -> dict[str, Any]:
-    """What `Job.objects.enqueue` takes beside the arguments: as the task says, or else the `OPTIONS` of the alias."""
-    own_timeout = getattr(task, "timeout", None)
+def spec(task: AnyTask, options: BackendOptions, *, alias: str) -> JobSpec:
+    """How jobs of the task are enqueued: as the task says, or else the `OPTIONS` of the alias."""
+    own_attempts = getattr(task, "max_attempts", None)
     remembered = {
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
-        TIMEOUT: options.timeout if own_timeout is None else None,
-        RETENTION: {status: kept.total_seconds() for status, kept in options.times_kept.items()},
     }
-    own_attempts = getattr(task, "max_attempts", None)
-    return {
-        "queue_name": task.queue_name,
-        "priority": int(task.priority),
-        "run_after": task.run_after,
-        "max_attempts": options.max_attempts if own_attempts is None else own_attempts,
-        "metadata": {key: value for key, value in remembered.items() if value},
-    }
+    kept = {status: time.total_seconds() for status, time in options.times_kept.items()}
+    return JobSpec(
+        task.module_path,
+        queue_name=task.queue_name,
+        priority=int(task.priority),
+        max_attempts=options.max_attempts if own_attempts is None else own_attempts,
+        run_after=task.run_after,
+        timeout=options.timeout if getattr(task, "timeout", None) is None else None,
+        retention=json.dumps(kept) if kept else None,
+        metadata=json.dumps({key: value for key, value in remembered.items() if value}),
+    )
 
 
 def storable(value: Any) -> Any:

@@ -1,5 +1,6 @@
-"""`execute(job) -> Attempt`: runs a task and decides what its job comes to. Writes nothing, but for a task that shares
-its transaction with its outcome: there, the commit of the task's writes is that of the outcome.
+"""`execute(job) -> Attempt`: run a task, and decide the outcome.
+
+It writes nothing, except for a task that shares its transaction with its outcome: there, one commit is for both.
 
 Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes
 out.
@@ -240,10 +241,7 @@ def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
     """Seconds, or `None`: what the job says, else what its task says."""
-    if job.metadata == "{}":
-        return task.timeout
-    own = decode(job.metadata).get("timeout")
-    return task.timeout if own is None else float(own)
+    return task.timeout if job.timeout is None else job.timeout
 
 
 def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:
@@ -273,7 +271,7 @@ def _outcome_of_result(result: Any) -> Outcome:
 
 def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
     """A task that nobody registered may be one that a deploy under way brings; after a grace time it is a mistake."""
-    since = decode(job.metadata).get("unknown_since", job.locked_at)
+    since = job.locked_at if job.unknown_since is None else job.unknown_since
     message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
     entry["message"] = message
     if job.locked_at - since >= settings.unknown_task_grace:
@@ -283,5 +281,5 @@ def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
         delay=UNKNOWN_TASK_DELAY,
         refund=1,
         last_error=f"UnknownTask: {message}",
-        metadata={"unknown_since": since},
+        is_unknown=True,
     )

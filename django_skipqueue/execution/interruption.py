@@ -1,5 +1,4 @@
-"""Which attempts run, how long they may, and how they are interrupted: because their time is over, or their job was
-taken from the worker.
+"""The attempts that run, how long each may, and how one is interrupted: by its timeout, or by a cancel.
 
 Invariant: an interruption reaches the attempt that it is meant for, or nobody: never the next one in the same thread.
 An attempt takes itself out of `_running` when it ends, or for the time of a shield: where a connection is opened,

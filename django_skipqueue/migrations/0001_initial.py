@@ -10,6 +10,8 @@ from ._postgresql import AddConstraint, AddIndex
 
 
 class Migration(migrations.Migration):
+    """Makes them, with their indexes."""
+
     initial = True
 
     dependencies = []
@@ -56,6 +58,7 @@ class Migration(migrations.Migration):
                     models.TextField(
                         choices=[
                             ("scheduled", "scheduled"),
+                            ("blocked", "blocked"),
                             ("queued", "queued"),
                             ("running", "running"),
                             ("completed", "completed"),
@@ -88,6 +91,10 @@ class Migration(migrations.Migration):
                 ("result", models.JSONField(null=True, verbose_name="result")),
                 ("last_error", models.TextField(db_default="", verbose_name="last error")),
                 ("errors", models.JSONField(db_default=models.Value([], models.JSONField()), verbose_name="errors")),
+                ("timeout", models.FloatField(null=True, verbose_name="timeout")),
+                ("retention", models.JSONField(null=True, verbose_name="retention")),
+                ("deaths", models.JSONField(null=True, verbose_name="deaths")),
+                ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
                 ("unique_key", models.TextField(null=True, verbose_name="unique key")),
                 (
                     "metadata",
@@ -117,6 +124,9 @@ class Migration(migrations.Migration):
                         name="skipqueue_job_admit",
                     ),
                     models.Index(
+                        condition=models.Q(("status", "blocked")), fields=["id"], name="skipqueue_job_blocked"
+                    ),
+                    models.Index(
                         condition=models.Q(("status", "running")), fields=["locked_at"], name="skipqueue_job_recover"
                     ),
                     models.Index(
@@ -132,9 +142,7 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        condition=models.Q(
-                            ("status__in", ["scheduled", "queued", "running"]), ("unique_key__isnull", False)
-                        ),
+                        condition=models.Q(("finished_at__isnull", True), ("unique_key__isnull", False)),
                         fields=("unique_key",),
                         name="skipqueue_job_unique",
                     ),
@@ -142,7 +150,7 @@ class Migration(migrations.Migration):
                         condition=models.Q(
                             models.Q(
                                 django.db.models.lookups.IsNull(models.F("finished_at"), True),
-                                ("status__in", ["scheduled", "queued", "running"]),
+                                ("status__in", ["scheduled", "blocked", "queued", "running"]),
                             ),
                             models.Q(
                                 django.db.models.lookups.IsNull(models.F("finished_at"), False),
@@ -171,11 +179,9 @@ class Migration(migrations.Migration):
             models.Index(
                 models.Func(
                     output_field=models.DateTimeField(),
-                    template="((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (metadata->'retention'->>status)::float8))",
+                    template="((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention->>status)::float8))",
                 ),
-                condition=models.Q(
-                    ("metadata__has_key", "retention"), ("status__in", ["completed", "failed", "discarded"])
-                ),
+                condition=models.Q(("retention__isnull", False), ("status__in", ["completed", "failed", "discarded"])),
                 name="skipqueue_job_prune_own",
             ),
         ),
@@ -189,6 +195,10 @@ class Migration(migrations.Migration):
                     ),
                     django.db.models.lookups.Exact(
                         models.Func(models.F("operations"), function="jsonb_typeof", output_field=models.TextField()),
+                        "array",
+                    ),
+                    django.db.models.lookups.Exact(
+                        models.Func(models.F("deaths"), function="jsonb_typeof", output_field=models.TextField()),
                         "array",
                     ),
                 ),

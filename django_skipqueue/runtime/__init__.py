@@ -1,2 +1,1 @@
-"""What supervisors and workers share: the control connection, the wake-up, the event dispatcher, the log queue, options
-and exit codes."""
+"""What supervisors and workers share: control connection, wake-up, event dispatcher, log queue, options, exit codes."""

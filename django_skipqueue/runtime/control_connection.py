@@ -1,5 +1,4 @@
-"""The one connection of a control loop: in autocommit, outside the project's pool, reopened with back-off when it
-breaks.
+"""The one connection of a control loop. It is in autocommit, in no pool, and reopened with a back-off when it breaks.
 
 Invariant: the verbs, called in the thread that opened it, use this connection and no other. In the main thread of a
 process no statement waits for ever: a connection without an answer is cut, and is a broken one then.
@@ -23,7 +22,7 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from ..events import liveness_logs
-from ..models import Job
+from ..store import Store
 from ..store.connections import guard, own_connection
 from ..store.notify import echo
 
@@ -48,32 +47,32 @@ class ControlConnection:
 
     def __init__(
         self,
-        database: str,
+        store: Store,
         *,
         who: str,
         before_attempt: Callable[[float], object] = lambda _: None,
     ) -> None:
         """`before_attempt` is called with the seconds that an attempt may take, before each, and with those allowed."""
-        self.database = database
         self.is_broken = False
         """Whether the last attempt failed."""
         self.timed_out = False
         """Whether that was because an answer took too long, and not because the database was gone."""
         self.retry_at = 0.0
         """When to try again then, in monotonic seconds."""
+        self._store = store
         self._before_attempt = before_attempt
         self._listening = False
         self._heard: set[str] = set()
-        self._probe = NotificationProbe(database, who)
+        self._probe = NotificationProbe(store.alias, who)
         self._label = who
         self._failures = 0
         self._has_timed_out = False
         self._cut_at = math.inf  # in monotonic seconds
         self._timeouts = True
-        connections[database] = own_connection(database)
-        self._wrapper: Any = connections[database]
+        connections[store.alias] = own_connection(store.alias)
+        self._wrapper: Any = connections[store.alias]
         self._wrapper.settings_dict["OPTIONS"].setdefault("fallback_application_name", f"skipqueue {who}")
-        guard(self._wrapper, database)
+        guard(self._wrapper, store.alias)
         self._is_watched = threading.current_thread() is threading.main_thread()
         if self._is_watched:
             signal.signal(signal.SIGALRM, lambda *_: self._abort())
@@ -109,13 +108,13 @@ class ControlConnection:
         if self._listening:
             self._probe.check()
             return
-        Job.objects.using(self.database).listen()
+        self._store.listen()
         self._note_notifications()
 
     def listen_for_scheduled(self) -> None:
         """LISTEN for scheduled jobs that are due soon. Sends no probe."""
         if not self._listening:
-            Job.objects.using(self.database).listen_for_scheduled()
+            self._store.listen_for_scheduled()
             self._note_notifications()
 
     def notified(self) -> set[str]:
@@ -202,7 +201,7 @@ class ControlConnection:
         self.close()
         if self._timeouts and "unsupported startup parameter" in str(error):
             self._timeouts = False
-            guard(self._wrapper, self.database, timeouts=False)
+            guard(self._wrapper, self._store.alias, timeouts=False)
             self.is_broken = True
             self.retry_at = time.monotonic() + FIRST_DELAY
             liveness_logs.timeouts_refused(self._label, error)

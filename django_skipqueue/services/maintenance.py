@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 
 from ..conf import settings
 from ..events import liveness_logs, logs
-from ..models import Job
+from ..store import Store
 from ..store.notify import SOON
 from .pruning import Pruner
 
@@ -36,8 +36,8 @@ class Service(ABC):
     name: str
     """For log lines."""
 
-    def __init__(self, database: str) -> None:
-        self.database = database
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.due_at = 0.0
         self._failures = 0
 
@@ -76,20 +76,19 @@ class Admit(Service):
 
     name = "admit"
 
-    def __init__(self, database: str) -> None:
-        super().__init__(database)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
         self._looked_at = float("-inf")
 
     def run(self) -> float:
         """See `Service.run`."""
         self._looked_at = time.monotonic()
-        jobs = Job.objects.using(self.database)
-        next_due = jobs.next_due()
+        next_due = self.store.next_due()
         if next_due is None:
             return UNSCHEDULED_CHECK
         if next_due > 0:
             return min(next_due, DUE_CHECK)
-        count = sum(jobs.admit().values())
+        count = sum(self.store.admit().values())
         logs.admitted(count)
         return 0.0 if count else DUE_CHECK  # none: the job that is due is locked, say by its discard
 
@@ -104,9 +103,9 @@ class Prune(Service):
 
     name = "prune"
 
-    def __init__(self, database: str) -> None:
-        super().__init__(database)
-        self._pruner = Pruner(database)
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._pruner = Pruner(store)
 
     def run(self) -> float:
         """See `Service.run`."""

@@ -9,8 +9,8 @@ import time
 from django.db import DatabaseError
 
 from ..events import logs
-from ..models import Job
-from ..store.maintain import BATCH
+from ..store import Store
+from ..store.statements import BATCH
 
 SKIPPED_SECONDS = 3600.0
 """For how long a row that could not be deleted is left alone."""
@@ -26,10 +26,10 @@ limits, locks, a statement timeout, and what triggers raise. After it a batch is
 class Pruner:
     """Prunes one database, a batch at a time. Not within a transaction: a batch that is refused would break it."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, store: Store) -> None:
         self.has_more = False
         """Whether the last batch left something to prune."""
-        self._jobs = Job.objects.using(database)
+        self._store = store
         self._limit = BATCH
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
 
@@ -37,7 +37,7 @@ class Pruner:
         """Delete one batch; how many of each status. Raises `DatabaseError` for what is wrong with no row."""
         skipped = self._still_skipped()
         try:
-            counts = self._jobs.prune(limit=self._limit, skipped=skipped)
+            counts = self._store.prune(limit=self._limit, skipped=skipped)
         except DatabaseError as error:
             if not _is_about_rows(error):
                 raise
@@ -52,7 +52,7 @@ class Pruner:
         if self._limit > 1:
             self._limit //= 2
             return
-        for job_id in self._jobs.expired(limit=1, skipped=self._skipped):
+        for job_id in self._store.expired(limit=1, skipped=self._skipped):
             logs.not_pruned(job_id, error, SKIPPED_SECONDS)
             self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
         self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again, without end

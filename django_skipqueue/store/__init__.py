@@ -1,4 +1,30 @@
-"""The database of a queue: a verb runs a statement of `sql` on one connection, and returns what it changed.
+"""The queue in PostgreSQL: `Store` has a verb for everything that is done to it.
 
-The only user of `sql`. Nothing here decides what becomes of a job; it writes what was decided elsewhere.
+Invariant: nobody else writes SQL, and nothing here knows a task, a worker process or Django's model of a job.
 """
+
+from ..conf import settings
+from .admit import Admitting
+from .claim import Claiming
+from .enqueue import Enqueueing
+from .notify import Notifying
+from .operate import Operating
+from .prune import Pruning
+from .recover import Recovering
+from .release import Releasing
+from .settle import Settling
+from .workers import Workers
+
+__all__ = ["Store"]
+
+
+class Store(Enqueueing, Claiming, Settling, Releasing, Admitting, Recovering, Pruning, Operating, Notifying, Workers):
+    """The queue of one database: `Store("default")`. Its verbs run on this thread's connection; most are one statement.
+
+    Passed down to whoever uses it; it holds nothing but the database's alias.
+    """
+
+    @classmethod
+    def default(cls) -> "Store":
+        """The queue of the database that `SKIPQUEUE["DATABASE"]` names."""
+        return cls(settings.database)

@@ -8,12 +8,25 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ..events import logs
 from . import sql
+from .statements import Statements
 
 QUEUED, SCHEDULED = "skipqueue", "skipqueue_scheduled"
 """The channels: of workers, with the name of a queue that has got jobs; and of supervisors."""
 
 SOON = 2.0
 """Seconds within which a supervisor looks at what is scheduled in any case: a job that is due later needs no word."""
+
+
+class Notifying(Statements):
+    """For control loops, which wait for jobs."""
+
+    def listen(self) -> None:
+        """Have this connection notified when a queue gets jobs; the payload is the queue's name."""
+        self._execute(sql.LISTEN)
+
+    def listen_for_scheduled(self) -> None:
+        """Have this connection notified when a job is scheduled that is due soon."""
+        self._execute(sql.LISTEN_SCHEDULED)
 
 
 @dataclass(frozen=True)

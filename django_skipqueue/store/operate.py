@@ -30,20 +30,20 @@ class Operating(Statements):
         values = _noted(ids, by, reason) | {"over": seconds(over)}
         for _ in range(10):
             try:
-                with transaction.atomic(using=self.db):
+                with transaction.atomic(using=self.alias):
                     rows = self._rows(sql.RETRY, values)
             except IntegrityError:
                 continue  # somebody took one of the unique keys meanwhile; the next look sees it
-            wake(self.db, (queue_name for _, queue_name, status in rows if status == "queued"))
+            wake(self.alias, (queue_name for _, queue_name, status in rows if status == "queued"))
             if rows:
-                wake_supervisors(self.db, [values["over"] / len(rows)])
+                wake_supervisors(self.alias, [values["over"] / len(rows)])
             return {id for id, _, _ in rows}
         raise IntegrityError(
             "The unique keys of these jobs are being taken by others again and again; retry them singly."
         )
 
     def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
-        """Finish scheduled and queued jobs without running them."""
+        """Finish jobs that wait without running them."""
         values = _noted(ids, by, reason) | {"last_error": _told("Discarded", by, reason)}
         return {id for (id,) in self._rows(sql.DISCARD, values)}
 
@@ -55,13 +55,13 @@ class Operating(Statements):
     def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Make scheduled jobs, retries among them, claimable now. A retry is the same attempt as it would have been."""
         rows = self._rows(sql.RUN_NOW, _noted(ids, by, reason))
-        wake(self.db, (queue_name for _, queue_name in rows))
+        wake(self.alias, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
     def postpone(
         self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
     ) -> set[int]:
-        """Have scheduled and queued jobs wait until a later time, or for a delay counted from now.
+        """Have jobs that wait be due at a later time, or for a delay counted from now.
 
         Left as they are: jobs in another status, and those that are due later anyway. Raises `InvalidOption` for a time
         that no row can have.
@@ -73,7 +73,7 @@ class Operating(Statements):
         }
         postponed = {id for (id,) in self._rows(sql.POSTPONE, values)}
         if postponed:
-            wake_supervisors(self.db, [values["delay"]])
+            wake_supervisors(self.alias, [values["delay"]])
         return postponed
 
 

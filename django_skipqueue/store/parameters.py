@@ -56,7 +56,7 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "results": [outcome.result for outcome in described],
         "last_errors": [outcome.last_error for outcome in described],
         "errors": [outcome.error and json.dumps(outcome.error) for outcome in described],
-        "metadata": [json.dumps(outcome.metadata) if outcome.metadata else None for outcome in described],
+        "unknown": [outcome.is_unknown for outcome in described],
     }
 
 

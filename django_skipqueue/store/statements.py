@@ -1,35 +1,33 @@
-"""How the verbs reach the database: each runs one of the statements of `sql`, on the connection of its queryset."""
-
-from __future__ import annotations
+"""How the verbs reach the database: each runs one of the statements of `sql`, on Django's connection of this thread."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.models.query import RawQuerySet
+BATCH = 1_000
+"""How many rows a statement changes at most that may concern any number of them."""
 
 
 class Statements:
-    """What the verbs of every kind share. A part of `JobQuerySet`, of which it uses what is declared here."""
+    """What the verbs of every kind share."""
 
-    if TYPE_CHECKING:
-        model: type[Any]
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        """The database's name in `DATABASES`."""
 
-        @property
-        def db(self) -> str: ...
-
-        def raw(
-            self, raw_query: Any, params: Any = ..., translations: Any = ..., using: Any = ...
-        ) -> RawQuerySet[Any]: ...
-
-    def _connection(self) -> BaseDatabaseWrapper:
-        return connections[self.db]
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """Django's connection of this thread, or what has taken its place."""
+        return connections[self.alias]
 
     def _rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        with self._connection().cursor() as cursor:
+        with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
+
+    def _execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, values)

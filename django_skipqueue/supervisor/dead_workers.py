@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from ..models import Job, Worker
 from ..services.maintenance import Service
-from ..store.maintain import BATCH
+from ..store import Store
+from ..store.statements import BATCH
 from ..values.records import RecoveredJob
 from .observing import Unchanged
 
@@ -36,7 +36,7 @@ NEVER = float("inf")
 class DeadWorkers:
     """What one supervisor knows about the workers of all."""
 
-    def __init__(self, database: str, *, timeout: float, own: Callable[[], Collection[str]]) -> None:
+    def __init__(self, store: Store, *, timeout: float, own: Callable[[], Collection[str]]) -> None:
         """`own` names the live processes of this supervisor."""
         self.ids: list[str] = []
         """Who is dead."""
@@ -44,7 +44,7 @@ class DeadWorkers:
         """The database's time a worker timeout ago, as it was read then; `None`: the observation is not that old."""
         self.next_death = NEVER
         """The earliest time at which another worker may be dead, in monotonic seconds."""
-        self._database = database
+        self._store = store
         self._timeout = timeout
         self._own = own
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
@@ -59,7 +59,7 @@ class DeadWorkers:
     def look(self) -> None:
         """Read the heartbeats, and judge."""
         began = time.monotonic()
-        database_time, heartbeats = Worker.objects.using(self._database).heartbeats()
+        database_time, heartbeats = self._store.heartbeats()
         ended = time.monotonic()
         for id in self._own():
             heartbeats.pop(id, None)
@@ -91,7 +91,7 @@ class Recover(Service):
 
     def __init__(
         self,
-        database: str,
+        store: Store,
         *,
         dead: DeadWorkers,
         timeout: float,
@@ -99,7 +99,7 @@ class Recover(Service):
         beats: Callable[[], bool] = lambda: True,
     ) -> None:
         """`beats` says whether this supervisor's own heartbeats are written."""
-        super().__init__(database)
+        super().__init__(store)
         self._dead = dead
         self._beats = beats
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
@@ -118,15 +118,14 @@ class Recover(Service):
 
     def _take_back(self) -> bool:
         """One batch; whether there may be more."""
-        jobs = Job.objects.using(self.database)
         now = time.monotonic()
         self._look_at = {id: at for id, at in self._look_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._look_at.get(id, 0.0) <= now]
-        recovered = jobs.recover(worker_ids=due) if due else []
+        recovered = self.store.recover(worker_ids=due) if due else []
         if len(recovered) < BATCH:
             self._look_at.update(dict.fromkeys(due, now + RECOVERED_INTERVAL))
             if self._dead.silent_since is not None:
-                recovered += jobs.recover_without_worker(locked_before=self._dead.silent_since)
+                recovered += self.store.recover_without_worker(locked_before=self._dead.silent_since)
         self._tell(recovered)
         return len(recovered) >= BATCH
 
@@ -136,13 +135,13 @@ class PruneWorkers(Service):
 
     name = "prune_workers"
 
-    def __init__(self, database: str, *, dead: DeadWorkers, timeout: float) -> None:
-        super().__init__(database)
+    def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float) -> None:
+        super().__init__(store)
         self._dead = dead
         self._age = max(KEEP_DEAD_WORKERS, timeout)
 
     def run(self) -> float:
         """See `Service.run`."""
         if self._dead.ids:
-            Worker.objects.using(self.database).forget(self._dead.ids, age=self._age)
+            self.store.prune_workers(self._dead.ids, age=self._age)
         return PRUNE_WORKERS_SECONDS

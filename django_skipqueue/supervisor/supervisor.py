@@ -14,8 +14,6 @@ from django.db import Error
 
 from ..events import liveness_logs, logs
 from ..execution.forked_children import children
-from ..models import Job
-from ..models import Worker as WorkerRow
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
@@ -24,6 +22,7 @@ from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..services.maintenance import Admit, Prune, Service
 from ..signals import job_recovered
+from ..store import Store
 from ..store import connections as databases
 from ..values.records import RecoveredJob
 from ..worker.own_row import described
@@ -50,30 +49,31 @@ class Supervisor:
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
-        self._control = ControlConnection(options.database, who=f"supervisor {options.name}")
+        self._store = Store(options.database)
+        self._control = ControlConnection(self._store, who=f"supervisor {options.name}")
         self._dispatcher = EventDispatcher()
         self._log = LogQueue()
         self._watchdog = Watchdog()
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
-        self._beat = Heartbeat(options.database, self)
+        self._beat = Heartbeat(self._store, self)
         dead = DeadWorkers(
-            options.database,
+            self._store,
             timeout=options.worker_timeout,
             own=lambda: [process.id for process in self._processes if process.pid],
         )
-        self._admit = Admit(options.database)
+        self._admit = Admit(self._store)
         self._recover = Recover(
-            options.database, dead=dead, timeout=options.worker_timeout, tell=self._tell, beats=self._is_heard
+            self._store, dead=dead, timeout=options.worker_timeout, tell=self._tell, beats=self._is_heard
         )
-        self._listen = Listen(options.database, self._control)
+        self._listen = Listen(self._store, self._control)
         self._services: list[Service] = [
             *([self._listen] if options.listen else []),
             self._admit,
             self._recover,
-            PruneWorkers(options.database, dead=dead, timeout=options.worker_timeout),
-            Prune(options.database),
+            PruneWorkers(self._store, dead=dead, timeout=options.worker_timeout),
+            Prune(self._store),
         ]
         self._signals: list[int] = []
         self._kill_at = float("inf")
@@ -217,10 +217,10 @@ class Supervisor:
                 with self._control.attempt(refused=partial(self._put_off_recovery, dead)):
                     while self._take_back(process.name, dead):
                         pass
-                    WorkerRow.objects.using(self.options.database).deregister([dead.id])
+                    self._store.delete_workers([dead.id])
                     if dead.no_statement_after > now:
                         dead.look_at = dead.no_statement_after
-                    elif Job.objects.using(self.options.database).holds(dead.id):  # somebody has locked what is left
+                    elif self._store.has_jobs(dead.id):  # somebody has locked what is left
                         dead.look_at = now + LOCKED_INTERVAL
                     else:
                         process.awaiting_recovery.remove(dead)
@@ -234,10 +234,9 @@ class Supervisor:
 
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
         """One batch: recover what ran, give back free what was not begun; whether there was any."""
-        jobs = Job.objects.using(self.options.database)
-        recovered = jobs.recover(worker_ids=[dead.id], job_ids=dead.started, reason=f"worker died: {dead.cause}")
+        recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.started, reason=f"worker died: {dead.cause}")
         self._tell(recovered)
-        released = jobs.release_orphans(dead.id, known=dead.started)
+        released = self._store.release_orphans(dead.id, known=dead.started)
         if released:
             liveness_logs.unstarted_released(name, len(released))
         return bool(recovered or released)
@@ -297,13 +296,13 @@ class Heartbeat(Service):
 
     name = "heartbeat"
 
-    def __init__(self, database: str, supervisor: Supervisor) -> None:
-        super().__init__(database)
+    def __init__(self, store: Store, supervisor: Supervisor) -> None:
+        super().__init__(store)
         self._supervisor = supervisor
 
     def run(self) -> float:
         """See `Service.run`."""
-        WorkerRow.objects.using(self.database).beat(self._supervisor.workers)
+        self.store.heartbeat_workers(self._supervisor.workers)
         return self._supervisor.options.beat_interval
 
 
@@ -312,8 +311,8 @@ class Listen(Service):
 
     name = "listen"
 
-    def __init__(self, database: str, control: ControlConnection) -> None:
-        super().__init__(database)
+    def __init__(self, store: Store, control: ControlConnection) -> None:
+        super().__init__(store)
         self._control = control
 
     def run(self) -> float:

@@ -1,17 +1,13 @@
 """What to say to somebody who knows another queue: its names for what has another name here.
 
-Invariant: nothing here runs unless a call has failed already.
+Invariant: but for `check_names`, which compares names, nothing here runs unless a call has failed already.
 """
 
-import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from ..conf import did_you_mean
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 METHODS = {
     "delay": ".defer(…)",
@@ -59,23 +55,11 @@ def instead_of_method(name: str) -> str:
     return f" Use {METHODS[name]}." if name in METHODS else ""
 
 
-def explained(function: Callable[P, R]) -> Callable[P, R]:
-    """Say which option is meant by a keyword that the function does not have."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except TypeError:
-            known = inspect.signature(function).parameters
-            for name in kwargs:
-                if name not in known:
-                    raise TypeError(
-                        f"{function.__name__}() has no option {name!r}.{_meant(name, list(known))}"
-                    ) from None
-            raise
-
-    return call
+def check_names(function: str, options: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse an option that the function does not have, and say which one is meant."""
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{function}() has no option {name!r}.{_meant(name, list(known))}")
 
 
 def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
@@ -96,4 +80,4 @@ def _meant(name: str, known: list[str]) -> str:
     option = OPTIONS.get(name, "")
     if option.split("=")[0].split(",")[0] in known:
         return f" Did you mean {option}?"
-    return did_you_mean(name, [each for each in known if each not in ("self", "function")])
+    return did_you_mean(name, known)

@@ -8,6 +8,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from ..exceptions import CannotComplete, LeaseLost
+from ..store import Store
 from ..values.codec import encode
 from ..values.outcomes import COMPLETED, Outcome, Settlement
 from ..values.records import LeaseRef
@@ -97,10 +98,8 @@ def complete(database: str, settlement: Settlement, runner: Runner) -> None:
 
     Before any other: one that raises keeps those after it from being called.
     """
-    from ..models import Job
-
     ref = settlement.job_id, settlement.lease
-    if not Job.objects.using(database).complete(settlement):
+    if not Store(database).settle([settlement], raises=True):
         raise LeaseLost(f"Job {ref[0]} is no longer held by lease {ref[1]}; what its task wrote is rolled back.")
     runner.completing(ref)
     transaction.on_commit(_Completion(runner.completed, ref, settlement.outcome), using=database)

@@ -4,17 +4,16 @@ Invariant: what a worker could not find again or could not run as it says is ref
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from ..backoff import Backoff
 from ..exceptions import InvalidOption, InvalidTask
 from ..values.outcomes import RetryPolicy
 from ..values.redaction import words
-from .advice import explained
+from .advice import check_names
 from .context import JobContext
-from .options import Options, UniqueKey
+from .options import JobOptions, Options, TaskOptions
 from .registry import registry
 from .task import ContextTask, Task, yields
 
@@ -29,53 +28,14 @@ R = TypeVar("R")
 def job(function: Callable[P, R], /) -> Task[P, R]: ...
 @overload
 def job(
-    *,
-    name: str | None = None,
-    queue_name: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] = (),
-    unique_key: UniqueKey | None = None,
-    timeout: float | None = None,
-    atomic: bool = False,
-    redact: Sequence[str] = (),
-    takes_context: Literal[False] = False,
+    *, takes_context: Literal[False] = False, **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 @overload
 def job(
-    *,
-    name: str | None = None,
-    queue_name: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] = (),
-    unique_key: UniqueKey | None = None,
-    timeout: float | None = None,
-    atomic: bool = False,
-    redact: Sequence[str] = (),
-    takes_context: Literal[True],
+    *, takes_context: Literal[True], **options: Unpack[TaskOptions]
 ) -> Callable[[Callable[Concatenate[JobContext, P], R]], ContextTask[P, R]]: ...
-@explained
 def job(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    queue_name: str = "default",
-    priority: int = 0,
-    max_attempts: int | None = None,
-    backoff: Backoff | None = None,
-    retry_on: tuple[type[BaseException], ...] | None = None,
-    discard_on: tuple[type[BaseException], ...] = (),
-    unique_key: UniqueKey | None = None,
-    timeout: float | None = None,
-    atomic: bool = False,
-    redact: Sequence[str] = (),
-    takes_context: bool = False,
+    function: Callable[..., Any] | None = None, /, *, takes_context: bool = False, **options: Unpack[TaskOptions]
 ) -> Any:
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
 
@@ -94,27 +54,28 @@ def job(
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
     used.
     """
+    check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
+    jobs = Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options})  # type: ignore[literal-required]
+    policy = _policy(options)
+    redact = _names_to_redact(options.get("redact", ()))
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
         _check_function(function)
-        if atomic and inspect.iscoroutinefunction(function):
+        if options.get("atomic") and inspect.iscoroutinefunction(function):
             raise InvalidTask(
                 f"{function.__module__}.{function.__qualname__} is an async def, and Django has no async transactions. "
                 "Make it a def, or put what belongs together into one that it calls with sync_to_async."
             )
         kind = ContextTask if takes_context else Task
-        policy = RetryPolicy(
-            retry_on=_exceptions("retry_on", retry_on), discard_on=_exceptions("discard_on", discard_on) or ()
-        )
         task: Task[Any, Any] = kind(
             function,
-            name=name or f"{function.__module__}.{function.__qualname__}",
-            options=Options(queue_name=queue_name, priority=priority, max_attempts=max_attempts, unique_key=unique_key),
-            policy=replace(policy, backoff=backoff) if backoff else policy,
+            name=options.get("name") or f"{function.__module__}.{function.__qualname__}",
+            options=replace(jobs, timeout=None),  # read when a job runs: a row would keep what the code said once
+            timeout=jobs.timeout,
+            policy=policy,
             takes_context=takes_context,
-            timeout=Options(timeout=timeout).timeout,
-            atomic=atomic,
-            redact=_names_to_redact(redact),
+            atomic=options.get("atomic", False),
+            redact=redact,
         )
         registry.register(task)
         return task
@@ -142,6 +103,15 @@ def _check_function(function: Callable[..., Any]) -> None:
             f"{function.__module__}.{function.__qualname__} yields, so calling it would run nothing of it. "
             "Put the loop over it into a function that is the task."
         )
+
+
+def _policy(options: TaskOptions) -> RetryPolicy:
+    policy = RetryPolicy(
+        retry_on=_exceptions("retry_on", options.get("retry_on")),
+        discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
+    )
+    backoff = options.get("backoff")
+    return replace(policy, backoff=backoff) if backoff else policy
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:

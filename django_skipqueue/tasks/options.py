@@ -3,17 +3,46 @@
 Invariant: an `Options` that exists can be written into a row.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypedDict
 
+from ..backoff import Backoff
 from ..exceptions import InvalidArguments, InvalidOption
 from ..store.columns import check_columns, check_key
 from ..values.codec import size_of
 from ..values.records import Call
 
 UniqueKey = str | Callable[..., str]
+
+
+class JobOptions(TypedDict, total=False):
+    """How jobs are enqueued, as `@job` says and `.using()` changes. `Options` explains the names; `None`: not given."""
+
+    queue_name: str | None
+    priority: int | None
+    max_attempts: int | None
+    unique_key: UniqueKey | None
+    timeout: float | None
+
+
+class UsingOptions(JobOptions, total=False):
+    """What `.using()` takes."""
+
+    run_after: datetime | timedelta | None
+    database: str | None
+
+
+class TaskOptions(JobOptions, total=False):
+    """What `@job` takes beside `takes_context`. Its docstring explains the names."""
+
+    name: str | None
+    backoff: Backoff | None
+    retry_on: tuple[type[BaseException], ...] | None
+    discard_on: tuple[type[BaseException], ...]
+    atomic: bool
+    redact: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +62,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what the table or the worker could not use."""
-        check_columns(self.queue_name, self.priority, self.max_attempts, self.run_after)
-        if self.timeout is not None and not (_is_number(self.timeout) and 0 < self.timeout < math.inf):
-            raise InvalidOption(f"timeout must be a number of seconds above 0, not {self.timeout!r}.")
+        check_columns(self.queue_name, self.priority, self.max_attempts, self.run_after, self.timeout)
         if isinstance(self.unique_key, str):
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
@@ -51,7 +78,3 @@ def check_size(call: Call, most: int) -> Call:
             "Store what is large elsewhere, and pass its key."
         )
     return call
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -7,9 +7,8 @@ anything is written.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
@@ -17,21 +16,22 @@ from django.db import DatabaseError
 
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
+from ..store import Store
 from ..store.columns import check_key
 from ..store.database_advice import explain
 from ..values.codec import encode
 from ..values.outcomes import RetryPolicy
-from ..values.records import Call, ClaimedJob
+from ..values.records import Call, ClaimedJob, JobSpec
 from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
-from .advice import explained, instead_of_method, wrong_keyword
+from .advice import check_names, instead_of_method, wrong_keyword
 from .context import JobContext
-from .options import Options, UniqueKey, check_size
+from .options import Options, UsingOptions, check_size
 from .registry import registry
 
 if TYPE_CHECKING:
     from ..models import Job
-    from ..store.querysets import JobQuerySet
+    from ..models.querysets import JobQuerySet
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,7 +91,7 @@ class Task(Generic[P, R]):
         call = self._call(args, kwargs, settings.max_argument_bytes)
         queue = self._queue()
         try:
-            return queue.enqueue(self.name, **call._asdict(), **self._columns())
+            return queue.insert(self._spec(), call)
         except DatabaseError as error:
             explain(error, queue.db)
             raise
@@ -108,7 +108,7 @@ class Task(Generic[P, R]):
         """
         queue, checked = self._queue(), list(self._calls(calls))
         try:
-            return queue.enqueue_many(self.name, checked, **self._columns())
+            return Store(queue.db).enqueue_many(self._spec(), checked)
         except DatabaseError as error:
             explain(error, queue.db)
             raise
@@ -117,35 +117,20 @@ class Task(Generic[P, R]):
         """`defer_many` for async code."""
         return await sync_to_async(self.defer_many)(calls)
 
-    @explained
-    def using(
-        self,
-        *,
-        queue_name: str | None = None,
-        priority: int | None = None,
-        run_after: datetime | timedelta | None = None,
-        max_attempts: int | None = None,
-        unique_key: UniqueKey | None = None,
-        timeout: float | None = None,
-        database: str | None = None,
-    ) -> "Task[P, R]":
+    def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
         """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
 
-        A `run_after` that is a timedelta counts from the database's clock at the `.defer()`. `unique_key` may be a
-        function of the task's arguments. Raises `InvalidOption` for a value that cannot be used.
+        queue_name, priority, max_attempts, unique_key, timeout: as for `@job`.
+        run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
+        database: the alias of another database than the settings name.
+
+        Raises `InvalidOption` for a value that cannot be used.
         """
-        given: dict[str, Any] = {
-            "queue_name": queue_name,
-            "priority": priority,
-            "run_after": run_after,
-            "max_attempts": max_attempts,
-            "unique_key": unique_key,
-            "timeout": timeout,
-            "database": database,
-        }
+        check_names("using", options, UsingOptions.__annotations__)
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
+        other.options = replace(self.options, **given)
         return other
 
     # What the executor asks of a task; a surface that brings tasks of its own may answer in its own way.
@@ -207,15 +192,11 @@ class Task(Generic[P, R]):
             raise InvalidArguments(f"{self.name}{self.signature}: {problem}") from None
         return self.names_of(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
 
-    def _columns(self) -> dict[str, Any]:
+    def _spec(self) -> JobSpec:
         options = self.options
-        return {
-            "queue_name": options.queue_name,
-            "priority": options.priority,
-            "max_attempts": options.max_attempts,
-            "run_after": options.run_after,
-            "metadata": None if options.timeout is None else {"timeout": options.timeout},
-        }
+        return JobSpec(
+            self.name, options.queue_name, options.priority, options.max_attempts, options.run_after, options.timeout
+        )
 
     def _queue(self) -> "JobQuerySet":
         from ..models import Job

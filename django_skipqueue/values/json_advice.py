@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
@@ -14,27 +14,29 @@ ANYTHING = "a str, int, float, bool, None, list or dict"
 
 def instead_of(value: Any) -> str:
     """The end of a sentence that begins with "Pass"; made for the values that people pass by mistake."""
-    for kinds, advice in ADVICE:
-        if isinstance(value, kinds):
-            return advice
-    if hasattr(value, "_meta") and hasattr(value, "pk"):
-        return "its primary key"
-    if hasattr(value, "values_list"):
-        return "its primary keys: list(queryset.values_list('pk', flat=True))"
-    if type(value).__name__ == "__proxy__":  # Django's lazy text
-        return "str(value)"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return "dataclasses.asdict(value)"
-    if isinstance(value, Iterable):
-        return "list(value)"
-    return ANYTHING
+    return next((advice for fits, advice in ADVICE if fits(value)), ANYTHING)
 
 
-ADVICE: tuple[tuple[Any, str], ...] = (
-    (datetime.timedelta, "value.total_seconds()"),
-    ((datetime.date, datetime.time), "value.isoformat()"),
-    ((UUID, Decimal, PurePath), "str(value)"),
-    ((bytes, bytearray, memoryview), "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
-    ((set, frozenset), "list(value)"),
-    (Enum, "its value"),
+def _is_a(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (_is_a(datetime.timedelta), "value.total_seconds()"),
+    (_is_a(datetime.date, datetime.time), "value.isoformat()"),
+    (_is_a(UUID, Decimal, PurePath), "str(value)"),
+    (_is_a(bytes, bytearray, memoryview), "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
+    (_is_a(set, frozenset), "list(value)"),
+    (_is_a(Enum), "its value"),
+    (lambda value: hasattr(value, "_meta") and hasattr(value, "pk"), "its primary key"),
+    (
+        lambda value: hasattr(value, "values_list"),
+        "its primary keys: list(queryset.values_list('pk', flat=True))",
+    ),
+    (lambda value: type(value).__name__ == "__proxy__", "str(value)"),  # Django's lazy text
+    (
+        lambda value: dataclasses.is_dataclass(value) and not isinstance(value, type),
+        "dataclasses.asdict(value)",
+    ),
+    (_is_a(Iterable), "list(value)"),
 )

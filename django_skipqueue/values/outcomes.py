@@ -73,8 +73,8 @@ class Outcome:
     """One line for lists: the exception's class and message."""
     error: dict[str, Any] | None = None
     """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms."""
-    metadata: dict[str, Any] = field(default_factory=dict)
-    """Merged into the job's `metadata`."""
+    is_unknown: bool = False
+    """Whether this worker does not know the task."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     """What the task raised, for the log and for receivers; never written."""
 

@@ -2,8 +2,8 @@
 
 import math
 import re
-from datetime import datetime
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypedDict
 
 from .outcomes import Outcome, Settlement
 
@@ -18,6 +18,53 @@ def worker_name(worker_id: str) -> str:
 
 LeaseRef = tuple[int, int]
 """The id of a job and a lease of it: the right to settle that job. A plain tuple: one is made for every attempt."""
+
+
+class JobColumns(TypedDict, total=False):
+    """What whoever enqueues chooses of a job's row, beside its arguments. The fields are explained in `JobSpec`."""
+
+    queue_name: str
+    priority: int
+    max_attempts: int | None
+    run_after: datetime | timedelta | None
+    timeout: float | None
+
+
+class JobSpec(NamedTuple):
+    """What the jobs of one call share. Each field becomes the column of its name."""
+
+    task: str
+    queue_name: str = "default"
+    priority: int = 0
+    max_attempts: int | None = None
+    """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
+    run_after: datetime | timedelta | None = None
+    """A timedelta counts from now, by the database's clock; `None`: now."""
+    timeout: float | None = None
+    """Seconds that an attempt may take; `None`: what the task says when it runs."""
+    retention: str | None = None
+    """A JSON object: the seconds for which the job is kept once it is finished, by status, where that is shorter than
+    what `SKIPQUEUE["RETENTION"]` says."""
+    metadata: str = "{}"
+    """A JSON object of the caller's. `backend` and `deferred` in it are those of Django's tasks."""
+
+    def columns(self) -> dict[str, Any]:
+        """What the INSERTs read. They add up the time to run and `delay`, in seconds."""
+        is_delay = isinstance(self.run_after, timedelta)
+        return {
+            **self._asdict(),
+            "run_after": None if is_delay else self.run_after,
+            "delay": self.run_after.total_seconds() if isinstance(self.run_after, timedelta) else 0.0,
+        }
+
+
+class InsertedJob(NamedTuple):
+    """What the database decided of a row that it has inserted."""
+
+    id: int
+    status: str
+    run_after: datetime
+    enqueued_at: datetime
 
 
 class Call(NamedTuple):
@@ -60,6 +107,10 @@ class ClaimedJob(NamedTuple):
     locked_at: float
     metadata: str
     """A JSON object, not yet decoded."""
+    timeout: float | None = None
+    """Seconds that an attempt may take; `None`: what the task says."""
+    unknown_since: float | None = None
+    """When a worker first found that it does not know the task; `None`: not since an attempt of it has ended."""
     claim_seconds: float = 0.0
     """Seconds that its claim had taken when the jobs were chosen."""
     claimed_at: float | None = None

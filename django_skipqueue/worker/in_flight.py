@@ -7,16 +7,15 @@ until it is released. What the last exchange has brought is taken up before anyt
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from django.db import Error
 
 from ..events import logs
 from ..execution.pool import Pool
-from ..models import Job
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.worker_options import WorkerOptions
+from ..store import Store
 from ..store.parameters import ExchangeResult
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .cancel_check import CancelCheck
@@ -26,9 +25,6 @@ from .orphan_check import OrphanCheck
 from .outcome_reports import OutcomeReports
 from .pending_outcomes import PendingOutcomes
 from .round_trips import Exchange, Exchanger
-
-if TYPE_CHECKING:
-    from ..store.querysets import JobQuerySet
 
 SURPLUS_CHECK_SECONDS = 0.1
 """Seconds between two looks at what waits here too long."""
@@ -50,6 +46,7 @@ class InFlightJobs:
         *,
         id: str,
         name: str,
+        store: Store,
         control: ControlConnection,
         pool: Pool,
         dispatcher: EventDispatcher,
@@ -60,11 +57,12 @@ class InFlightJobs:
         self._id = id
         self._name = name
         self._options = options
+        self._store = store
         self._control = control
         self._pool = pool
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
-        self._exchanger = Exchanger(self.claiming, self._pending, control, worker_id=id)
+        self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
         self._unapplied: Exchange | None = None  # while what it has brought is still to be taken up
         self._reports = OutcomeReports(dispatcher)
         self._cancel_check = CancelCheck()
@@ -139,7 +137,7 @@ class InFlightJobs:
         with self.guarded():
             if self._options.listen:
                 self._control.listen()
-            exchanged = self._exchanger.exchange(self._jobs, room, self.apply_exchange if self._unapplied else None)
+            exchanged = self._exchanger.exchange(room, self.apply_exchange if self._unapplied else None)
             self.apply_exchange()  # where an outcome was refused, that was not done meanwhile
             self._unapplied = exchanged
             if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):
@@ -192,7 +190,7 @@ class InFlightJobs:
     def _report_lost(self) -> None:
         if self._reports.lost and not self._control.is_broken:
             with self.guarded():
-                self._reports.report_lost(self._jobs)
+                self._reports.report_lost(self._store)
 
     # What others take away
 
@@ -206,7 +204,7 @@ class InFlightJobs:
             return
         lost_leases: dict[LeaseRef, str | None] = {}
         with self.guarded():
-            lost_leases = self._jobs.lost_leases(refs)
+            lost_leases = self._store.lost_leases(refs)
         if lost_leases:
             for job in self._pool.drop(lost_leases):
                 del self.jobs[job.ref]
@@ -284,14 +282,14 @@ class InFlightJobs:
         locked: set[int] = set()
         if jobs:
             with self.guarded():
-                locked = self._jobs.locked(job.ref for job in jobs)
+                locked = self._store.locked(job.ref for job in jobs)
         return locked
 
     def _release(self, jobs: list[ClaimedJob]) -> None:
         """Give jobs back. Those that cannot be given back now are orphans then: the next check finds them."""
         if jobs:
             with self.guarded():
-                self._jobs.release(job.ref for job in jobs)
+                self._store.release(job.ref for job in jobs)
         self._forget(jobs)
 
     def _forget(self, jobs: list[ClaimedJob]) -> None:
@@ -329,12 +327,8 @@ class InFlightJobs:
             return True
         self.apply_exchange()
         with self.guarded(refused=lambda _: self._orphan_check.refused(time.monotonic())):
-            orphans = self._jobs.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
+            orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
             self._orphan_check.done(time.monotonic())
             if orphans:
                 logs.orphans_released(self._name, len(orphans))
         return not self._control.is_broken
-
-    @property
-    def _jobs(self) -> "JobQuerySet":
-        return Job.objects.using(self._options.database)

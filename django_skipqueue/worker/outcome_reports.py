@@ -15,7 +15,7 @@ from ..values.outcomes import Outcome
 from ..values.records import Attempt, LeaseRef
 
 if TYPE_CHECKING:
-    from ..store.querysets import JobQuerySet
+    from ..store import Store
 
 EVENTS = {
     "completed": job_completed,
@@ -45,10 +45,10 @@ class OutcomeReports:
         self.lost += outcomes.pop(lease_lost, [])
         self._dispatcher.outcomes(outcomes)
 
-    def report_lost(self, jobs: "JobQuerySet") -> None:
+    def report_lost(self, store: "Store") -> None:
         """Say of those that were not written whether their jobs were cancelled; such jobs keep the errors."""
-        reasons: dict[LeaseRef, str | None] = jobs.lost_leases(attempt.job.ref for attempt in self.lost)
-        jobs.keep_errors(
+        reasons: dict[LeaseRef, str | None] = store.lost_leases(attempt.job.ref for attempt in self.lost)
+        store.keep_errors(
             attempt.settlement
             for attempt in self.lost
             if attempt.outcome.error and reasons.get(attempt.job.ref) is not None

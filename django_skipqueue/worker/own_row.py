@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Any
 
 from ..events import liveness_logs
-from ..models import Worker as WorkerRow
 from ..runtime.worker_options import WorkerOptions
+from ..store import Store
 
 RETRY_DELAY = 1.0
 """Seconds until the next heartbeat after one that the database has refused."""
@@ -37,11 +37,11 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int) -> Mappin
 class OwnRow:
     """Used by the control loop's thread. Times are monotonic seconds."""
 
-    def __init__(self, options: WorkerOptions, *, id: str, name: str) -> None:
+    def __init__(self, store: Store, options: WorkerOptions, *, id: str, name: str) -> None:
         self.next_beat = 0.0
         """When to say again that the worker is alive."""
         self._row = described(options, id=id, name=name, pid=os.getpid())
-        self._database = options.database
+        self._store = store
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
         self._alive_at = float("-inf")  # when that was last said
@@ -59,10 +59,9 @@ class OwnRow:
         """Say that the worker is alive, and see whether its supervisor does."""
         began = time.monotonic()
         self.next_beat = began + self._interval
-        rows = WorkerRow.objects.using(self._database)
-        found = rows.heartbeat_own(self._row["id"])
+        found = self._store.heartbeat_worker(self._row["id"])
         if found is None:
-            rows.beat([self._row])
+            self._store.heartbeat_workers([self._row])
             if self._was_made:
                 liveness_logs.row_gone(self._row["name"])
         self._was_made = True

@@ -6,17 +6,15 @@ round trip each of the two is tried alone; what fails alone is tried with half a
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..runtime.control_connection import ANSWER_TIME, ControlConnection
+from ..store import Store
 from ..store.parameters import ExchangeResult
 from ..values.records import Attempt, ClaimKey
 from .claiming.kinds import Free
 from .claiming.policy import Claim, ClaimPolicy
 from .pending_outcomes import PendingOutcomes
-
-if TYPE_CHECKING:
-    from ..store.querysets import JobQuerySet
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a place to claim from may take: longer than any other statement."""
@@ -49,8 +47,15 @@ class Exchanger:
     """Used by the control loop's thread."""
 
     def __init__(
-        self, claiming: ClaimPolicy, pending: PendingOutcomes, control: ControlConnection, *, worker_id: str
+        self,
+        store: Store,
+        claiming: ClaimPolicy,
+        pending: PendingOutcomes,
+        control: ControlConnection,
+        *,
+        worker_id: str,
     ) -> None:
+        self._store = store
         self._claiming = claiming
         self._pending = pending
         self._control = control
@@ -58,19 +63,21 @@ class Exchanger:
         self._sent: Sent | None = None
         self._alone: list[Literal["settle", "claim"]] = []  # what is to be tried alone, in this order
 
-    def exchange(self, jobs: "JobQuerySet", room: int, meanwhile: Callable[[], object] | None) -> Exchange:
+    def exchange(self, room: int, meanwhile: Callable[[], object] | None) -> Exchange:
         """Settle and claim; `meanwhile` is called while the database works. Raises the database's errors."""
         started = time.monotonic()
-        attempts = [] if room and self._alone[:1] == ["claim"] else self._pending.next_batch(jobs.locked, started)
+        attempts = (
+            [] if room and self._alone[:1] == ["claim"] else self._pending.next_batch(self._store.locked, started)
+        )
         if attempts and (self._alone or self._pending.is_slow_alone):
             room = 0
         if room and self._claiming.lost:
-            self._find_place(jobs, self._claiming.lost)
-        names = self._claiming.choose_queues(jobs.queues_with_jobs, time.monotonic, room) if room else []
+            self._find_place(self._claiming.lost)
+        names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
         after = self._claiming.after(names, started) if room else {}
         room = self._claiming.limit(room, after)
         self._sent = Sent(attempts, Claim(names, room, after) if room else None)
-        answer = jobs.exchange(
+        answer = self._store.exchange(
             [attempt.settlement for attempt in attempts if not attempt.is_written],
             queue_names=names,
             limit=room,
@@ -101,10 +108,10 @@ class Exchanger:
             done |= {"claim"} if room else set()
             self._alone = [half for half in self._alone if half not in done]
 
-    def _find_place(self, jobs: "JobQuerySet", lost: Claim) -> None:
+    def _find_place(self, lost: Claim) -> None:
         """Find out where the first jobs are: the way to them may be long, or one of them too large."""
         self._control.allow(SEARCH_TIME + 1)
         self._sent = Sent([], lost)  # if there is no answer, outcomes have their turn
-        found = jobs.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
+        found = self._store.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.place(found, time.monotonic())

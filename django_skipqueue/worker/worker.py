@@ -13,8 +13,6 @@ from ..execution.executor import Executor
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..execution.running_jobs import RunningJobs
-from ..models import Job
-from ..models import Worker as WorkerRow
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
@@ -22,6 +20,7 @@ from ..runtime.stamps import Stamps
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..signals import worker_started, worker_stopped
+from ..store import Store
 from .in_flight import InFlightJobs
 from .own_row import OwnRow
 from .recycle import Recycling
@@ -59,14 +58,21 @@ class Worker:
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._stamps = stamps or Stamps()
-        self._control = ControlConnection(options.database, who=f"worker {name}", before_attempt=self._stamp)
-        self._own_row = OwnRow(options, id=id, name=name)
+        self._store = Store(options.database)
+        self._control = ControlConnection(self._store, who=f"worker {name}", before_attempt=self._stamp)
+        self._own_row = OwnRow(self._store, options, id=id, name=name)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, started=started)
         self._dispatcher = EventDispatcher()
         self._in_flight = InFlightJobs(
-            options, id=id, name=name, control=self._control, pool=self._pool, dispatcher=self._dispatcher
+            options,
+            id=id,
+            name=name,
+            store=self._store,
+            control=self._control,
+            pool=self._pool,
+            dispatcher=self._dispatcher,
         )
         self._recycling = Recycling(options, interrupter)
         self._claims_nothing_because = ""  # as it was logged last
@@ -188,16 +194,13 @@ class Worker:
 
     def _has_runnable_jobs(self) -> bool:
         """Whether a job is due or queued that this worker would serve, even if a claim did not get it."""
-        jobs = Job.objects.using(self.options.database)
-        if jobs.admit():
+        if self._store.admit():
             return True
-        next_due = jobs.next_due()
+        next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:
             return True
-        queued = jobs.queued()
-        if self.options.queue_names:
-            queued = queued.filter(queue_name__in=self.options.queue_names)
-        return queued.exists()
+        waiting = self._store.queues_with_jobs()
+        return bool(set(waiting).intersection(self.options.queue_names) if self.options.queue_names else waiting)
 
     # Waiting
 
@@ -279,7 +282,7 @@ class Worker:
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
         with self._control.attempt():
-            WorkerRow.objects.using(self.options.database).deregister([self.id])
+            self._store.delete_workers([self.id])
         self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_GIVING_BACK)
         if not still_running and self._exit_code not in (EXIT_STUCK, EXIT_BLOCKED):
             self._pool.stop()

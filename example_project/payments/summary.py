@@ -130,7 +130,7 @@ def rate(jobs: QuerySet[Job]) -> float:
 
 
 def dollars(amount: Decimal) -> str:
-    """$2,328.60"""
+    """An amount as `$2,328.60`."""
     return f"${amount:,.2f}"
 
 

@@ -50,7 +50,7 @@ class TestTheQuestion:
         jobs = [make_job(status) for status in STATUSES]
         before = statuses()
         response = post(operator, action, jobs)
-        assert re.search(r" \d of 6 jobs( now)?\?$", response.context["title"])
+        assert re.search(r" \d of 7 jobs( now)?\?$", response.context["title"])
         assert statuses() == before
         assert not LogEntry.objects.exists()
 
@@ -127,7 +127,7 @@ class TestTheAnswer:
         held = make_job("failed", unique_key="k")
         response = post(operator, "retry_selected", [*jobs.values(), held], confirmed="yes")
         assert messages_of(response) == [
-            "2 jobs were put back into their queues. 5 were skipped, because they could not be changed."
+            "2 jobs were put back into their queues. 6 were skipped, because they could not be changed."
         ]
         assert {Job.objects.get(pk=jobs[name].pk).status for name in ("failed", "discarded")} == {"queued"}
         assert Job.objects.get(pk=held.pk).status == "failed"
@@ -135,19 +135,19 @@ class TestTheAnswer:
     def test_discard_finishes_what_waits_and_says_who_did_it(self, operator: Client) -> None:
         jobs = [make_job(status) for status in STATUSES]
         response = post(operator, "discard_selected", jobs, confirmed="yes")
-        assert messages_of(response) == ["2 jobs were discarded. 4 were skipped, because they could not be changed."]
-        assert Job.objects.filter(last_error="Discarded by ann.", status="discarded").count() == 2
+        assert messages_of(response) == ["3 jobs were discarded. 4 were skipped, because they could not be changed."]
+        assert Job.objects.filter(last_error="Discarded by ann.", status="discarded").count() == 3
 
     def test_cancel_finishes_what_is_not_finished_and_says_who_did_it(self, operator: Client) -> None:
         jobs = [make_job(status) for status in STATUSES]
         response = post(operator, "cancel_selected", jobs, confirmed="yes")
-        assert messages_of(response) == ["3 jobs were cancelled. 3 were skipped, because they could not be changed."]
-        assert Job.objects.filter(last_error="Cancelled by ann.", status="discarded").count() == 3
+        assert messages_of(response) == ["4 jobs were cancelled. 3 were skipped, because they could not be changed."]
+        assert Job.objects.filter(last_error="Cancelled by ann.", status="discarded").count() == 4
 
     def test_delete_leaves_running_jobs_alone(self, operator: Client) -> None:
         jobs = [make_job(status) for status in STATUSES]
         response = post(operator, "delete_selected", jobs, confirmed="yes")
-        assert messages_of(response) == ["5 jobs were deleted. 1 was skipped, because it could not be changed."]
+        assert messages_of(response) == ["6 jobs were deleted. 1 was skipped, because it could not be changed."]
         assert set(statuses().values()) == {"running"}
 
     def test_a_job_chosen_by_hand_is_meant_even_where_it_has_left_the_list(self, operator: Client) -> None:

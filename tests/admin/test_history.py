@@ -10,9 +10,12 @@ from django.test import Client
 
 from django_skipqueue.admin.history import history_of
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from ..app.rows import make_job
 from .conftest import LIST, page
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -51,8 +54,8 @@ def test_a_copy_stands_in_it_though_the_row_does_not_tell_it(operator: Client) -
 def test_programs_and_others_stand_in_it_as_well(operator: Client) -> None:
     job = make_job("failed")
     operator.post(page("retry", job.pk))
-    Job.objects.discard([job.pk], by="bob", reason="no longer wanted")
-    Job.objects.retry([job.pk])
+    store.discard([job.pk], by="bob", reason="no longer wanted")
+    store.retry([job.pk])
     assert told(job) == [("", "retried", ""), ("bob", "discarded", "no longer wanted"), ("ann", "retried", "")]
     assert "a program" in operator.get(page("history", job.pk)).text
 

@@ -12,10 +12,13 @@ from django.test import Client
 from django_skipqueue.admin.job_verbs import VERBS
 from django_skipqueue.admin.questions import Instruction
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
-from ..app.rows import STATUSES, make_job, state
+from ..app.rows import ALIVE, STATUSES, WAITING, make_job, state
 from ..app.sessions import Session
 from .conftest import LIST, messages_of, page
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -30,8 +33,8 @@ PERMISSIONS = {
 ALLOWED = {
     "retry": {"failed", "discarded"},
     "run_now": {"scheduled"},
-    "postpone": {"scheduled", "queued"},
-    "discard": {"scheduled", "queued"},
+    "postpone": {*WAITING},
+    "discard": {*WAITING},
     "cancel": {"running"},
     "run_again": {"completed", "failed", "discarded"},
 }
@@ -120,7 +123,7 @@ class TestTheQuestion:
     def test_retry_alone_stands_out(self, operator: Client) -> None:
         text = operator.get(page("change", make_job("failed").pk)).text
         assert re.findall(r'<(?:button|a)[^>]* class="button"[^>]*>([^<]*)<', text) == ["Retry"]
-        for status in ("scheduled", "queued", "running", "completed"):
+        for status in (*ALIVE, "completed"):
             assert 'class="button"' not in operator.get(page("change", make_job(status).pk)).text
 
     def test_nothing_is_asked_that_would_do_nothing(self, operator: Client) -> None:
@@ -234,7 +237,7 @@ class TestRunAgain:
         assert "is held by job" in messages_of(press(operator, "run_again", job))[0]
         assert Job.objects.count() == 2
 
-    @pytest.mark.parametrize("status", ["scheduled", "queued", "running"])
+    @pytest.mark.parametrize("status", ALIVE)
     def test_a_job_that_is_not_finished_is_not_copied(self, operator: Client, status: str) -> None:
         job = make_job(status)
         assert messages_of(press(operator, "run_again", job)) == [
@@ -269,7 +272,7 @@ class TestRaces:
         job = make_job("failed")
         other = session()
         other.begin()
-        other(lambda: Job.objects.retry([job.pk]))
+        other(lambda: store.retry([job.pk]))
         (retry,) = (verb for verb in VERBS if verb.name == "retry")
         assert "is changing right now" in retry.apply(job, Instruction("ann")).message
         other.rollback()

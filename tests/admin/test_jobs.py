@@ -339,13 +339,13 @@ class TestThePage:
     def test_it_tells_everything_about_a_job(self, operator: Client) -> None:
         job = make_job(
             "completed", task="tests.app.jobs.add", args=[1], kwargs={"b": {"c": "é"}}, result={"sum": [3]}, priority=7,
-            queue_name="mail", unique_key="key-1", metadata={"m": 1},
+            queue_name="mail", unique_key="key-1", metadata={"m": 1}, timeout=90,
             errors=[{"attempt": 1, "exception": "x.Y", "message": "no", "traceback": "Traceback …", "worker": "w/1"}],
         )  # fmt: skip
         text = operator.get(page("change", job.pk)).text
         for expected in (
             "<dt>a</dt>", "<dt>b</dt>", "&quot;c&quot;: &quot;é&quot;", "&quot;sum&quot;: [", "key-1", "mail",
-            "x.Y", "Traceback …", "w/1", "&quot;m&quot;: 1", "completed",
+            "x.Y", "Traceback …", "w/1", "&quot;m&quot;: 1", "completed", "1 min 30 s",
         ):  # fmt: skip
             assert expected in text, expected
 

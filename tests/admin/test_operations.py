@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from django_skipqueue.admin.operations import attempts_before, operations_of
-from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from ..app.rows import make_job
 from . import hostile
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +35,7 @@ def test_what_the_verbs_really_wrote_is_read_back() -> None:
 
 def test_many_at_once_leave_it_in_each_row() -> None:
     jobs = [make_job("failed") for _ in range(3)]
-    Job.objects.retry([job.pk for job in jobs], by="ann")
+    store.retry([job.pk for job in jobs], by="ann")
     for job in jobs:
         job.refresh_from_db()
         assert [operation.label for operation in operations_of(job)] == ["retried by ann"]

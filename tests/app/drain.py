@@ -17,8 +17,9 @@ def main(database: str, queue_name: str, limit: int) -> None:
     django.setup()
     from django.db import connection
 
-    from django_skipqueue.models import Job
     from django_skipqueue.values.outcomes import COMPLETED, Settlement
+
+    from .rows import settle_and_claim
 
     connection.settings_dict["NAME"] = database
     connection.ensure_connection()
@@ -29,7 +30,7 @@ def main(database: str, queue_name: str, limit: int) -> None:
     lost: list[int] = []
     finished: list[Settlement] = []
     while True:
-        settled, jobs = Job.objects.settle_and_claim(
+        settled, jobs = settle_and_claim(
             finished, queue_names=[queue_name], limit=limit, worker_id=f"process {os.getpid()}"
         )
         lost += [job_id for job_id, lease, *_ in finished if (job_id, lease) not in settled]

@@ -1,15 +1,23 @@
 """Rows in any state, written without the verbs under test."""
 
 import secrets
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import Settlement
+from django_skipqueue.values.records import ClaimedJob, LeaseRef
+
+DEFAULT = Store("default")
 
 FINISHED = ("completed", "failed", "discarded")
-STATUSES = ("scheduled", "queued", "running", *FINISHED)
+WAITING = ("scheduled", "blocked", "queued")
+ALIVE = (*WAITING, "running")
+STATUSES = (*ALIVE, *FINISHED)
 
 
 def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -> Job:
@@ -40,6 +48,14 @@ def make_worker(*, heartbeat: timedelta = timedelta(0), using: str = "default", 
     fields = {"hostname": "h", "pid": 1, "concurrency": 4, "heartbeat_at": heartbeat} | fields
     fields |= {name: Now() + value for name, value in fields.items() if isinstance(value, timedelta)}
     return Worker.objects.using(using).create(**fields)
+
+
+def settle_and_claim(
+    settlements: Iterable[Settlement], *, store: Store = DEFAULT, **options: Any
+) -> tuple[set[LeaseRef], list[ClaimedJob]]:
+    """What an exchange brings: the leases that held, and the jobs claimed, in order."""
+    answer = store.exchange(settlements, **options)
+    return answer.settled(), answer.claimed()
 
 
 def state(job: Job) -> dict[str, Any]:

@@ -17,9 +17,11 @@ from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import JobTimeout
 from django_skipqueue.execution import connections as worker_connections
-from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from .models import Ledger
+
+store = Store("default")
 
 
 class Gate:
@@ -528,7 +530,7 @@ def completes_itself(context: JobContext, entry: str, then: str = "") -> str:
     if then == "without a block":
         context.complete("by hand")
     if then == "lose before":
-        Job.objects.release([(context.job_id, context.lease)])
+        store.release([(context.job_id, context.lease)])
     with transaction.atomic():
         Ledger.objects.create(entry=entry)
         context.complete("by hand")

@@ -4,8 +4,8 @@ from asgiref.sync import async_to_sync
 
 from django_skipqueue.backend.definition import entry
 from django_skipqueue.execution.executor import Executor
-from django_skipqueue.models import Job
 from django_skipqueue.signals import announce
+from django_skipqueue.store import Store
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from django_skipqueue.worker.outcome_reports import EVENTS
 
@@ -15,8 +15,7 @@ WORKER = "00000000-0000-0000-0000-000000000001"
 
 def claim(queue_name: str = "default", *, database: str = "default", worker_id: str = WORKER) -> ClaimedJob:
     """The next job of the queue."""
-    jobs = Job.objects.using(database)
-    (job,) = jobs.settle_and_claim([], queue_names=[queue_name], limit=1, worker_id=worker_id)[1]
+    (job,) = Store(database).claim(queue_names=[queue_name], limit=1, worker_id=worker_id)
     return job
 
 
@@ -30,7 +29,7 @@ def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
 
 def finish(attempt: Attempt, *, database: str = "default") -> None:
     """Write the outcome, and tell of it."""
-    assert Job.objects.using(database).settle([attempt.settlement])
+    assert Store(database).settle([attempt.settlement])
     tell(attempt)
 
 

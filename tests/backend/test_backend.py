@@ -17,6 +17,7 @@ from django_skipqueue.backend.framework import InvalidTask, TaskResultDoesNotExi
 from django_skipqueue.backend.mapping import unread, variant
 from django_skipqueue.exceptions import InvalidArguments, UnknownTask, WorkerDied
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry, registry
 
 from ..app import jobs
@@ -24,6 +25,8 @@ from ..app.rows import FINISHED, STATUSES, make_job
 from .app import tasks
 from .conftest import OURS, TASKS
 from .running import WORKER, claim, execute, run_next
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(databases=["default", "other"])
 
@@ -132,7 +135,7 @@ class TestEnqueue:
         tasks.add.using(backend="mail", queue_name="mail").enqueue(1)
         row = Job.objects.get()
         assert row.max_attempts == 3
-        assert row.metadata == {"backend": "mail", "timeout": 45.0}
+        assert (row.metadata, row.timeout) == ({"backend": "mail"}, 45.0)
 
     def test_an_alias_in_another_database(self) -> None:
         result = tasks.add.using(backend="other").enqueue(1)
@@ -216,7 +219,13 @@ class TestResult:
     def test_statuses(self, status: str) -> None:
         row = make_job(status, task=ADD, args=[1], result=5 if status == "completed" else None)
         result = task_backends["default"].get_result(str(row.pk))
-        expected = {"scheduled": "READY", "queued": "READY", "running": "RUNNING", "completed": "SUCCESSFUL"}
+        expected = {
+            "scheduled": "READY",
+            "blocked": "READY",
+            "queued": "READY",
+            "running": "RUNNING",
+            "completed": "SUCCESSFUL",
+        }
         assert result.status == expected.get(status, "FAILED")
         assert result.is_finished == (status in FINISHED)
         assert (result.finished_at, result.enqueued_at) == (row.finished_at, row.enqueued_at)
@@ -358,7 +367,7 @@ class TestAttempts:
         result = tasks.add.enqueue(1)
         claim(worker_id="gone")
         started = Job.objects.get().started_at
-        Job.objects.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
+        store.recover(worker_ids=["gone"], reason="worker died: signal 9 (SIGKILL)")
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.READY, 1, ["gone"])
         assert result.started_at == result.last_attempted_at == started
@@ -375,7 +384,7 @@ class TestAttempts:
         attempt_all(result, count=1)
         first = Job.objects.get().started_at
         job = claim()
-        Job.objects.release([(job.id, job.lease)])
+        store.release([(job.id, job.lease)])
         result.refresh()
         assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.READY, 1, [WORKER])
         assert abs(result.last_attempted_at - first) < timedelta(seconds=1)
@@ -466,10 +475,10 @@ class TestOptions:
         with override_settings(TASKS={"default": backend, "brief": brief}):
             kept = tasks.add.enqueue(1, 2)
             brief_one = tasks.add.using(backend="brief").enqueue(1, 2)
-            assert Job.objects.get(pk=brief_one.id).metadata["retention"] == {"completed": 0.0, "failed": 3600.0}
+            assert Job.objects.get(pk=brief_one.id).retention == {"completed": 0.0, "failed": 3600.0}
             run_next("default")
             run_next("default")
-            assert Job.objects.prune() == {"completed": 1}
+            assert store.prune() == {"completed": 1}
         assert Job.objects.get().pk == int(kept.id)
 
     def test_a_row_of_an_alias_that_the_settings_no_longer_have_still_runs(self) -> None:
@@ -531,7 +540,7 @@ class TestContext:
     def test_of_the_second_attempt(self, name: str) -> None:
         result = getattr(tasks, name).enqueue(note="n")
         job = claim()
-        Job.objects.recover(worker_ids=[WORKER])
+        store.recover(worker_ids=[WORKER])
         assert job.attempt == 1
         run_next()
         assert read(result).return_value == {

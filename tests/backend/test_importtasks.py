@@ -117,7 +117,7 @@ def test_from_another_database_and_with_the_options_of_the_alias(old: Any) -> No
     put(old, 1, using="other", queue_name="anything")
     run(source="other", backend="mail")
     row = Job.objects.get()
-    assert (row.queue_name, row.max_attempts, row.metadata) == ("anything", 3, {"backend": "mail", "timeout": 45.0})
+    assert (row.queue_name, row.max_attempts, row.timeout, row.metadata) == ("anything", 3, 45.0, {"backend": "mail"})
     assert not old.objects.using("other").exists()
 
 

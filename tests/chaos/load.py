@@ -1,5 +1,4 @@
-"""What users do all the while: defer jobs of every kind, one by one and many at once, urgent ones, cancel, retry, roll
-back.
+"""The users: they defer jobs of every kind, one by one and many at once, cancel, retry and roll back.
 
 Invariant: each job is deferred in a transaction that also writes a promise, so that the two are there together or not
 at all; whatever an error says, the rows say what was committed.
@@ -17,10 +16,12 @@ from typing import Any
 from django.db import Error, connection, transaction
 
 from django_skipqueue import Task
-from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from . import jobs
 from .evidence import CANCELLED, URGENT
+
+store = Store("default")
 
 STEADY = 20
 """Quick jobs that are deferred together; nine jobs of ten come like this."""
@@ -159,11 +160,11 @@ class Load:
     def _cancel(self) -> None:
         """Any of the last jobs, wherever it is in its life."""
         if self._ids:
-            Job.objects.cancel(self._choose.sample(self._ids[-30:], 1), reason=CANCELLED)
+            store.cancel(self._choose.sample(self._ids[-30:], 1), reason=CANCELLED)
 
     def _retry(self) -> None:
         """Those of the last jobs that failed or were discarded."""
-        Job.objects.retry(self._ids)
+        store.retry(self._ids)
 
 
 def defer_many(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> list[int]:

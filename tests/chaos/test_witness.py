@@ -6,11 +6,14 @@ import pytest
 from django.db import connection
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import Outcome, Settlement
 
 from ..app.rows import make_job, make_worker
 from .evidence import CANCELLED, Evidence, gather
 from .witness import TABLES
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -38,7 +41,7 @@ def claim() -> Job:
 
 
 def settle(job: Job, outcome: Outcome) -> None:
-    assert Job.objects.settle([Settlement(job.pk, job.lease, outcome)])
+    assert store.settle([Settlement(job.pk, job.lease, outcome)])
 
 
 def test_a_job_that_is_completed_says_under_which_lease_it_ran() -> None:
@@ -68,14 +71,14 @@ def test_what_takes_a_job_from_its_worker_is_no_settle() -> None:
     job = make_job("queued")
     claim().release()
     claim()
-    Job.objects.recover(worker_ids=[WORKER])
+    store.recover(worker_ids=[WORKER])
     claim()
-    Job.objects.cancel([job.pk], reason=CANCELLED)
-    Job.objects.retry([job.pk])
+    store.cancel([job.pk], reason=CANCELLED)
+    store.retry([job.pk])
     claim()
-    Job.objects.cancel([job.pk], reason=CANCELLED)
-    Job.objects.retry([job.pk])
-    Job.objects.discard([job.pk])
+    store.cancel([job.pk], reason=CANCELLED)
+    store.retry([job.pk])
+    store.discard([job.pk])
     took = ["claim", "release", "claim", "recover", "claim", "cancel", "retry", "claim", "cancel", "retry", "discard"]
     assert verbs_of(job) == ["enqueue", *took]
 
@@ -90,7 +93,7 @@ def test_what_no_verb_does_is_illegal() -> None:
 
 def test_a_discarded_job_that_is_deleted_was_pruned_and_keeps_its_status() -> None:
     job = make_job("queued")
-    Job.objects.discard([job.pk])
+    store.discard([job.pk])
     Job.objects.filter(pk=job.pk).delete()
     assert verbs_of(job) == ["enqueue", "discard", "prune"]
     assert seen().statuses == {job.pk: "discarded"}

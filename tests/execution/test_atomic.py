@@ -17,12 +17,14 @@ from django_skipqueue.execution.executor import Executor
 from django_skipqueue.models import Job
 from django_skipqueue.runtime.protocol import EXIT_OK, EXIT_STUCK
 from django_skipqueue.signals import job_completed, lease_lost
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.task import Task
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.records import Attempt
 
 from ..app import jobs
 from ..app.models import Ledger
+from ..app.rows import settle_and_claim
 from ..app.waiting import wait_until
 from ..app.worker_jobs import (
     acompletes_itself,
@@ -46,6 +48,8 @@ from ..app.worker_jobs import (
 )
 from ..harness.processes import ManagePy, statuses, wait_for_statuses
 
+store = Store("default")
+
 Start = Callable[..., Any]
 
 ONE_COMMIT = "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
@@ -57,10 +61,10 @@ def run(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
 
     def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
         deferred = task.using(max_attempts=1).defer(*args, **kwargs)
-        _, [claimed] = Job.objects.settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
+        _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
         attempt = Executor(worker="w", database="default").execute(claimed)
         if not attempt.is_written:
-            Job.objects.settle([attempt.settlement])
+            store.settle([attempt.settlement])
         deferred.refresh_from_db()
         return deferred, attempt
 
@@ -123,7 +127,7 @@ def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates
     wait_until(lambda: gates["lost"].inside)
     [(_, worker_id)] = Job.objects.running().values_list("pk", "locked_by")
     with transaction.atomic():
-        assert Job.objects.recover(worker_ids=[worker_id])
+        assert store.recover(worker_ids=[worker_id])
         Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
     gates["lost"].open()
     [attempt] = wait_until(lambda: lost)

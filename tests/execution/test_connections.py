@@ -217,7 +217,7 @@ POOL_JOBS = """
 def test_a_project_with_a_pool_loses_none_of_its_connections(runworker: Callable[..., ManagePy]) -> None:
     pytest.importorskip("psycopg_pool")
     for number in range(30):
-        Job.objects.enqueue("extra.jobs.late", max_attempts=1, metadata={"timeout": 0.05 + number / 1000})
+        Job.objects.enqueue("extra.jobs.late", max_attempts=1, timeout=0.05 + number / 1000)
     runworker("-c", "4", jobs=POOL_JOBS, settings=POOL)
     wait_for_statuses(failed=30, deadline=60)
     for _ in range(10):

@@ -275,21 +275,15 @@ def test_an_attempt_knows_its_job_its_worker_and_how_long_it_took(run: Run) -> N
 def test_a_job_whose_task_is_unknown_is_put_off_without_losing_an_attempt(run: Run) -> None:
     outcome = run(claimed("shop.jobs.soon", locked_at=5000.0)).outcome
     assert (outcome.status, outcome.delay, outcome.refund) == ("scheduled", UNKNOWN_TASK_DELAY, 1)
-    assert outcome.metadata == {"unknown_since": 5000.0}
+    assert outcome.is_unknown
     assert outcome.error is None
     assert "shop.jobs.soon" in (outcome.last_error or "")
 
 
-def test_the_grace_counts_from_the_first_time(run: Run) -> None:
-    outcome = run(claimed("shop.jobs.soon", locked_at=5500.0, metadata='{"unknown_since": 5000.0, "a": 1}')).outcome
-    assert outcome.metadata == {"unknown_since": 5000.0}
-
-
 @override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 600})
 def test_after_the_grace_it_fails_names_the_task_and_asks_what_to_look_at(run: Run) -> None:
-    metadata = '{"unknown_since": 5000.0}'
-    assert run(claimed("shop.jobs.soon", locked_at=5599.0, metadata=metadata)).outcome.status == "scheduled"
-    outcome = run(claimed("shop.jobs.soon", locked_at=5600.0, metadata=metadata)).outcome
+    assert run(claimed("shop.jobs.soon", locked_at=5599.0, unknown_since=5000.0)).outcome.status == "scheduled"
+    outcome = run(claimed("shop.jobs.soon", locked_at=5600.0, unknown_since=5000.0)).outcome
     assert outcome.status == "failed"
     assert outcome.error is not None
     for text in (outcome.last_error or "", outcome.error["message"]):

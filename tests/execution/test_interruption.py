@@ -280,15 +280,15 @@ def test_an_attempt_that_timed_out_is_retried(runworker: Callable[..., ManagePy]
 
 
 def test_a_job_may_have_a_time_limit_of_its_own(runworker: Callable[..., ManagePy]) -> None:
-    job = Job.objects.enqueue("extra.jobs.neighbour", max_attempts=1, metadata={"timeout": 0.05})
+    job = Job.objects.enqueue("extra.jobs.neighbour", max_attempts=1, timeout=0.05)
     assert runworker("--drain", jobs=JOBS).wait() == 0
     job.refresh_from_db()
     assert job.last_error == "JobTimeout: timed out after 0.05 s"
 
 
 def test_using_keeps_the_limit_with_the_job(db: None) -> None:
-    assert add.using(timeout=2.5).defer(1).metadata == {"timeout": 2.5}
-    assert add.defer(1).metadata == {}
+    assert add.using(timeout=2.5).defer(1).timeout == 2.5
+    assert add.defer(1).timeout is None
 
 
 def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runworker: Callable[..., ManagePy]) -> None:

@@ -227,7 +227,7 @@ def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limited(task: str, *args: Any) -> ClaimedJob:
     """With a time limit that is over soon."""
-    return claimed(task, *args)._replace(metadata='{"timeout": 0.05}')
+    return claimed(task, *args)._replace(timeout=0.05)
 
 
 def find_stuck(pool: Pool) -> None:

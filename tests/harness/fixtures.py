@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from asgiref.sync import SyncToAsync
-from django.db import connections
+from django.db import connection, connections
 
 from ..app.waiting import DEADLINE
 
@@ -57,6 +57,32 @@ def manage(
 def runworker(manage: Callable[..., "ManagePy"]) -> Callable[..., "ManagePy"]:
     """Starts `manage.py runworker …`."""
     return lambda *arguments, **options: manage("runworker", *arguments, **options)
+
+
+REFUSE = """
+CREATE FUNCTION tests_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
+CREATE TRIGGER tests_refuse BEFORE UPDATE ON skipqueue_job FOR EACH ROW WHEN ({condition})
+EXECUTE FUNCTION tests_refuse()
+"""
+
+
+@pytest.fixture
+def refuse(transactional_db: None) -> Iterator[Callable[[str], Callable[[], None]]]:
+    """Has the database refuse such changes of jobs (an SQL condition on OLD and NEW) until the result is called."""
+
+    def execute(statement: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def allow() -> None:
+        execute("DROP FUNCTION IF EXISTS tests_refuse CASCADE")
+
+    def start(condition: str) -> Callable[[], None]:
+        execute(REFUSE.format(condition=condition))
+        return allow
+
+    yield start
+    allow()
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ class ManagePy:
         os.close(self._keyboard)
 
     def type(self, text: str) -> None:
-        """Type on its terminal: `\x03` is Ctrl-C."""
+        r"""Type on its terminal: `\x03` is Ctrl-C."""
         os.write(self._keyboard, text.encode())
 
     @property

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue.models import Job
-from django_skipqueue.store.maintain import BATCH
+from django_skipqueue.store.statements import BATCH
 
 from ..app.rows import make_job
 

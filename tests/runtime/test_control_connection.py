@@ -9,6 +9,7 @@ from django.db import Error, OperationalError, connection, connections
 
 from django_skipqueue.models import Job
 from django_skipqueue.runtime.control_connection import LONGEST_DELAY, ControlConnection
+from django_skipqueue.store import Store
 
 from ..app import jobs
 from ..app.waiting import DEADLINE, wait_until
@@ -50,7 +51,7 @@ def backend() -> int:
 
 def test_the_verbs_of_its_thread_go_through_it(in_thread: Callable[..., None]) -> None:
     def body() -> None:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         assert control.fileno() is None
         with control.attempt():
             Job.objects.count()
@@ -66,7 +67,7 @@ def test_it_keeps_out_of_the_projects_pool(in_thread: Callable[..., None], monke
     monkeypatch.setitem(connection.settings_dict, "AUTOCOMMIT", False)
 
     def body() -> None:
-        ControlConnection("default", who="w")
+        ControlConnection(Store("default"), who="w")
         assert "pool" not in connections["default"].settings_dict["OPTIONS"]
         Job.objects.count()
         assert connections["default"].get_autocommit()
@@ -81,7 +82,7 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
     caplog.set_level("INFO", logger="django_skipqueue")
 
     def body() -> None:
-        control = ControlConnection("default", who="worker w/1")
+        control = ControlConnection(Store("default"), who="worker w/1")
         with control.attempt():
             first = backend()
         killer = threading.Thread(target=lambda: (terminate([first]), connections.close_all()))
@@ -102,7 +103,7 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
 
 def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., None]) -> None:
     def body() -> None:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         delays = []
         for _ in range(12):
             with control.attempt():
@@ -122,7 +123,7 @@ def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., No
 
 def test_what_is_no_database_error_is_not_its_business(in_thread: Callable[..., None]) -> None:
     def body() -> None:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         with pytest.raises(ZeroDivisionError), control.attempt():
             raise ZeroDivisionError
 
@@ -138,7 +139,7 @@ def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Calla
         thread.join(DEADLINE)
 
     def body() -> None:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         control.listen()
         assert control.notified() == set()
         defer("a")
@@ -155,7 +156,7 @@ def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Calla
 
 def test_a_new_connection_listens_once_it_is_asked_to(in_thread: Callable[..., None]) -> None:
     def body() -> None:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         for _ in range(2):
             control.listen()
             control.listen()
@@ -169,7 +170,7 @@ def test_a_new_connection_listens_once_it_is_asked_to(in_thread: Callable[..., N
 
 def test_hearing_that_the_server_went_away_is_a_database_error(in_thread: Callable[..., None]) -> None:
     def body() -> None:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         control.listen()
         pid = backend()
         killer = threading.Thread(target=lambda: (terminate([pid]), connections.close_all()))
@@ -185,7 +186,7 @@ def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None])
     said: list[float] = []
 
     def body() -> None:
-        control = ControlConnection("default", who="w", before_attempt=said.append)
+        control = ControlConnection(Store("default"), who="w", before_attempt=said.append)
         with control.attempt():
             control.allow(21.0)
 

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,8 @@ from django_skipqueue.services.maintenance import (
     Prune,
     Service,
 )
-from django_skipqueue.store.maintain import BATCH
+from django_skipqueue.store import Store
+from django_skipqueue.store.statements import BATCH
 
 from ..app import jobs
 from ..app.rows import FINISHED, make_job
@@ -86,11 +87,11 @@ def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.
 
 
 def test_with_nothing_scheduled_it_looks_again_soon() -> None:
-    assert Admit("default").run() == UNSCHEDULED_CHECK
+    assert Admit(Store("default")).run() == UNSCHEDULED_CHECK
 
 
 def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
-    service = Admit("default")
+    service = Admit(Store("default"))
     service.do()
     assert not service.is_due
     service.hurry()
@@ -102,14 +103,14 @@ def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
 
 def test_what_is_due_is_admitted_and_there_may_be_more() -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
-    assert Admit("default").run() == 0
+    assert Admit(Store("default")).run() == 0
     assert statuses() == {"queued": 1}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.5, 0.5), (3600, DUE_CHECK)])
 def test_it_wakes_for_the_next_one_that_is_due(seconds: float, most: float) -> None:
     make_job("scheduled", run_after=timedelta(seconds=seconds))
-    assert 0 < Admit("default").run() <= most
+    assert 0 < Admit(Store("default")).run() <= most
     assert statuses() == {"scheduled": 1}
 
 
@@ -118,7 +119,7 @@ def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) ->
     other: Session = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update()))
-    assert Admit("default").run() == DUE_CHECK
+    assert Admit(Store("default")).run() == DUE_CHECK
     other.rollback()
 
 
@@ -130,7 +131,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
         for days in (0.5, 2, 10, 40):
             make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
-    assert Prune("default").run() == PRUNE_INTERVAL
+    assert Prune(Store("default")).run() == PRUNE_INTERVAL
     assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
 
 
@@ -150,7 +151,7 @@ def test_retention_may_be_nothing_for_ever_or_a_time(
         make_job(status, finished_at=timedelta(seconds=-1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
-        assert Prune("default").run() == interval
+        assert Prune(Store("default")).run() == interval
     assert statuses() == left
 
 
@@ -158,7 +159,7 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
     Job.objects.bulk_create(
         Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z") for _ in range(BATCH + 1)
     )
-    service = Prune("default")
+    service = Prune(Store("default"))
     assert service.run() == 0
     assert service.run() == PRUNE_INTERVAL
     assert not Job.objects.exists()
@@ -222,36 +223,16 @@ def test_who_schedules_a_job_that_is_due_soon_wakes_the_supervisor(seldom: Manag
 # One that the database refuses
 
 
-REFUSE = """
-CREATE FUNCTION tests_refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
-CREATE TRIGGER tests_refuse BEFORE UPDATE ON skipqueue_job FOR EACH ROW WHEN (OLD.status = 'scheduled')
-EXECUTE FUNCTION tests_refuse()
-"""
-
-
-@pytest.fixture
-def refused() -> Iterator[Callable[[], None]]:
-    """The database lets no scheduled job be changed, until this is called."""
-
-    def end() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("DROP FUNCTION IF EXISTS tests_refuse CASCADE")
-
-    with connection.cursor() as cursor:
-        cursor.execute(REFUSE)
-    yield end
-    end()
-
-
 def test_a_service_that_the_database_refuses_fails_alone(
-    runworker: Callable[..., ManagePy], refused: Callable[[], None]
+    runworker: Callable[..., ManagePy], refuse: Callable[[str], Callable[[], None]]
 ) -> None:
+    allow = refuse("OLD.status = 'scheduled'")
     make_job("scheduled", run_after=timedelta(seconds=-1))
     make_job("completed", finished_at=timedelta(days=-100))
     process = runworker("--poll-interval", "3600")
     process.wait_for("service failed service=admit", times=2)
     wait_for_statuses(scheduled=1)
     assert "database lost" not in process.log
-    refused()
+    allow()
     wait_for_statuses(completed=1)
     process.wait_for("service back service=admit")

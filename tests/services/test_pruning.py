@@ -9,6 +9,7 @@ from django.db import OperationalError, connection
 
 from django_skipqueue.models import Job
 from django_skipqueue.services.pruning import Pruner
+from django_skipqueue.store import Store
 
 from ..app.rows import make_job
 from ..app.sessions import Session
@@ -52,7 +53,7 @@ def test_jobs_that_a_foreign_key_refers_to_are_skipped_and_named_and_the_others_
     made = [make_job("completed", finished_at=OLD).pk for _ in range(40)]
     kept = {made[0], made[1], made[17], made[39]}
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in kept)}")
-    pruner = Pruner("default")
+    pruner = Pruner(Store("default"))
     assert prune_all(pruner) == 36
     assert set(Job.objects.values_list("pk", flat=True)) == kept
     for id in kept:
@@ -66,7 +67,7 @@ def test_what_was_skipped_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("django_skipqueue.services.pruning.SKIPPED_SECONDS", 0.0)
     job = make_job("failed", finished_at=OLD)
     execute(f"INSERT INTO theirs (job_id) VALUES ({job.pk})")
-    pruner = Pruner("default")
+    pruner = Pruner(Store("default"))
     for _ in range(15):
         assert pruner.batch() == {}
     execute("DELETE FROM theirs")
@@ -98,12 +99,12 @@ def slow() -> Iterator[None]:
 def test_a_batch_that_takes_too_long_is_halved_until_it_does_not() -> None:
     for _ in range(40):
         make_job("completed", finished_at=OLD)
-    assert prune_all(Pruner("default")) == 40
+    assert prune_all(Pruner(Store("default"))) == 40
 
 
 def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[[], Session]) -> None:
     make_job("completed", finished_at=OLD)
-    pruner, supervisor = Pruner("default"), session()
+    pruner, supervisor = Pruner(Store("default")), session()
     terminate([supervisor.pid])
     with pytest.raises(OperationalError):
         supervisor(pruner.batch)
@@ -117,4 +118,4 @@ def test_where_more_jobs_cannot_be_deleted_than_are_remembered_it_comes_to_an_en
     monkeypatch.setattr("django_skipqueue.services.pruning.MOST_SKIPPED", 3)
     made = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
-    assert prune_all(Pruner("default"), batches=50) == 0
+    assert prune_all(Pruner(Store("default")), batches=50) == 0

@@ -45,11 +45,11 @@ def test_the_times_of_attempts_travel_as_microseconds_ago() -> None:
 
 
 def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
-    retry = Outcome("scheduled", delay=2, refund=1, last_error="no", error={"message": "ü"}, metadata={"seen": 1})
+    retry = Outcome("scheduled", delay=2, refund=1, last_error="no", error={"message": "ü"}, is_unknown=True)
     values = settlements_as_values(
         [Settlement(7, 1, COMPLETED), Settlement(8, 1, retry), Settlement(9, 1, Outcome("completed", result="[1]"))]
     )
-    errors, metadata = values.pop("errors"), values.pop("metadata")
+    errors = values.pop("errors")
     assert values == {
         "ids": "{7,8,9}",
         "leases": "{1,1,1}",
@@ -60,9 +60,9 @@ def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
         "refunds": [0, 1, 0],
         "results": [None, None, "[1]"],
         "last_errors": [None, "no", None],
+        "unknown": [False, True, False],
     }
     assert [error and json.loads(error) for error in errors] == [None, {"message": "ü"}, None]
-    assert [data and json.loads(data) for data in metadata] == [None, {"seen": 1}, None]
 
 
 def test_a_claim_looks_after_the_position_remembered_and_from_the_front_elsewhere() -> None:

@@ -12,10 +12,13 @@ import pytest
 from django.db import connection, connections, transaction
 
 from django_skipqueue.models import Job, Status
+from django_skipqueue.store import Store
 from django_skipqueue.values.records import ClaimedJob
 
 from ..app import jobs
-from ..app.rows import STATUSES, lease_of, make_job, make_worker, state
+from ..app.rows import STATUSES, lease_of, make_job, make_worker, settle_and_claim, state
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,9 +28,7 @@ def claim(*queue_names: str, limit: int = 100, worker_id: str = "w") -> list[Job
 
 
 def claim_to_run(*queue_names: str, limit: int = 100, worker_id: str = "w") -> list[ClaimedJob]:
-    return Job.objects.settle_and_claim([], queue_names=queue_names or ("default",), limit=limit, worker_id=worker_id)[
-        1
-    ]
+    return settle_and_claim([], queue_names=queue_names or ("default",), limit=limit, worker_id=worker_id)[1]
 
 
 BOTH = pytest.mark.parametrize("claiming", [claim, claim_to_run], ids=["claim", "settle_and_claim"])
@@ -238,25 +239,25 @@ def test_eight_that_claim_at_once_never_get_the_same_job_nor_more_than_they_aske
 def test_a_released_job_comes_back_in_its_old_place(claiming: Callable[..., list[Any]]) -> None:
     made = jobs.noop.defer_many([()] * 3)
     first, *_ = claim(limit=2)
-    Job.objects.release([lease_of(first)])
+    store.release([lease_of(first)])
     assert ids(claiming(limit=10)) == [made[0], made[2]]
 
 
 def test_the_queues_that_have_jobs() -> None:
-    assert Job.objects.queues_with_jobs() == []
+    assert store.queues_with_jobs() == []
     for queue in ("mail", "default", "a", "Ł", "mail"):
         make_job(queue_name=queue)
     for status in STATUSES:
         if status != "queued":
             make_job(status, queue_name=status)
-    names = Job.objects.queues_with_jobs()
+    names = store.queues_with_jobs()
     assert sorted(names) == ["a", "default", "mail", "Ł"]
-    assert Job.objects.queues_with_jobs(limit=2) == names[:2]
-    assert Job.objects.queues_with_jobs(after=names[1], limit=5) == names[2:]
-    assert Job.objects.queues_with_jobs(after=names[3]) == []
+    assert store.queues_with_jobs(limit=2) == names[:2]
+    assert store.queues_with_jobs(after=names[1], limit=5) == names[2:]
+    assert store.queues_with_jobs(after=names[3]) == []
 
 
-@pytest.mark.parametrize("claim_by", [Job.objects.claim, partial(Job.objects.settle_and_claim, [])])
+@pytest.mark.parametrize("claim_by", [Job.objects.claim, partial(settle_and_claim, [])])
 def test_a_text_is_no_list_of_queues(claim_by: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match=r"queue_names must be a list of names, not the str 'gpu': say \['gpu'\]"):
         claim_by(queue_names="gpu", limit=1, worker_id="w")
@@ -265,7 +266,7 @@ def test_a_text_is_no_list_of_queues(claim_by: Callable[..., Any]) -> None:
 def test_settle_and_claim_takes_nothing_where_nothing_is_asked_for(worker_id: str) -> None:
     jobs.noop.defer_many([()] * 3)
     for options in ({"queue_names": [], "limit": 5}, {"queue_names": ["default"], "limit": 0}):
-        assert Job.objects.settle_and_claim([], worker_id=worker_id, **options) == (set(), [])
+        assert settle_and_claim([], worker_id=worker_id, **options) == (set(), [])
     assert Job.objects.queued().count() == 3
 
 
@@ -274,7 +275,7 @@ def test_release_strays_gives_back_what_a_worker_holds_without_knowing() -> None
     jobs.noop.defer_many([()] * 4)
     mine, theirs = claim(limit=3, worker_id="me"), claim(limit=1, worker_id="another")
     known, *orphans = mine
-    assert Job.objects.release_orphans("me", known=[known.pk]) == {job.pk for job in orphans}
+    assert store.release_orphans("me", known=[known.pk]) == {job.pk for job in orphans}
     assert {state(job)["status"] for job in (known, *theirs)} == {"running"}
     for job in orphans:
         after = state(job)
@@ -284,4 +285,4 @@ def test_release_strays_gives_back_what_a_worker_holds_without_knowing() -> None
             job.lease + 1,
             "",
         )
-    assert Job.objects.release_orphans("me", known=[known.pk]) == set()
+    assert store.release_orphans("me", known=[known.pk]) == set()

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import JobContext
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
 from ..app import jobs
@@ -27,10 +28,10 @@ def untouched(transactional_db: None) -> Iterator[None]:
     assert not queries.captured_queries
 
 
-def live_and_die(manager: Any, worker_manager: Any) -> None:
+def live_and_die(store: Store, manager: Any, worker_manager: Any) -> None:
     """Every verb once."""
     worker = {"id": "00000000-0000-0000-0000-000000000001", "name": "w", "hostname": "h", "pid": 1, "queues": []}
-    worker_manager.beat([worker | {"concurrency": 1}])
+    store.heartbeat_workers([worker | {"concurrency": 1}])
     assert [each.name for each in worker_manager.live()] == ["w"]
 
     manager.enqueue("t", unique_key="k")
@@ -39,41 +40,41 @@ def live_and_die(manager: Any, worker_manager: Any) -> None:
     (job,) = manager.claim(queue_names=["default"], limit=5, worker_id=worker["id"])
     assert job._state.db == "other"
     manager.update(locked_at=Now() - timedelta(hours=1))
-    assert manager.recover() == [], "its worker is alive"
+    assert store.recover() == [], "its worker is alive"
     job.heartbeat()
     job.release()
-    assert manager.queues_with_jobs() == ["default"]
-    _, (job,) = manager.settle_and_claim([], queue_names=["default"], limit=5, worker_id=worker["id"])
-    assert len(manager.recover(worker_ids=[worker["id"]])) == 1
+    assert store.queues_with_jobs() == ["default"]
+    assert store.claim(queue_names=["default"], limit=5, worker_id=worker["id"])
+    assert len(store.recover(worker_ids=[worker["id"]])) == 1
     (job,) = manager.claim(queue_names=["default"], limit=5, worker_id=worker["id"])
-    assert manager.release_orphans(worker["id"], known=[]) == {job.pk}
+    assert store.release_orphans(worker["id"], known=[]) == {job.pk}
     (job,) = manager.claim(queue_names=["default"], limit=5, worker_id=worker["id"])
-    assert manager.settle([Settlement(job.pk, job.lease, COMPLETED)]) == {job.pk}
-    assert manager.admit() == {}
-    assert manager.next_due() > 0
+    assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == {job.pk}
+    assert store.admit() == {}
+    assert store.next_due() > 0
     (later,) = manager.scheduled()
-    assert manager.discard([later.pk]) == {later.pk}
+    assert store.discard([later.pk]) == {later.pk}
     assert later.retry() is True
-    manager.prune()
-    worker_manager.forget([worker["id"]], age=60)
-    worker_manager.deregister([worker["id"]])
+    store.prune()
+    store.prune_workers([worker["id"]], age=60)
+    store.delete_workers([worker["id"]])
     assert worker_manager.count() == 0
 
 
 @pytest.mark.usefixtures("untouched")
 def test_every_verb_works_on_the_database_that_using_names() -> None:
-    live_and_die(Job.objects.using("other"), Worker.objects.using("other"))
+    live_and_die(Store("other"), Job.objects.using("other"), Worker.objects.using("other"))
 
 
 @pytest.mark.usefixtures("untouched")
 def test_every_verb_works_on_the_database_that_a_manager_is_bound_to() -> None:
-    live_and_die(Job.objects.db_manager("other"), Worker.objects.db_manager("other"))
+    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.db_manager("other"))
 
 
 @pytest.mark.usefixtures("untouched")
 def test_every_verb_works_on_the_database_of_the_setting(settings: Any) -> None:
     settings.SKIPQUEUE = {"DATABASE": "other"}
-    live_and_die(Job.objects, Worker.objects)
+    live_and_die(Store.default(), Job.objects, Worker.objects)
 
 
 @pytest.mark.usefixtures("untouched")
@@ -134,7 +135,7 @@ def test_every_verb_works_with_either_way_of_binding_parameters(server_side_bind
     connection.settings_dict["OPTIONS"] = {**before, "server_side_binding": server_side_binding, "prepare_threshold": 0}
     connection.close()
     try:
-        live_and_die(Job.objects.using("other"), Worker.objects.using("other"))
+        live_and_die(Store("other"), Job.objects.using("other"), Worker.objects.using("other"))
     finally:
         connection.settings_dict["OPTIONS"] = before
         connection.close()

@@ -11,11 +11,14 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
-from ..app.rows import lease_of, make_job
+from ..app.rows import lease_of, make_job, settle_and_claim
 from ..app.sessions import connect as connect_to
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -182,7 +185,7 @@ def test_what_is_not_due_is_told_when_it_is_admitted(listener: Listener) -> None
     jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer_many([()] * 3)
     assert listener.heard() == []
     Job.objects.update(run_after=Job.objects.first().enqueued_at)  # type: ignore[union-attr]
-    Job.objects.admit()
+    store.admit()
     assert listener.heard() == ["a"]
 
 
@@ -191,17 +194,17 @@ def test_whatever_makes_jobs_claimable_tells_their_queues(listener: Listener) ->
         make_job(queue_name=queue)
     held = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
     assert listener.heard() == []
-    Job.objects.release(map(lease_of, held))
+    store.release(map(lease_of, held))
     assert sorted(listener.heard()) == ["a", "b"]
 
     Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
-    Job.objects.recover(worker_ids=["w"])
+    store.recover(worker_ids=["w"])
     assert sorted(listener.heard()) == ["a", "b"]
 
     held = Job.objects.claim(queue_names=["a", "b"], limit=3, worker_id="w")
-    Job.objects.settle([Settlement(job.pk, job.lease, Outcome("failed")) for job in held])
+    store.settle([Settlement(job.pk, job.lease, Outcome("failed")) for job in held])
     assert listener.heard() == []
-    Job.objects.retry([job.pk for job in held])
+    store.retry([job.pk for job in held])
     assert sorted(listener.heard()) == ["a", "b"]
 
 
@@ -212,28 +215,26 @@ def test_a_retry_at_once_tells_its_queue_once(listener: Listener) -> None:
     held = [make_job("running", queue_name=name) for name in ("a", "a", "b", "c")]
     outcomes = [AGAIN, AGAIN, COMPLETED, Outcome("scheduled", delay=60.0)]
     batch = [Settlement(job.pk, job.lease, outcome) for job, outcome in zip(held, outcomes, strict=True)]
-    Job.objects.settle(batch)
+    store.settle(batch)
     assert listener.heard() == ["a"]
 
 
 def test_a_retry_at_once_in_a_round_trip_with_a_claim_tells_its_queue(listener: Listener) -> None:
     held = make_job("running", queue_name="a")
-    Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["b"], limit=1, worker_id="w")
+    settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["b"], limit=1, worker_id="w")
     assert listener.heard() == ["a"]
 
 
 def test_a_retry_at_once_beside_an_outcome_that_is_refused_tells_its_queue(listener: Listener) -> None:
     held, bad = (make_job("running", queue_name=name) for name in ("a", "b"))
     refused = Settlement(bad.pk, bad.lease, Outcome("completed", result="{oops"))
-    Job.objects.settle_and_claim(
-        [Settlement(held.pk, held.lease, AGAIN), refused], queue_names=["c"], limit=1, worker_id="w"
-    )
+    settle_and_claim([Settlement(held.pk, held.lease, AGAIN), refused], queue_names=["c"], limit=1, worker_id="w")
     assert listener.heard() == ["a"]
 
 
 def test_a_retry_at_once_that_was_claimed_again_in_the_same_round_trip_tells_nothing(listener: Listener) -> None:
     held = make_job("running", queue_name="a")
-    Job.objects.settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["a"], limit=1, worker_id="w")
+    settle_and_claim([Settlement(held.pk, held.lease, AGAIN)], queue_names=["a"], limit=1, worker_id="w")
     assert listener.heard() == []
 
 
@@ -245,13 +246,13 @@ def test_run_now_tells_its_queue(listener: Listener) -> None:
 def test_what_makes_no_job_claimable_tells_nothing(listener: Listener) -> None:
     make_job("running", attempts=10, max_attempts=10)
     held = make_job("running", locked_by="another")
-    Job.objects.recover(worker_ids=["w"])
-    Job.objects.settle([Settlement(held.pk, held.lease, COMPLETED)])
-    Job.objects.discard([make_job().pk])
-    Job.objects.retry([held.pk])
-    Job.objects.release([(held.pk, 99)])
-    Job.objects.admit()
-    Job.objects.prune()
+    store.recover(worker_ids=["w"])
+    store.settle([Settlement(held.pk, held.lease, COMPLETED)])
+    store.discard([make_job().pk])
+    store.retry([held.pk])
+    store.release([(held.pk, 99)])
+    store.admit()
+    store.prune()
     assert listener.heard() == []
 
 
@@ -301,7 +302,7 @@ def test_supervisors_hear_of_what_is_due_soon_and_of_nothing_else(delay: float, 
         later.defer,
         lambda: later.defer_many([()] * 3),
         keyed.defer,
-        lambda: Job.objects.settle([Settlement(*lease_of(retried), Outcome("scheduled", delay=delay))]),
+        lambda: store.settle([Settlement(*lease_of(retried), Outcome("scheduled", delay=delay))]),
     ):
         scheduled()
         assert listener.heard() == heard

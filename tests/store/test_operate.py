@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
-from ..app.rows import STATUSES, make_job, state
+from ..app.rows import ALIVE, STATUSES, WAITING, make_job, state
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +33,7 @@ VERBS = {
 
 def apply(verb: str, ids: Iterable[int], **noted: str) -> set[int]:
     options = {"run_after": 2 * HOUR} if verb == "postpone" else {}
-    changed: set[int] = getattr(Job.objects, verb)(ids, **options, **noted)
+    changed: set[int] = getattr(store, verb)(ids, **options, **noted)
     return changed
 
 
@@ -37,7 +41,7 @@ class TestRetry:
     @pytest.mark.parametrize("status", STATUSES)
     def test_only_failed_and_discarded_jobs_are_retried(self, status: str) -> None:
         job = make_job(status)
-        assert Job.objects.retry([job.pk]) == ({job.pk} if status in ("failed", "discarded") else set())
+        assert store.retry([job.pk]) == ({job.pk} if status in ("failed", "discarded") else set())
         assert state(job)["status"] == ("queued" if status in ("failed", "discarded") else status)
 
     def test_a_retried_job_is_due_at_once_with_all_its_attempts_before_it_and_keeps_its_story(self) -> None:
@@ -45,7 +49,7 @@ class TestRetry:
             "failed", attempts=10, max_attempts=10, lease=20, run_after=-HOUR, finished_at=-HOUR,
             last_error="ValueError: no", errors=[{"attempt": 10}], unique_key="k", args=[1], priority=5,
         )  # fmt: skip
-        Job.objects.retry([job.pk])
+        store.retry([job.pk])
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["finished_at"]) == ("queued", 0, 21, None)
         assert after["run_after"] - job.run_after >= HOUR
@@ -55,58 +59,59 @@ class TestRetry:
         assert claimed.attempts == 1
 
     def test_a_job_whose_key_is_alive_again_stays_as_it_is(self) -> None:
-        for status in ("scheduled", "queued", "running"):
+        for status in ALIVE:
             failed = make_job("failed", unique_key=status)
             make_job(status, unique_key=status)
             other = make_job("failed")
-            assert Job.objects.retry([failed.pk, other.pk]) == {other.pk}
+            assert store.retry([failed.pk, other.pk]) == {other.pk}
             assert state(failed)["status"] == "failed"
 
     def test_a_key_that_only_finished_jobs_have_is_free(self) -> None:
         job = make_job("failed", unique_key="k")
         make_job("completed", unique_key="k")
-        assert Job.objects.retry([job.pk]) == {job.pk}
+        assert store.retry([job.pk]) == {job.pk}
 
     def test_of_several_that_share_a_key_the_newest_is_retried(self) -> None:
         older, newest, discarded = (make_job(status, unique_key="k") for status in ("failed", "failed", "discarded"))
         completed = make_job("completed", unique_key="k")
         alone = make_job("failed", unique_key="another")
         everything = [older.pk, newest.pk, discarded.pk, completed.pk, alone.pk]
-        assert Job.objects.retry(everything) == {discarded.pk, alone.pk}
-        assert Job.objects.retry(everything) == set()
+        assert store.retry(everything) == {discarded.pk, alone.pk}
+        assert store.retry(everything) == set()
 
     def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
         job = make_job("failed")
-        assert Job.objects.retry(iter([job.pk, job.pk, 10**15])) == {job.pk}
-        assert Job.objects.retry([]) == set()
+        assert store.retry(iter([job.pk, job.pk, 10**15])) == {job.pk}
+        assert store.retry([]) == set()
 
     def test_many_are_one_statement(self) -> None:
         made = [make_job("failed", unique_key=str(number)) for number in range(50)]
         with CaptureQueriesContext(connection) as queries:
-            assert len(Job.objects.retry([job.pk for job in made])) == 50
+            assert len(store.retry([job.pk for job in made])) == 50
         assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
 
     def test_inside_a_transaction_it_is_part_of_it(self) -> None:
         job = make_job("failed")
         with transaction.atomic():
-            assert Job.objects.retry([job.pk])
+            assert store.retry([job.pk])
             transaction.set_rollback(True)
         assert state(job)["status"] == "failed"
 
 
 @pytest.mark.django_db
 def test_a_retry_gives_a_task_that_nobody_knew_its_time_of_grace_again() -> None:
-    job = make_job("failed", metadata={"unknown_since": 1.0, "timeout": 5})
-    Job.objects.retry([job.pk])
-    assert Job.objects.get().metadata == {"timeout": 5}
+    job = make_job("failed", unknown_since=Now(), deaths=["w"], metadata={"own": 5})
+    store.retry([job.pk])
+    job.refresh_from_db()
+    assert (job.unknown_since, job.deaths, job.metadata) == (None, None, {"own": 5})
 
 
 class TestDiscard:
     @pytest.mark.parametrize("status", STATUSES)
-    def test_only_scheduled_and_queued_jobs_are_discarded(self, status: str) -> None:
+    def test_only_jobs_that_wait_are_discarded(self, status: str) -> None:
         job = make_job(status)
-        allowed = status in ("scheduled", "queued")
-        assert Job.objects.discard([job.pk], reason="not needed") == ({job.pk} if allowed else set())
+        allowed = status in WAITING
+        assert store.discard([job.pk], reason="not needed") == ({job.pk} if allowed else set())
         after = state(job)
         if allowed:
             assert (after["status"], after["last_error"], after["lease"]) == ("discarded", "not needed", job.lease + 1)
@@ -116,23 +121,23 @@ class TestDiscard:
 
     def test_a_discarded_job_frees_its_unique_key(self) -> None:
         job = make_job(unique_key="k")
-        Job.objects.discard([job.pk])
+        store.discard([job.pk])
         assert make_job(unique_key="k").pk != job.pk
 
     def test_ids_may_be_anything_iterable_unknown_or_repeated(self) -> None:
         job = make_job()
-        assert Job.objects.discard(iter([job.pk, job.pk, 10**15])) == {job.pk}
-        assert Job.objects.discard([]) == set()
+        assert store.discard(iter([job.pk, job.pk, 10**15])) == {job.pk}
+        assert store.discard([]) == set()
 
     def test_many_are_one_statement(self) -> None:
         made = [make_job() for _ in range(50)]
         with CaptureQueriesContext(connection) as queries:
-            assert len(Job.objects.discard([job.pk for job in made])) == 50
+            assert len(store.discard([job.pk for job in made])) == 50
         assert len(queries) == 1
 
     def test_a_reason_that_no_text_column_takes_is_written_as_far_as_possible(self) -> None:
         job = make_job()
-        assert Job.objects.discard([job.pk], reason="a\0b") == {job.pk}
+        assert store.discard([job.pk], reason="a\0b") == {job.pk}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -150,8 +155,8 @@ class TestCancel:
     @pytest.mark.parametrize("status", STATUSES)
     def test_every_job_that_is_not_finished_is_discarded(self, status: str) -> None:
         job = make_job(status, last_error="before")
-        alive = status in ("scheduled", "queued", "running")
-        assert Job.objects.cancel([job.pk], reason="no\nmore") == ({job.pk} if alive else set())
+        alive = status in ALIVE
+        assert store.cancel([job.pk], reason="no\nmore") == ({job.pk} if alive else set())
         after = state(job)
         if not alive:
             assert after == state(job)
@@ -168,36 +173,36 @@ class TestCancel:
 
     def test_what_its_worker_settles_afterwards_is_not_written(self) -> None:
         job = make_job("running")
-        assert Job.objects.lost_leases([(job.pk, job.lease)]) == {}
-        Job.objects.cancel([job.pk], reason="no")
-        assert Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
-        assert Job.objects.lost_leases([(job.pk, job.lease), (10**12, 1)]) == {
+        assert store.lost_leases([(job.pk, job.lease)]) == {}
+        store.cancel([job.pk], reason="no")
+        assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
+        assert store.lost_leases([(job.pk, job.lease), (10**12, 1)]) == {
             (job.pk, job.lease): "no",
             (10**12, 1): None,
         }
 
     def test_a_cancelled_job_that_is_retried_is_no_longer_told_as_cancelled(self) -> None:
         job = make_job("running")
-        Job.objects.cancel([job.pk])
-        Job.objects.retry([job.pk])
-        assert Job.objects.lost_leases([(job.pk, job.lease)]) == {(job.pk, job.lease): None}
+        store.cancel([job.pk])
+        store.retry([job.pk])
+        assert store.lost_leases([(job.pk, job.lease)]) == {(job.pk, job.lease): None}
 
     def test_what_was_completed_under_the_lease_was_not_revoked(self) -> None:
         job = make_job("running")
-        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
-        assert Job.objects.lost_leases([(job.pk, job.lease)]) == {}
+        store.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        assert store.lost_leases([(job.pk, job.lease)]) == {}
 
 
 class TestRunNow:
     @pytest.mark.parametrize("status", STATUSES)
     def test_only_scheduled_jobs_are_run_now(self, status: str) -> None:
         job = make_job(status)
-        assert Job.objects.run_now([job.pk]) == ({job.pk} if status == "scheduled" else set())
+        assert store.run_now([job.pk]) == ({job.pk} if status == "scheduled" else set())
         assert state(job)["status"] == ("queued" if status == "scheduled" else status)
 
     def test_a_retry_keeps_its_attempts_and_is_claimed(self) -> None:
         job = make_job("scheduled", attempts=3, lease=7, run_after=HOUR, errors=[{"attempt": 3}])
-        assert Job.objects.run_now([job.pk])
+        assert store.run_now([job.pk])
         after = state(job)
         assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
         assert job.run_after - after["run_after"] > 0.9 * HOUR
@@ -206,21 +211,21 @@ class TestRunNow:
 
     def test_what_is_overdue_keeps_its_place(self) -> None:
         job = make_job("scheduled", run_after=-HOUR)
-        Job.objects.run_now([job.pk])
+        store.run_now([job.pk])
         assert state(job)["run_after"] == job.run_after
 
 
 class TestPostpone:
     @pytest.mark.parametrize("status", STATUSES)
-    def test_only_scheduled_and_queued_jobs_are_postponed(self, status: str) -> None:
+    def test_only_jobs_that_wait_are_postponed(self, status: str) -> None:
         job = make_job(status)
-        allowed = status in ("scheduled", "queued")
-        assert Job.objects.postpone([job.pk], 2 * HOUR) == ({job.pk} if allowed else set())
+        allowed = status in WAITING
+        assert store.postpone([job.pk], 2 * HOUR) == ({job.pk} if allowed else set())
         assert state(job)["status"] == ("scheduled" if allowed else status)
 
     def test_a_delay_is_counted_from_now_by_the_databases_clock(self) -> None:
         job = make_job(run_after=-HOUR)
-        Job.objects.postpone([job.pk], HOUR)
+        store.postpone([job.pk], HOUR)
         (operation,) = (after := state(job))["operations"]
         assert after["run_after"] - datetime.fromisoformat(operation["at"]) == HOUR
         assert {name for name in after if after[name] != getattr(job, name)} == {"status", "run_after", "operations"}
@@ -233,14 +238,14 @@ class TestPostpone:
 
     def test_nothing_is_brought_forward(self) -> None:
         job = make_job("scheduled", run_after=24 * HOUR)
-        assert Job.objects.postpone([job.pk], HOUR) == set()
+        assert store.postpone([job.pk], HOUR) == set()
         assert state(job) == {name: getattr(job, name) for name in state(job)}
 
 
 class TestSpread:
     def test_retries_are_spread_over_a_time(self) -> None:
         jobs = [make_job("failed") for _ in range(60)]
-        Job.objects.retry([job.pk for job in jobs], over=HOUR)
+        store.retry([job.pk for job in jobs], over=HOUR)
         rows = [state(job) for job in jobs]
         assert {row["status"] for row in rows} == {"scheduled"}
         delays = [row["run_after"] - datetime.fromisoformat(row["operations"][0]["at"]) for row in rows]
@@ -319,7 +324,7 @@ class TestKeepErrors:
     ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
 
     def keep(self, job: Job, outcome: Outcome = ENDED) -> bool:
-        return Job.objects.keep_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
+        return store.keep_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
 
     def test_the_job_keeps_it_and_nothing_else_changes(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")
@@ -346,10 +351,10 @@ class TestKeepErrors:
     def test_a_job_that_was_not_cancelled_or_has_moved_on_keeps_nothing(self, after: str) -> None:
         job = make_job("running")
         if after == "retry":
-            Job.objects.cancel([job.pk])
-            Job.objects.retry([job.pk])
+            store.cancel([job.pk])
+            store.retry([job.pk])
         elif after == "settle":
-            Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+            store.settle([Settlement(job.pk, job.lease, COMPLETED)])
         assert not self.keep(job)
         assert state(job)["errors"] == []
 

@@ -11,6 +11,7 @@ import pytest
 from django.db import connections
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
 
 from ..app import jobs
 from ..app.models import Ledger
@@ -71,7 +72,7 @@ def settings(folder: Path) -> str:
 
 
 def test_every_verb_works(pooled: str) -> None:
-    live_and_die(Job.objects.using(pooled), Worker.objects.using(pooled))
+    live_and_die(Store(pooled), Job.objects.using(pooled), Worker.objects.using(pooled))
 
 
 @pytest.mark.parametrize("options", [(), ("--no-listen",), ("--processes", "3", "-c", "2")])

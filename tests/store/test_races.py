@@ -14,12 +14,15 @@ import pytest
 from django.db import connection
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
 from ..app.rows import lease_of, make_job, state
 from ..app.sessions import Session
 from ..app.waiting import within
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -72,7 +75,7 @@ def claim(limit: int = 10, worker_id: str = "w") -> list[Job]:
 
 
 def complete(*held: Job, outcome: Outcome = COMPLETED) -> set[int]:
-    return Job.objects.settle([Settlement(job.pk, job.lease, outcome) for job in held])
+    return store.settle([Settlement(job.pk, job.lease, outcome) for job in held])
 
 
 def test_two_claims_never_wait_for_each_other(session: MakeSession) -> None:
@@ -93,7 +96,7 @@ def test_a_settle_that_comes_while_the_job_is_being_recovered_loses(session: Mak
     (job,) = claim()
     recovering, settling = session(), session()
     recovering.begin()
-    assert len(recovering(Job.objects.recover, worker_ids=["w"])) == 1
+    assert len(recovering(store.recover, worker_ids=["w"])) == 1
     written = settling.start(complete, job)
     settling.wait_until_blocked()
     recovering.commit()
@@ -108,9 +111,9 @@ def test_a_recovery_that_comes_while_the_job_is_being_settled_skips_it(session: 
     settling.begin()
     assert settling(complete, job) == {job.pk}
     with within(10):
-        assert Job.objects.recover(worker_ids=["w"]) == []
+        assert store.recover(worker_ids=["w"]) == []
     settling.commit()
-    assert Job.objects.recover(worker_ids=["w"]) == []
+    assert store.recover(worker_ids=["w"]) == []
     assert state(job)["status"] == "completed"
 
 
@@ -119,7 +122,7 @@ def test_a_settle_wins_where_the_recovery_is_rolled_back(session: MakeSession) -
     (job,) = claim()
     recovering, settling = session(), session()
     recovering.begin()
-    recovering(Job.objects.recover, worker_ids=["w"])
+    recovering(store.recover, worker_ids=["w"])
     written = settling.start(complete, job)
     settling.wait_until_blocked()
     recovering.rollback()
@@ -131,9 +134,9 @@ def test_of_two_recoveries_each_job_is_in_one(session: MakeSession) -> None:
         make_job("running")
     other = session()
     other.begin()
-    theirs = other(Job.objects.recover, worker_ids=["w"], limit=2)
+    theirs = other(store.recover, worker_ids=["w"], limit=2)
     with within(10):
-        mine = Job.objects.recover(worker_ids=["w"])
+        mine = store.recover(worker_ids=["w"])
     other.commit()
     assert sorted(job.id for job in [*mine, *theirs]) == sorted(Job.objects.values_list("pk", flat=True))
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
@@ -147,9 +150,9 @@ def test_a_discard_and_a_settle_of_a_job_to_be_retried(session: MakeSession) -> 
     settling.begin()
     settling(complete, job, outcome=Outcome("scheduled", delay=60))
     with within(10):
-        assert Job.objects.discard([job.pk]) == set()
+        assert store.discard([job.pk]) == set()
     settling.commit()
-    assert Job.objects.discard([job.pk]) == {job.pk}
+    assert store.discard([job.pk]) == {job.pk}
     assert complete(job) == set()
 
 
@@ -157,7 +160,7 @@ def test_a_claim_does_not_take_what_is_being_discarded(session: MakeSession) -> 
     job = make_job()
     discarding = session()
     discarding.begin()
-    discarding(Job.objects.discard, [job.pk])
+    discarding(store.discard, [job.pk])
     with within(10):
         assert claim() == []
     discarding.commit()
@@ -170,9 +173,9 @@ def test_a_discard_does_not_take_what_is_being_claimed(session: MakeSession) -> 
     claiming.begin()
     assert len(claiming(claim)) == 1
     with within(10):
-        assert Job.objects.discard([job.pk]) == set()
+        assert store.discard([job.pk]) == set()
     claiming.commit()
-    assert Job.objects.discard([job.pk]) == set()
+    assert store.discard([job.pk]) == set()
 
 
 def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any) -> None:
@@ -180,11 +183,11 @@ def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any
     job = make_job("failed")
     retrying = session()
     retrying.begin()
-    assert retrying(Job.objects.retry, [job.pk]) == {job.pk}
+    assert retrying(store.retry, [job.pk]) == {job.pk}
     with within(10):
-        assert Job.objects.prune() == {}
+        assert store.prune() == {}
     retrying.commit()
-    assert Job.objects.prune() == {}
+    assert store.prune() == {}
     assert state(job)["status"] == "queued"
 
 
@@ -193,11 +196,11 @@ def test_what_is_being_pruned_is_not_retried(session: MakeSession, settings: Any
     job = make_job("failed")
     pruning = session()
     pruning.begin()
-    assert pruning(Job.objects.prune) == {"failed": 1}
+    assert pruning(store.prune) == {"failed": 1}
     with within(10):
-        assert Job.objects.retry([job.pk]) == set()
+        assert store.retry([job.pk]) == set()
     pruning.commit()
-    assert Job.objects.retry([job.pk]) == set()
+    assert store.retry([job.pk]) == set()
     assert not Job.objects.exists()
 
 
@@ -207,7 +210,7 @@ def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSessio
     deferring, retrying = session(), session()
     deferring.begin()
     deferring(jobs.noop.using(unique_key="k").defer)
-    retried = retrying.start(Job.objects.retry, [failed.pk, other.pk])
+    retried = retrying.start(store.retry, [failed.pk, other.pk])
     retrying.wait_until_blocked()
     deferring.commit() if commits else deferring.rollback()
     assert retried.result(20) == ({other.pk} if commits else {failed.pk, other.pk})
@@ -218,7 +221,7 @@ def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSe
     failed = make_job("failed", unique_key="k")
     retrying, deferring = session(), session()
     retrying.begin()
-    retrying(Job.objects.retry, [failed.pk])
+    retrying(store.retry, [failed.pk])
     deferred = deferring.start(jobs.noop.using(unique_key="k").defer)
     deferring.wait_until_blocked()
     retrying.commit()
@@ -230,11 +233,11 @@ def test_of_two_retries_one_counts(session: MakeSession) -> None:
     job = make_job("failed")
     other = session()
     other.begin()
-    assert other(Job.objects.retry, [job.pk]) == {job.pk}
+    assert other(store.retry, [job.pk]) == {job.pk}
     with within(10):
-        assert Job.objects.retry([job.pk]) == set()
+        assert store.retry([job.pk]) == set()
     other.commit()
-    assert Job.objects.retry([job.pk]) == set()
+    assert store.retry([job.pk]) == set()
     assert state(job)["lease"] == job.lease + 1
 
 
@@ -272,7 +275,7 @@ def test_a_batch_discard_in_opposite_order_waits_for_nobody(session: MakeSession
     written = settling.start(complete, *held, outcome=Outcome("scheduled"))
     settling.wait_until_blocked()
     with within(10):
-        assert len(Job.objects.discard(ids)) == 3
+        assert len(store.discard(ids)) == 3
     gate.rollback()
     assert written.result(20) == {job.pk for job in held}
 
@@ -286,11 +289,11 @@ def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
         make_job("completed")
     other = session()
     other.begin()
-    assert other(Job.objects.admit, limit=3) == {"default": 3}
-    assert other(Job.objects.prune, limit=3) == {"completed": 3}
+    assert other(store.admit, limit=3) == {"default": 3}
+    assert other(store.prune, limit=3) == {"completed": 3}
     with within(10):
-        assert Job.objects.admit() == {"default": 1}
-        assert Job.objects.prune() == {"completed": 1}
+        assert store.admit() == {"default": 1}
+        assert store.prune() == {"completed": 1}
     other.commit()
     assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
 
@@ -302,31 +305,31 @@ def test_a_job_that_is_being_admitted_is_not_discarded_and_one_that_is_being_dis
     admitting, discarding = session(), session()
     admitting.begin()
     discarding.begin()
-    assert admitting(Job.objects.admit, limit=1) == {"default": 1}
+    assert admitting(store.admit, limit=1) == {"default": 1}
     with within(10):
-        assert discarding(Job.objects.discard, [first.pk, second.pk]) == {second.pk}
-        assert Job.objects.admit() == {}, "one is being admitted, the other discarded"
+        assert discarding(store.discard, [first.pk, second.pk]) == {second.pk}
+        assert store.admit() == {}, "one is being admitted, the other discarded"
         assert claim() == [], "and neither is there to be claimed"
     admitting.commit()
     discarding.rollback()
-    assert Job.objects.admit() == {"default": 1}, "a discard that was rolled back never happened"
-    assert Job.objects.discard([first.pk, second.pk]) == {first.pk, second.pk}
+    assert store.admit() == {"default": 1}, "a discard that was rolled back never happened"
+    assert store.discard([first.pk, second.pk]) == {first.pk, second.pk}
 
 
 def give_back(*held: Job) -> set[int]:
-    return Job.objects.release(map(lease_of, held))
+    return store.release(map(lease_of, held))
 
 
 def give_back_strays(*held: Job) -> set[int]:
-    return Job.objects.release_orphans("w", known=[])
+    return store.release_orphans("w", known=[])
 
 
 def recover(*held: Job) -> list[Any]:
-    return Job.objects.recover(worker_ids=["w"])
+    return store.recover(worker_ids=["w"])
 
 
 def heartbeat(job: Job) -> bool:
-    return Job.objects.heartbeat(job.pk, job.lease)
+    return store.heartbeat(job.pk, job.lease)
 
 
 TAKES = pytest.mark.parametrize("take", [recover, give_back_strays, give_back])
@@ -370,7 +373,7 @@ def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_writte
     recover(job)
     discarding = session()
     discarding.begin()
-    assert discarding(Job.objects.discard, [job.pk]) == {job.pk}
+    assert discarding(store.discard, [job.pk]) == {job.pk}
     with within(10):
         assert complete(job) == set(), "its lease has passed on already: there is nothing to wait for"
     discarding.commit()
@@ -387,10 +390,10 @@ def test_what_is_being_settled_is_not_pruned_and_what_is_being_pruned_can_no_lon
     settling.begin()
     settling(complete, job)
     with within(10):
-        assert Job.objects.prune() == {}
+        assert store.prune() == {}
     settling.commit()
     pruning.begin()
-    assert pruning(Job.objects.prune) == {"completed": 1}
+    assert pruning(store.prune) == {"completed": 1}
     with within(10):
         assert complete(job) == set()
     pruning.commit()
@@ -401,7 +404,7 @@ def test_a_job_that_is_being_retried_is_claimed_only_once_it_is(session: MakeSes
     job = make_job("failed", attempts=10)
     retrying = session()
     retrying.begin()
-    retrying(Job.objects.retry, [job.pk])
+    retrying(store.retry, [job.pk])
     with within(10):
         assert claim() == []
     retrying.commit()
@@ -425,7 +428,7 @@ def test_a_batch_that_is_settled_and_released_in_opposite_order_does_not_deadloc
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 
-@pytest.mark.parametrize(("verb", "status"), [(Job.objects.discard, "queued"), (Job.objects.retry, "failed")])
+@pytest.mark.parametrize(("verb", "status"), [(store.discard, "queued"), (store.retry, "failed")])
 def test_an_operators_batches_in_opposite_order_wait_for_nobody(
     session: MakeSession, verb: Callable[..., Any], status: str
 ) -> None:

@@ -8,13 +8,17 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import DatabaseError, connection, transaction
+from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 
 from ..app import jobs
-from ..app.rows import FINISHED, lease_of, make_job, state
+from ..app.rows import FINISHED, lease_of, make_job, settle_and_claim, state
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,11 +38,11 @@ OUTCOMES = {
 
 
 def settle(settlements: Iterable[Settlement]) -> set[int]:
-    return Job.objects.settle(settlements)
+    return store.settle(settlements)
 
 
 def settle_with_a_claim(settlements: Iterable[Settlement]) -> set[int]:
-    settled, claimed = Job.objects.settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
+    settled, claimed = settle_and_claim(settlements, queue_names=["no such"], limit=3, worker_id="w")
     assert claimed == []
     return {id for id, _ in settled}
 
@@ -120,15 +124,35 @@ class TestTransitions:
         after = state(job)
         assert (after["status"], after["last_error"], len(after["errors"])) == ("completed", "ValueError: no", 1)
 
-    def test_metadata_is_merged(self) -> None:
-        (job,) = claimed(metadata={"kept": 1, "changed": 1})
-        settle([settlement(job, Outcome("scheduled", delay=1, metadata={"changed": 2, "new": 3}))])
-        assert state(job)["metadata"] == {"kept": 1, "changed": 2, "new": 3}
+    def test_it_is_unknown_since_the_first_worker_did_not_know_its_task(self) -> None:
+        (job,) = claimed()
+        settle([settlement(job, Outcome("scheduled", is_unknown=True))])
+        since = state(job)["unknown_since"]
+        assert since == job.locked_at
+        (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        settle([settlement(job, Outcome("scheduled", is_unknown=True))])
+        assert state(job)["unknown_since"] == since
 
-    def test_metadata_of_a_completed_job_is_merged_as_well(self) -> None:
-        (job,) = claimed(metadata={"kept": 1})
-        settle([settlement(job, Outcome("completed", metadata={"new": 3}))])
-        assert state(job)["metadata"] == {"kept": 1, "new": 3}
+    @pytest.mark.parametrize(
+        "outcome", [COMPLETED, RETRY_NOW, Outcome("scheduled", refund=1)], ids=["completed", "retried", "snoozed"]
+    )
+    def test_an_outcome_of_the_task_says_that_it_is_known_and_that_no_worker_died(self, outcome: Outcome) -> None:
+        (job,) = claimed(unknown_since=Now(), deaths=["w"])
+        settle([settlement(job, outcome)])
+        after = state(job)
+        assert (after["unknown_since"], after["deaths"]) == (None, None)
+
+    def test_a_worker_that_does_not_know_the_task_says_nothing_about_the_deaths_before(self) -> None:
+        """In a rolling deploy, workers of the old code take turns with those that die."""
+        (job,) = claimed(deaths=["w"])
+        settle([settlement(job, Outcome("scheduled", is_unknown=True))])
+        assert state(job)["deaths"] == ["w"]
+
+    def test_a_refused_outcome_is_raised_where_the_caller_asks_for_that(self) -> None:
+        (job,) = claimed()
+        with pytest.raises(DatabaseError), transaction.atomic():
+            store.settle([settlement(job, Outcome("completed", result="{oops"))], raises=True)
+        assert state(job)["status"] == "running"
 
     def test_errors_are_kept_up_to_ten_the_oldest_going_first_and_timed_by_the_database(self) -> None:
         (job,) = claimed(max_attempts=20)
@@ -161,7 +185,7 @@ class TestTransitions:
         held = claimed(30)
         mixed = [settlement(job, [COMPLETED, RETRY_LATER, FAILED][number % 3]) for number, job in enumerate(held)]
         gone = held[4]
-        Job.objects.release([lease_of(gone)])
+        store.release([lease_of(gone)])
         with CaptureQueriesContext(connection) as queries:
             assert settling(iter(mixed)) == {job.pk for job in held} - {gone.pk}
         assert len(queries) <= 1
@@ -173,9 +197,7 @@ class TestTransitions:
 
     def test_settle_and_claim_does_both_in_one_transaction(self) -> None:
         held, waiting = claimed(3), [make_job() for _ in range(5)]
-        settled, taken = Job.objects.settle_and_claim(
-            map(settlement, held), queue_names=["default"], limit=4, worker_id="me"
-        )
+        settled, taken = settle_and_claim(map(settlement, held), queue_names=["default"], limit=4, worker_id="me")
         assert settled == {lease_of(job) for job in held}
         assert [job.id for job in taken] == [job.pk for job in waiting[:4]]
         with connection.cursor() as cursor:
@@ -185,23 +207,21 @@ class TestTransitions:
     def test_a_retry_at_once_is_not_claimed_by_the_round_trip_that_settles_it(self) -> None:
         (job,) = claimed()
         other = make_job()
-        _, taken = Job.objects.settle_and_claim(
-            [settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w"
-        )
+        _, taken = settle_and_claim([settlement(job, RETRY_NOW)], queue_names=["default"], limit=1, worker_id="w")
         assert [each.id for each in taken] == [other.pk]
 
 
 def recover(job: Job) -> None:
-    assert Job.objects.recover(worker_ids=[job.locked_by])
+    assert store.recover(worker_ids=[job.locked_by])
 
 
 def release(job: Job) -> None:
-    assert Job.objects.release([lease_of(job)])
+    assert store.release([lease_of(job)])
 
 
 def retry_by_hand(job: Job) -> None:
     assert settle([settlement(job, FAILED)])
-    assert Job.objects.retry([job.pk])
+    assert store.retry([job.pk])
 
 
 def complete(job: Job) -> None:
@@ -217,7 +237,7 @@ def snooze(job: Job) -> None:
 
 
 def release_stray(job: Job) -> None:
-    assert Job.objects.release_orphans(job.locked_by, known=[])
+    assert store.release_orphans(job.locked_by, known=[])
 
 
 def release_and_let_another_claim(job: Job) -> None:
@@ -237,7 +257,7 @@ def recover_and_let_the_same_claim(job: Job) -> None:
 
 def release_and_discard(job: Job) -> None:
     release(job)
-    assert Job.objects.discard([job.pk])
+    assert store.discard([job.pk])
 
 
 def delete(job: Job) -> None:
@@ -280,14 +300,14 @@ class TestFences:
         stale, _ = claimed(2)
         lose(stale)
         before = list(Job.objects.order_by("pk").values())
-        assert Job.objects.release([lease_of(stale)]) == set()
+        assert store.release([lease_of(stale)]) == set()
         assert list(Job.objects.order_by("pk").values()) == before
 
     def test_a_stale_lease_cannot_heartbeat(self, lose: Callable[[Job], None]) -> None:
         stale, _ = claimed(2)
         lose(stale)
         before = list(Job.objects.order_by("pk").values())
-        assert Job.objects.heartbeat(*lease_of(stale)) is False
+        assert store.heartbeat(*lease_of(stale)) is False
         assert list(Job.objects.order_by("pk").values()) == before
 
 
@@ -302,7 +322,7 @@ def test_of_two_outcomes_for_one_attempt_in_one_batch_one_is_written() -> None:
 def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
     before = make_job(attempts=3, lease=9)
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
-    assert Job.objects.release([lease_of(job)]) == {job.pk}
+    assert store.release([lease_of(job)]) == {job.pk}
     after = state(job)
     assert after.pop("lease") == 11
     assert after == {name: getattr(before, name) for name in after}
@@ -311,9 +331,9 @@ def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
 def test_releasing_many_is_one_statement() -> None:
     held = claimed(20)
     with CaptureQueriesContext(connection) as queries:
-        assert Job.objects.release(map(lease_of, held)) == {job.pk for job in held}
+        assert store.release(map(lease_of, held)) == {job.pk for job in held}
     assert len([query for query in queries if "pg_notify" not in query["sql"]]) == 1
-    assert Job.objects.release([]) == set()
+    assert store.release([]) == set()
 
 
 def test_what_somebody_else_has_locked_is_found_without_waiting(
@@ -322,19 +342,19 @@ def test_what_somebody_else_has_locked_is_found_without_waiting(
     locked, free, gone, passed_on = claimed(4)
     leases = [lease_of(locked), lease_of(free), lease_of(gone), lease_of(passed_on)]
     Job.objects.filter(pk=gone.pk).delete()
-    Job.objects.release([lease_of(passed_on)])
+    store.release([lease_of(passed_on)])
     with connect(autocommit=False) as other:
         other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [[locked.pk, passed_on.pk]])
-        assert Job.objects.locked(leases) == {locked.pk}
-    assert Job.objects.locked(leases) == set()
-    assert Job.objects.locked([]) == set()
+        assert store.locked(leases) == {locked.pk}
+    assert store.locked(leases) == set()
+    assert store.locked([]) == set()
 
 
 def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
     make_job()
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
-    assert Job.objects.heartbeat(*lease_of(job)) is True
+    assert store.heartbeat(*lease_of(job)) is True
     after = state(job)
     assert after.pop("locked_at") > job.locked_at
     assert after == {name: getattr(job, name) for name in after}
@@ -350,7 +370,6 @@ UNSTORABLE = {
     "a number beyond numeric": Outcome("completed", result="1e200000"),
     "NUL in the last error": Outcome("failed", last_error="a\0b", error={"attempt": 1}),
     "NUL in the error": Outcome("failed", last_error="ab", error={"attempt": 1, "message": "a\0b"}),
-    "NUL in the metadata": Outcome("scheduled", delay=1, metadata={"a": "\0"}),
     "surrogate in the error": Outcome("failed", error={"attempt": 1, "message": "\ud800"}),
     "a delay for ever": Outcome("scheduled", delay=float("inf")),
     "a delay of nan": Outcome("scheduled", delay=float("nan")),
@@ -413,7 +432,7 @@ def test_a_refused_outcome_whose_lease_is_lost_is_dropped() -> None:
 def test_a_refused_batch_costs_no_claim() -> None:
     (bad,) = claimed()
     make_job()
-    settled, taken = Job.objects.settle_and_claim(
+    settled, taken = settle_and_claim(
         [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
     )
     assert settled == {lease_of(bad)}
@@ -448,11 +467,11 @@ def test_an_error_that_is_not_about_the_values_is_raised(connect: Callable[..., 
 
 def test_the_connection_is_usable_after_a_refused_round_trip() -> None:
     (bad,) = claimed()
-    Job.objects.settle_and_claim(
+    settle_and_claim(
         [settlement(bad, Outcome("completed", result="{oops"))], queue_names=["default"], limit=5, worker_id="me"
     )
     assert jobs.noop.defer().pk
-    assert len(Job.objects.settle_and_claim([], queue_names=["default"], limit=5, worker_id="me")[1]) == 1
+    assert len(settle_and_claim([], queue_names=["default"], limit=5, worker_id="me")[1]) == 1
 
 
 def test_a_failure_of_ten_megabytes_is_settled() -> None:

@@ -17,6 +17,7 @@ import django_skipqueue
 from django_skipqueue.models import Job
 from django_skipqueue.store import sql
 from django_skipqueue.store.parameters import (
+    as_array,
     calls_as_values,
     claim_values,
     leases_as_values,
@@ -53,6 +54,8 @@ COMMON = {
     "max_attempts": 10,
     "run_after": None,
     "delay": 0.0,
+    "timeout": 1.5,
+    "retention": None,
     "metadata": "{}",
 }
 CALLS = calls_as_values([Call(f"[{n}]", "{}", None) for n in range(300)])
@@ -140,14 +143,14 @@ CASES = [
         {"recover", "pkey"},
         "by worker",
     ),
-    Case("PRUNE", KEPT, {"prune", "prune_own", "pkey"}),
     Case("EXPIRED", KEPT, {"prune", "prune_own"}),
     Case(
-        "PRUNE",
+        "EXPIRED",
         KEPT | {"completed": None, "discarded": timedelta(0)},
-        {"prune", "prune_own", "pkey"},
+        {"prune", "prune_own"},
         "keeping some for ever",
     ),
+    Case("PRUNE", {"ids": as_array(range(60_000, 61_000))}, {"pkey"}),
     Case("RETRY", NOTED | {"ids": SOME_IDS, "over": 0.0}, {"pkey", "unique"}),
     Case("RETRY", NOTED | {"ids": list(range(60_000, 61_000)), "over": 60.0}, {"pkey", "unique"}, "a thousand"),
     Case("CANCEL", ENDED | {"ids": SOME_IDS}, {"pkey"}),
@@ -308,8 +311,9 @@ def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connecti
         (((document,),),) = cursor.execute(f"EXPLAIN (FORMAT JSON) {statement}", values)
     found = list(nodes(document["Plan"]))
     assert {node.get("Index Name") for node in found} - {None} == {
-        "skipqueue_job_claim",
         "skipqueue_job_admit",
+        "skipqueue_job_blocked",
+        "skipqueue_job_claim",
         "skipqueue_job_recover",
     }
     assert not [node for node in found if node["Node Type"] == "Seq Scan"]
@@ -341,10 +345,6 @@ def test_above_every_statement_stands_who_calls_it(name: str) -> None:
     comment = source.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     assert comment.startswith("# ")
     assert "→" in comment or ":" in comment
-
-
-def test_what_is_told_to_be_pruned_is_what_is_pruned() -> None:
-    assert sql.EXPIRED.removesuffix("SELECT id FROM expired\n").rstrip() + "," in sql.PRUNE
 
 
 def test_a_claim_returns_the_fields_of_a_claimed_job_in_their_order() -> None:

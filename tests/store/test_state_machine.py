@@ -21,8 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.models import ALIVE, FINISHED, Job, Status, Worker
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
-from django_skipqueue.values.records import Call, LeaseRef
+from django_skipqueue.values.records import Call, JobSpec, LeaseRef
+
+from ..app.rows import settle_and_claim
+
+store = Store("default")
 
 WORKERS = {number: f"{number}:00000000000{number}" for number in ("1", "2", "3")}
 LATER = timedelta(hours=1)
@@ -53,13 +58,17 @@ class Row:
     due: bool = True
     failures: tuple[tuple[str, int], ...] = ()
     """The last ten: the worker that died of it, if one did, and the number of the attempt."""
+    deaths: tuple[str, ...] = ()
+    """The workers that have died of it in a row."""
 
     def settled(self, outcome: Outcome) -> "Row":
         """After its worker has settled it."""
         due = outcome.delay <= 0
         status = outcome.status if outcome.status != "scheduled" else "queued" if due else "scheduled"
         row = self.failed() if outcome.error else self
-        return replace(row, status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due)
+        return replace(
+            row, deaths=(), status=status, lease=self.lease + 1, attempts=self.attempts - outcome.refund, due=due
+        )
 
     def released(self) -> "Row":
         """After its worker has given it back."""
@@ -67,17 +76,14 @@ class Row:
 
     def recovered(self) -> "Row":
         """After its worker was taken for dead."""
-        dead, attempt = {self.holder}, self.attempts
-        for worker, number in reversed(self.failures):
-            if not worker or number >= attempt:  # a number that is not smaller is from before a retry by hand
-                break
-            dead.add(worker)
-            attempt = number
+        dead = self.deaths if self.holder in self.deaths else (*self.deaths, self.holder)
         if len(dead) == 3 or self.attempts >= self.max_attempts:
             status = "failed"
         else:
             status = "scheduled" if len(dead) == 2 else "queued"
-        return replace(self.failed(self.holder), status=status, lease=self.lease + 1, due=status != "scheduled")
+        return replace(
+            self.failed(self.holder), deaths=dead, status=status, lease=self.lease + 1, due=status != "scheduled"
+        )
 
     def failed(self, dead: str = "") -> "Row":
         """With one more failure to its name, or one more worker that died of it."""
@@ -115,7 +121,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(delay=delays, wanted=st.lists(keys, min_size=1, max_size=3))
     def enqueue_many(self, delay: timedelta, wanted: list[str | None]) -> None:
-        ids = Job.objects.enqueue_many("t", [Call("[]", "{}", key) for key in wanted], run_after=delay)
+        ids = store.enqueue_many(JobSpec("t", run_after=delay), [Call("[]", "{}", key) for key in wanted])
         fresh = {id: key for id, key in zip(ids, wanted, strict=True) if id not in self.model}
         assert self.keys_alive().isdisjoint(fresh.values())
         assert len(fresh) == wanted.count(None) + len({*wanted} - {None} - self.keys_alive())
@@ -136,9 +142,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, limit=limits, chosen=choices, error=exceptions)
     def settle_and_claim(self, worker: str, limit: int, chosen: Sequence[int], error: BaseException | None) -> None:
         settlements, expected = self.outcomes(worker, chosen, error)
-        written, claimed = Job.objects.settle_and_claim(
-            settlements, queue_names=["default"], limit=limit, worker_id=worker
-        )
+        written, claimed = settle_and_claim(settlements, queue_names=["default"], limit=limit, worker_id=worker)
         assert {id for id, _ in written} == set(expected)
         self.model |= expected
         held = {job.pk: job for job in Job.objects.filter(pk__in=[job.id for job in claimed])}
@@ -160,7 +164,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, chosen=choices, error=exceptions)
     def settle(self, worker: str, chosen: Sequence[int], error: BaseException | None) -> None:
         settlements, expected = self.outcomes(worker, chosen, error)
-        assert Job.objects.settle(settlements) == set(expected)
+        assert store.settle(settlements) == set(expected)
         self.model |= expected
 
     def outcomes(
@@ -179,14 +183,14 @@ class Queue(RuleBasedStateMachine):
     def release(self, worker: str, chosen: Sequence[int]) -> None:
         leases = {(job.pk, job.lease) for job in pick(self.given[worker], chosen)}
         held = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
-        assert Job.objects.release(leases) == set(held)
+        assert store.release(leases) == set(held)
         self.let_go(held)
 
     @rule(worker=workers, chosen=choices)
     def release_orphans(self, worker: str, chosen: Sequence[int]) -> None:
         known = {job.pk for job in pick(self.given[worker], chosen)}
         orphans = {id: self.model[id].released() for id in self.held_by(worker) - known}
-        assert Job.objects.release_orphans(worker, known=known) == set(orphans)
+        assert store.release_orphans(worker, known=known) == set(orphans)
         self.let_go(orphans)
 
     def let_go(self, released: dict[int, Row]) -> None:
@@ -195,7 +199,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, chosen=choices)
     def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
         for job in pick(self.given[worker], chosen):
-            assert Job.objects.heartbeat(job.pk, job.lease) is self.holds(worker, (job.pk, job.lease))
+            assert store.heartbeat(job.pk, job.lease) is self.holds(worker, (job.pk, job.lease))
 
     # Supervisors
 
@@ -206,7 +210,7 @@ class Queue(RuleBasedStateMachine):
         Job.objects.filter(pk__in=ripe).update(run_after=Now() - timedelta(seconds=1))
         self.model |= {id: replace(self.model[id], due=True) for id in ripe}
         due = {id for id in self.with_status("scheduled") if self.model[id].due}
-        count = Job.objects.admit(limit=limit).get("default", 0)
+        count = store.admit(limit=limit).get("default", 0)
         assert count == min(limit, len(due))
         admitted = set(Job.objects.filter(pk__in=due, status="queued").values_list("pk", flat=True))
         assert len(admitted) == count
@@ -236,7 +240,7 @@ class Queue(RuleBasedStateMachine):
             self.beat()
 
     def recovered(self, lost: set[int], limit: int, **options: Any) -> None:
-        recovered = {job.id: job.status for job in Job.objects.recover(limit=limit, **options)}
+        recovered = {job.id: job.status for job in store.recover(limit=limit, **options)}
         assert recovered.keys() <= lost
         assert len(recovered) == min(limit, len(lost))
         self.model |= {id: self.model[id].recovered() for id in recovered}
@@ -247,7 +251,7 @@ class Queue(RuleBasedStateMachine):
         retention = {status.value: 0 if status in statuses else None for status in FINISHED}
         old = {id for status in statuses for id in self.with_status(status)}
         with override_settings(SKIPQUEUE={"RETENTION": retention}):
-            counts = Job.objects.prune(limit=limit)
+            counts = store.prune(limit=limit)
         left = set(Job.objects.values_list("pk", flat=True))
         gone = self.model.keys() - left
         assert gone <= old
@@ -265,9 +269,9 @@ class Queue(RuleBasedStateMachine):
         for id in sorted(ids, reverse=True):  # of several that share a key, the newest
             row = self.model[id]
             if row.status in ("failed", "discarded") and row.unique_key not in taken:
-                expected[id] = replace(row, status="queued", lease=row.lease + 1, attempts=0, due=True)
+                expected[id] = replace(row, deaths=(), status="queued", lease=row.lease + 1, attempts=0, due=True)
                 taken |= {row.unique_key} - {None}
-        assert Job.objects.retry(ids) == set(expected)
+        assert store.retry(ids) == set(expected)
         self.model |= expected
 
     @rule(chosen=choices)
@@ -278,7 +282,7 @@ class Queue(RuleBasedStateMachine):
             for id in ids
             if self.model[id].status in ("scheduled", "queued")
         }
-        assert Job.objects.discard(ids) == set(expected)
+        assert store.discard(ids) == set(expected)
         self.model |= expected
 
     # What the model knows
@@ -296,7 +300,7 @@ class Queue(RuleBasedStateMachine):
         return {row.unique_key for row in self.model.values() if row.status in ALIVE} - {None}
 
     def beat(self) -> None:
-        Worker.objects.beat(
+        store.heartbeat_workers(
             [
                 {"id": id, "name": name, "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
                 for name, id in WORKERS.items()
@@ -329,7 +333,16 @@ def row_of(job: Job) -> Row:
         (entry["worker_id"] if entry["exception"].endswith("WorkerDied") else "", entry["attempt"])
         for entry in job.errors
     )
-    return Row(job.max_attempts, job.unique_key, job.status, job.attempts, job.lease, job.locked_by, failures=failures)
+    return Row(
+        job.max_attempts,
+        job.unique_key,
+        job.status,
+        job.attempts,
+        job.lease,
+        job.locked_by,
+        failures=failures,
+        deaths=tuple(job.deaths or ()),
+    )
 
 
 def pick(existing: list[T], chosen: Sequence[int]) -> list[T]:

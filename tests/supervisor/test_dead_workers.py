@@ -7,12 +7,15 @@ import pytest
 from django.db.models import F
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.store.maintain import BATCH
+from django_skipqueue.store import Store
+from django_skipqueue.store.statements import BATCH
 from django_skipqueue.supervisor.dead_workers import PRUNE_WORKERS_SECONDS, DeadWorkers, PruneWorkers, Recover
 from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import make_job, make_worker
 from ..harness.processes import statuses
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,10 +47,10 @@ class Observer:
     def __init__(self, clock: Clock, *own: str) -> None:
         self.clock = clock
         self.recovered: list[RecoveredJob] = []
-        self.dead = DeadWorkers("default", timeout=TIMEOUT, own=lambda: own)
+        self.dead = DeadWorkers(Store("default"), timeout=TIMEOUT, own=lambda: own)
         self.beats = True
         self.recover = Recover(
-            "default", dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, beats=lambda: self.beats
+            Store("default"), dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, beats=lambda: self.beats
         )
 
     def look_for(self, seconds: float) -> None:
@@ -64,7 +67,7 @@ def test_who_has_the_same_heartbeat_for_a_whole_timeout_is_dead_and_loses_its_jo
     observer = Observer(clock)
     for _ in range(2):
         observer.look_for(TIMEOUT / 2 - 0.5)
-        Worker.objects.heartbeat_own(live.pk)
+        store.heartbeat_worker(live.pk)
         assert statuses() == {"running": 2}
     observer.look_for(TIMEOUT / 4)
     assert [job.id for job in observer.recovered] == [lost.pk]
@@ -116,7 +119,7 @@ def test_who_comes_back_keeps_what_it_claims_from_then_on(clock: Clock) -> None:
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)
     assert observer.dead.ids == [worker.pk]
-    Worker.objects.heartbeat_own(worker.pk)
+    store.heartbeat_worker(worker.pk)
     make_job("running", locked_by=worker.pk)
     observer.look_for(TIMEOUT / 2)
     assert observer.dead.ids == []
@@ -127,7 +130,7 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
     kept, lost = (make_job("running", locked_by="by hand") for _ in range(2))
     observer = Observer(clock)
     for _ in range(8):
-        assert Job.objects.heartbeat(kept.pk, kept.lease)
+        assert store.heartbeat(kept.pk, kept.lease)
         observer.look_for(TIMEOUT / 4)
     assert [job.id for job in observer.recovered] == [lost.pk]
 
@@ -175,7 +178,7 @@ def test_the_rows_of_the_dead_stay_for_an_hour_and_as_long_as_they_hold_a_job(cl
     dead, recent = make_worker(heartbeat=-2 * HOUR), make_worker(heartbeat=-HOUR * 5 / 6)
     observer = Observer(clock)
     observer.look_for(TIMEOUT - 1)
-    forget = PruneWorkers("default", dead=observer.dead, timeout=TIMEOUT)
+    forget = PruneWorkers(Store("default"), dead=observer.dead, timeout=TIMEOUT)
     assert forget.run() == PRUNE_WORKERS_SECONDS
     assert Worker.objects.count() == 2, "they may be alive: it has not watched them for a timeout"
     observer.look_for(TIMEOUT)
@@ -191,7 +194,7 @@ def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -
     worker = make_worker(heartbeat=-2 * HOUR)
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)
-    PruneWorkers("default", dead=observer.dead, timeout=3 * 3600).run()
+    PruneWorkers(Store("default"), dead=observer.dead, timeout=3 * 3600).run()
     assert list(Worker.objects.all()) == [worker]
 
 

@@ -11,11 +11,14 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
 
 from ..app import jobs
 from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+store = Store("default")
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"
@@ -75,8 +78,8 @@ def test_a_worker_that_was_taken_for_dead_lets_go_of_its_job_and_goes_on(running
     """By an operator, say, who removes its row and recovers what it holds."""
     worker = Worker.objects.get(name="A/1")
     job = Job.objects.get()
-    assert Job.objects.recover(worker_ids=[worker.pk])
-    Worker.objects.deregister([worker.pk])
+    assert store.recover(worker_ids=[worker.pk])
+    store.delete_workers([worker.pk])
     running.wait_for("lease lost")
     wait_until(Worker.objects.filter(pk=worker.pk).exists)
     finish()

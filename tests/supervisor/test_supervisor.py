@@ -13,6 +13,7 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger
@@ -20,9 +21,10 @@ from ..app.rows import make_job, make_worker
 from ..app.waiting import DEADLINE, wait_until
 from ..harness.processes import ManagePy, is_alive, statuses, wait_for_statuses, workers
 
+store = Store("default")
+
 Run = Callable[..., ManagePy]
 HOUR = "3600"
-WORKER_DIED = "django_skipqueue.exceptions.WorkerDied"
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -322,7 +324,7 @@ def test_a_live_workers_long_job_is_never_recovered(runworker: Run) -> None:
     runworker("--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     wait_for_entries("a")
     wait_until(lambda: Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=1.5)).exists(), "it runs for long")
-    assert Job.objects.recover(worker_timeout=1.0) == []
+    assert store.recover(worker_timeout=1.0) == []
     go()
     wait_for_statuses(completed=1)
 
@@ -418,11 +420,13 @@ def test_a_receiver_of_recoveries_that_is_stuck_does_not_keep_the_next_worker_fr
     assert process.wait() == 0
 
 
-def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its_work(runworker: Run) -> None:
+def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its_work(
+    runworker: Run, refuse: Callable[[str], Callable[[], None]]
+) -> None:
+    refuse("NEW.last_error LIKE 'WorkerDied%'")
     hold("a")
     process = runworker("--poll-interval", HOUR)
     wait_for_entries("a")
-    Job.objects.running().update(errors=[{"exception": WORKER_DIED, "attempt": "not a number"}])
     (worker,) = workers()
     os.kill(worker.pid, signal.SIGKILL)
     process.wait_for("service failed service=recover_own")

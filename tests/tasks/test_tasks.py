@@ -26,12 +26,15 @@ from django_skipqueue.exceptions import (
     UnknownTask,
 )
 from django_skipqueue.models import Job, Status
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry, registry
-from django_skipqueue.values.records import Call
+from django_skipqueue.values.records import Call, JobSpec
 
 from ..app import jobs
 from ..app.rows import state
 from ..app.waiting import within
+
+store = Store("default")
 
 # Functions that become tasks inside tests, each into a registry of its own
 
@@ -318,13 +321,15 @@ class TestDeferring:
             {"queue_name": " gpu"},
             {"run_after": datetime(9999, 1, 1, tzinfo=UTC)},
             {"run_after": timedelta(days=400_000)},
+            {"timeout": 0},
+            {"timeout": 10**400},
         ],
         ids=ascii,
     )
     def test_the_verbs_below_refuse_it_as_well_before_anything_is_written(self, columns: dict[str, Any]) -> None:
         for enqueue in (
             lambda: Job.objects.enqueue("t", **columns),
-            lambda: Job.objects.enqueue_many("t", [Call("[]", "{}", None)], **columns),
+            lambda: store.enqueue_many(JobSpec("t", **columns), [Call("[]", "{}", None)]),
         ):
             with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidOption, match=next(iter(columns))):
                 enqueue()

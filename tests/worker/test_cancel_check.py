@@ -10,6 +10,7 @@ from django.dispatch import Signal
 
 from django_skipqueue.models import Job
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
+from django_skipqueue.store import Store
 from django_skipqueue.values.records import Attempt, LeaseRef
 from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
 
@@ -18,6 +19,8 @@ from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..app.worker_jobs import acancellable, apass_gate, atomic_gate, cancellable, completes_itself_and_stays, pass_gate
 from ..harness.processes import ManagePy, wait_for_statuses
+
+store = Store("default")
 
 Start = Callable[..., Any]
 Told = dict[Signal, list[Attempt]]
@@ -61,7 +64,7 @@ def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
     worker_thread()
     wait_until(lambda: gates["g"].inside)
     cancelled_at = time.monotonic()
-    assert Job.objects.cancel([running.pk], reason="not wanted") == {running.pk}
+    assert store.cancel([running.pk], reason="not wanted") == {running.pk}
     wait_until(lambda: not gates["g"].inside, deadline=30)
     assert time.monotonic() - cancelled_at < 5  # a second, and what a loaded machine adds
     [attempt] = wait_until(lambda: told[job_cancelled])
@@ -146,7 +149,7 @@ def test_a_job_that_a_recovery_took_is_interrupted_and_told_as_lost(
     worker = worker_thread(queue_names=("default",))
     wait_until(lambda: gates["g"].inside)
     Job.objects.all().update(queue_name="elsewhere")  # where this worker does not take it again
-    assert Job.objects.recover(worker_ids=[worker.id])
+    assert store.recover(worker_ids=[worker.id])
     wait_until(lambda: told[lease_lost])
     assert not told[job_cancelled]
     assert Ledger.objects.get().entry == "cancelled: True"
@@ -186,7 +189,7 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything")
     worker = runworker(jobs=JOBS)
     wait_for_statuses(running=1)
-    assert Job.objects.cancel([stuck.pk])
+    assert store.cancel([stuck.pk])
     worker.wait_for('cause="a job was stuck" restart_in=', deadline=40)
     lines = worker.log.splitlines()
     for event in ("job stuck ", "job cancelled "):

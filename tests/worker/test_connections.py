@@ -11,8 +11,8 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as module
 from django_skipqueue.runtime.control_connection import ControlConnection
+from django_skipqueue.store import Store
 from django_skipqueue.store.connections import TIMEOUTS
-from django_skipqueue.store.querysets import JobQuerySet
 
 from ..app.jobs import noop, record
 from ..app.models import Ledger
@@ -141,7 +141,7 @@ def test_what_a_worker_cannot_give_back_because_it_is_locked_its_supervisor_give
 def test_the_server_is_told_to_give_up_as_well(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = connections["default"]
     try:
-        control = ControlConnection("default", who="w")
+        control = ControlConnection(Store("default"), who="w")
         with control.attempt(), connections["default"].cursor() as cursor:
             cursor.execute(
                 "SELECT array_agg(setting ORDER BY name) FROM pg_settings WHERE name IN "
@@ -176,7 +176,7 @@ def test_a_worker_that_hears_no_notifications_says_so_once_and_polls(
     worker_thread: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "ECHO_TIME", 0.2)
-    monkeypatch.setattr(JobQuerySet, "listen", lambda self: self._connection().ensure_connection())
+    monkeypatch.setattr(Store, "listen", lambda self: self.connection.ensure_connection())
     worker_thread(poll_interval=0.05)
     wait_until(lambda: "notifications unheard" in caplog.text)
     noop.defer()

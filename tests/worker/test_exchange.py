@@ -10,8 +10,8 @@ from django.db import connection, transaction
 
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as control
+from django_skipqueue.store import Store
 from django_skipqueue.store import connections as databases
-from django_skipqueue.store.querysets import JobQuerySet
 from django_skipqueue.worker import slow_outcomes
 from django_skipqueue.worker.claiming import cursor as frontier
 from django_skipqueue.worker.claiming import policy as claiming
@@ -122,7 +122,7 @@ def test_where_the_search_for_a_place_to_claim_from_fails_outcomes_are_written_n
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr(JobQuerySet, "first_in_queues", search)
+    monkeypatch.setattr(Store, "first_in_queues", search)
     slow_updates("NEW.status = 'running' AND NEW.task LIKE '%.echo'", "60")
     worker_jobs.pass_gate.defer_many([("first",), ("second",)])
     worker = worker_thread(concurrency=3, poll_interval=0.1)
@@ -142,7 +142,7 @@ def test_where_the_look_for_strays_takes_too_long_jobs_are_claimed_and_written_n
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_sleep(60)")
 
-    monkeypatch.setattr(JobQuerySet, "release_orphans", look)
+    monkeypatch.setattr(Store, "release_orphans", look)
     worker = worker_thread(poll_interval=0.1)
     worker.cut()
     jobs.noop.defer()

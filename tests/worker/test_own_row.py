@@ -7,12 +7,15 @@ import pytest
 from django.db import connection
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.store import Store
 
 from ..app import jobs, worker_jobs
 from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import wait_for_statuses
 from ..harness.threads import WorkerThread
+
+store = Store("default")
 
 Start = Callable[..., WorkerThread]
 HOUR = 3600
@@ -42,13 +45,13 @@ def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
         before = wait_until(lambda: Worker.objects.exists() and heartbeat(worker))
         wait_until(lambda before=before: heartbeat(worker) > before)  # type: ignore[misc]
     assert caplog.text.count("supervisor silent") == 1
-    wait_until(lambda: Worker.objects.heartbeat_own(worker.id) and "supervisor back" in caplog.text)
+    wait_until(lambda: store.heartbeat_worker(worker.id) and "supervisor back" in caplog.text)
 
 
 def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
     worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
     wait_until(Worker.objects.exists)
-    Worker.objects.deregister([worker.id])
+    store.delete_workers([worker.id])
     wait_until(Worker.objects.exists)
     wait_until(lambda: "worker row gone" in caplog.text)
 

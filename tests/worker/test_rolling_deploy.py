@@ -9,11 +9,14 @@ import pytest
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job
-from django_skipqueue.values.records import Call
+from django_skipqueue.store import Store
+from django_skipqueue.values.records import Call, JobSpec
 
 from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+
+store = Store("default")
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"
@@ -64,7 +67,7 @@ NEW = """\
 def enqueue(task: str, *arguments: str, **options: object) -> None:
     """What `.defer()` would write, in code that this process does not have; the arguments are JSON."""
     calls = [Call(each, "{}", None) for each in arguments or ("[]",)]
-    Job.objects.enqueue_many(f"extra.jobs.{task}", calls, **options)  # type: ignore[arg-type]
+    store.enqueue_many(JobSpec(f"extra.jobs.{task}", **options), calls)  # type: ignore[arg-type]
 
 
 def entries(prefix: str) -> set[str]:

@@ -11,12 +11,15 @@ import pytest
 from django_skipqueue.execution.executor import Executor
 from django_skipqueue.models import Job
 from django_skipqueue.signals import job_cancelled, job_completed, job_started
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from django_skipqueue.values.records import Attempt
 
 from ..app import jobs, worker_jobs
-from ..app.rows import make_job, state
+from ..app.rows import make_job, settle_and_claim, state
 from ..harness.threads import WorkerThread
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -48,35 +51,35 @@ class TestSettling:
     def test_the_row_says_when_the_attempt_began_and_ended(self) -> None:
         job, now = make_job("running"), time.monotonic()
         before = state(job)["locked_at"]
-        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
+        store.settle([Settlement(job.pk, job.lease, COMPLETED, now - 3600, now - 60)])
         assert abs(took(job) - timedelta(minutes=59)) <= MICROSECONDS
         assert before - MICROSECONDS <= state(job)["finished_at"] + timedelta(seconds=60)
 
     def test_a_failure_says_when_it_came_however_late_it_is_written(self) -> None:
         job, now = make_job("running"), time.monotonic()
         entry = error_entry(ValueError("no"), attempt=1, worker="w", duration_ms=5.0)
-        Job.objects.settle([Settlement(job.pk, job.lease, Outcome("failed", error=entry), now - 3600, now - 60)])
+        store.settle([Settlement(job.pk, job.lease, Outcome("failed", error=entry), now - 3600, now - 60)])
         row = Job.objects.get()
         assert datetime.fromisoformat(row.errors[0]["at"]) == row.finished_at
         assert took(job) >= timedelta(minutes=59) - MICROSECONDS
 
     def test_a_retry_says_when_the_last_attempt_began(self) -> None:
         job, now = make_job("running"), time.monotonic()
-        Job.objects.settle([Settlement(job.pk, job.lease, Outcome("scheduled", delay=60), now - 3600, now - 60)])
+        store.settle([Settlement(job.pk, job.lease, Outcome("scheduled", delay=60), now - 3600, now - 60)])
         row = state(job)
         assert row["finished_at"] is None
         assert timedelta(minutes=60) <= row["run_after"] - row["started_at"] - timedelta(seconds=60) + MICROSECONDS
 
     def test_without_times_an_attempt_lasts_from_its_claim_until_it_is_settled(self) -> None:
         job = make_job("running", started_at=timedelta(hours=-1))
-        Job.objects.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        store.settle([Settlement(job.pk, job.lease, COMPLETED)])
         assert state(job)["started_at"] == job.started_at
         assert took(job) >= timedelta(hours=1)
 
     def test_an_outcome_that_is_refused_keeps_its_times(self) -> None:
         job, now = make_job("running"), time.monotonic()
         bad = Outcome("completed", result="{oops")
-        Job.objects.settle([Settlement(job.pk, job.lease, bad, now - 60, now)])
+        store.settle([Settlement(job.pk, job.lease, bad, now - 60, now)])
         assert abs(took(job) - timedelta(seconds=60)) <= MICROSECONDS
         assert Job.objects.get().errors[0]["duration_ms"] == pytest.approx(60_000)
 
@@ -84,10 +87,10 @@ class TestSettling:
 def run_claimed(*jobs: Job) -> list[Attempt]:
     """Claim them at once, as a worker that looks ahead, run one after the other, and settle them at once."""
     executor = Executor(worker="w", database="default")
-    _, claimed = Job.objects.settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
+    _, claimed = settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
     attempts = [executor.execute(job) for job in claimed]
     assert len(attempts) == len(jobs)
-    Job.objects.settle(attempt.settlement for attempt in attempts if not attempt.is_written)
+    store.settle(attempt.settlement for attempt in attempts if not attempt.is_written)
     return attempts
 
 

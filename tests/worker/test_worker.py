@@ -21,14 +21,13 @@ from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import dispatcher as dispatcher
 from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_OK
+from django_skipqueue.store import Store
 from django_skipqueue.store import connections as databases
 from django_skipqueue.store.parameters import ExchangeResult
-from django_skipqueue.store.querysets import JobQuerySet
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.claiming.policy import FEW
-from django_skipqueue.worker.in_flight import InFlightJobs
 from django_skipqueue.worker.orphan_check import DELAYS
 from django_skipqueue.worker.worker import Worker
 
@@ -39,6 +38,8 @@ from ..app.sessions import Session
 from ..app.waiting import DEADLINE, wait_until
 from ..harness.processes import statuses, wait_for_statuses
 from ..harness.threads import WorkerThread
+
+store = Store("default")
 
 Start = Callable[..., WorkerThread]
 HOUR = 3600.0
@@ -375,7 +376,7 @@ def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(work
     assert worker_thread(drain=True).wait() == EXIT_OK
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("scheduled", 0)
-    assert "unknown_since" in job.metadata
+    assert job.unknown_since is not None
     Job.objects.update(run_after="2020-01-01T00:00Z")
     with override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 0.000001}):
         assert worker_thread(drain=True).wait() == EXIT_OK
@@ -395,7 +396,7 @@ def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
     worker_jobs.pass_gate.using(max_attempts=1).defer("g")
     worker = worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside)
-    assert len(Job.objects.recover(worker_ids=[worker.id], reason="for the test")) == 1
+    assert len(store.recover(worker_ids=[worker.id], reason="for the test")) == 1
     gates["g"].open()
     wait_until(lambda: lost)
     job = Job.objects.get()
@@ -412,7 +413,7 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(concurrency=2, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside == 1)
-    Job.objects.recover(worker_ids=[worker.id])
+    store.recover(worker_ids=[worker.id])
     wait_until(lambda: gates["g"].inside == 2)
     gates["g"].open()
     wait_until(lambda: lost and completed)
@@ -497,7 +498,7 @@ def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, ga
     attempts: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        class Failing(JobQuerySet):
+        class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and failures.is_set():
                     attempts.append(1)
@@ -519,7 +520,7 @@ def test_a_claim_whose_answer_was_lost_is_given_back_and_run(worker_thread: Star
     lost: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        class Losing(JobQuerySet):
+        class Losing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
                 if answer.count_claimed() and not lost:
@@ -546,7 +547,7 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
     id = "00000000-0000-0000-0000-000000000002"
 
     def prepare(worker: Worker) -> None:
-        class Late(JobQuerySet):
+        class Late(Store):
             def release_orphans(self, worker_id: str, **options: Any) -> Any:
                 released = super().release_orphans(worker_id, **options)
                 if len(looked) == after:
@@ -571,7 +572,7 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
     lost: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        class Losing(JobQuerySet):
+        class Losing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 answer = super().exchange(settlements, **options)
                 if settlements and not lost:
@@ -789,7 +790,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     wait_for_statuses(completed=3)
 
 
-class WatchedReleases(JobQuerySet):
+class WatchedReleases(Store):
     """Notes the ids of jobs that are given back, a list for each statement."""
 
     seen: list[list[int]]
@@ -905,7 +906,7 @@ def waits_for_lock(worker: WorkerThread) -> bool:
 # Two exchanges that follow each other closely
 
 
-class Watching(JobQuerySet):
+class Watching(Store):
     """Calls `before` and `after` around each exchange that is made while the answer to another is not taken up."""
 
     worker: Worker
@@ -928,11 +929,11 @@ class Watching(JobQuerySet):
         return answer
 
 
-def _watch(queryset: type[Watching]) -> Callable[[Worker], None]:
+def _watch(store: type[Watching]) -> Callable[[Worker], None]:
     def prepare(worker: Worker) -> None:
-        queryset.worker = worker
-        queryset.overlaps = []
-        _use(worker, queryset)
+        store.worker = worker
+        store.overlaps = []
+        _use(worker, store)
 
     return prepare
 
@@ -1082,7 +1083,7 @@ def test_an_outcome_that_is_known_when_the_time_is_over_is_written_by_another_co
     tried: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        class Failing(JobQuerySet):
+        class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     tried.append(1)
@@ -1105,7 +1106,7 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
     failures.set()
 
     def prepare(worker: Worker) -> None:
-        class Failing(JobQuerySet):
+        class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and failures.is_set():
                     tried.append(1)
@@ -1132,7 +1133,7 @@ def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: p
     tried: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        class Failing(JobQuerySet):
+        class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements and not tried:
                     tried.append(1)
@@ -1156,7 +1157,7 @@ def test_stopping_without_a_database_neither_spins_nor_is_deaf(
     tried: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        class Failing(JobQuerySet):
+        class Failing(Store):
             def exchange(self, settlements: Any, **options: Any) -> Any:
                 if settlements:
                     tried.append(1)
@@ -1216,17 +1217,13 @@ def test_too_many_untold_events_pause_claiming_which_is_said(
         signals.job_completed.disconnect(receive)
 
 
-def _use(worker: Worker, queryset: type[JobQuerySet]) -> None:
-    """Have this worker's verbs go through `queryset`."""
-
-    class Changed(InFlightJobs):
-        _jobs = property(lambda self: queryset(Job, using="default"))
-
-    worker._in_flight.__class__ = Changed
+def _use(worker: Worker, store: type[Store]) -> None:
+    """Have what this worker asks about its jobs go through a store of this kind."""
+    worker._in_flight._store = worker._in_flight._exchanger._store = store("default")
 
 
 def _count_looks(worker: Worker, looks: threading.Semaphore) -> None:
-    class Counting(JobQuerySet):
+    class Counting(Store):
         def exchange(self, *arguments: Any, **options: Any) -> Any:
             looks.release()
             return super().exchange(*arguments, **options)

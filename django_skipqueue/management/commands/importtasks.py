@@ -12,9 +12,9 @@ from django.db import connections, models, transaction
 from ...backend import SkipQueueBackend
 from ...backend.definition import DjangoTask
 from ...backend.framework import task_backends
-from ...backend.mapping import call, columns, variant
+from ...backend.mapping import call, spec, variant
 from ...backend.options import parsed
-from ...models import Job
+from ...store import Store
 from ...tasks.registry import registry
 from ...values.records import Call
 
@@ -86,8 +86,7 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
         rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])
         for (name, queue_name, priority, run_after), calls in _grouped(rows).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
-            jobs = Job.objects.using(given.database)
-            jobs.enqueue_many(name, calls, **columns(task, given, alias=backend.alias))
+            Store(given.database).enqueue_many(spec(task, given, alias=backend.alias), calls)
         waiting.model._default_manager.using(waiting.db).filter(pk__in=[row.pk for row in rows]).delete()
     return Counter(row.task_path for row in rows)
 

@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
 from ...services.pruning import Pruner
+from ...store import Store
 from ...store.preflight import check_database
 
 
@@ -28,7 +29,7 @@ class Command(BaseCommand):
             check_database(options["database"])
         except QueueUnavailable as error:
             raise CommandError(str(error)) from None
-        pruner = Pruner(options["database"])
+        pruner = Pruner(Store(options["database"]))
         deleted = Counter(pruner.batch())
         while pruner.has_more:
             deleted.update(pruner.batch())

@@ -15,8 +15,8 @@ from ... import __version__, conf
 from ...events import logs
 from ...events.log_format import configure, counted, printable
 from ...exceptions import QueueUnavailable
-from ...models import Job
 from ...runtime.worker_options import WorkerOptions
+from ...store import Store
 from ...store.connections import dedicated_connection
 from ...store.preflight import check_database
 from ...supervisor.supervisor import Supervisor
@@ -218,7 +218,7 @@ def _name_unknown_queues(worker: WorkerOptions) -> None:
     if not worker.queue_names:
         return
     with dedicated_connection(worker.database):
-        waiting = Job.objects.using(worker.database).queues_with_jobs()
+        waiting = Store(worker.database).queues_with_jobs()
     known = sorted({*(task.options.queue_name for task in registry), *waiting})
     for name in worker.queue_names:
         if name not in known:

@@ -8,7 +8,7 @@ Rules, kept by all of them:
 - Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`,
   or by ctid: the choice is made once, so that never more than the limit is taken, and the planner expects few ids, so
   that it always looks them up by the primary key. Joined instead, a generic plan expects a tenth of the table and reads
-  all of it.
+  all of it. `PRUNE` deletes what `EXPIRED` has locked in the same transaction.
 - Everything except `SETTLE`, `RELEASE` and `HEARTBEAT_JOB`, which own their rows by lease, skips rows that another
   transaction has locked.
 - A batch of values travels as one JSON document, or as arrays out of a scalar subquery: PostgreSQL expects a hundred

@@ -54,6 +54,8 @@ RETURNING
     date_part('epoch', job.run_after) AS run_after,
     date_part('epoch', job.locked_at) AS locked_at,
     job.metadata::text AS metadata,
+    job.timeout AS timeout,
+    date_part('epoch', job.unknown_since) AS unknown_since,
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds
 """
 

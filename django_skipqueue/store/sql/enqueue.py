@@ -5,7 +5,8 @@
 # One row of values, and few columns back: half the time of a SELECT that names the time once, and of RETURNING *.
 ENQUEUE = """
 INSERT INTO skipqueue_job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, metadata)
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
+    metadata)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     CASE
@@ -15,9 +16,9 @@ VALUES (
     END,
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(unique_key)s, %(metadata)s::jsonb
+    %(unique_key)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb
 )
-ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND status IN ('scheduled', 'queued', 'running') DO NOTHING
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
 RETURNING id, status, run_after, enqueued_at
 """
 
@@ -27,11 +28,11 @@ RETURNING id, status, run_after, enqueued_at
 ENQUEUE_MANY = """
 WITH inserted AS (
     INSERT INTO skipqueue_job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, metadata)
+        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata)
     SELECT
         %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
         CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
-        %(priority)s, %(max_attempts)s, due.run_after, %(metadata)s::jsonb
+        %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb
     FROM
         ROWS FROM (string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10))) AS call (args, kwargs),
         (
@@ -49,11 +50,13 @@ SELECT array_agg(id), min(status), extract(epoch FROM min(run_after) - statement
 # deadlock. Of two calls with one key, and of one whose key is taken, nothing is inserted.
 ENQUEUE_MANY_UNIQUE = """
 INSERT INTO skipqueue_job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, metadata)
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
+    metadata)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     CASE WHEN due.run_after > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
-    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(metadata)s::jsonb
+    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(timeout)s, %(retention)s::jsonb,
+    %(metadata)s::jsonb
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[])
@@ -62,13 +65,13 @@ FROM
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
     ) AS due
-ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND status IN ('scheduled', 'queued', 'running') DO NOTHING
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
 RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8
 """
 
-# enqueue, enqueue_many: after a conflict, the jobs that hold the keys. Index: unique.
+# enqueue, enqueue_many: after a conflict, the keys that are held, each with the id of the job. Index: unique.
 UNIQUE_KEY_HOLDERS = """
-SELECT *
+SELECT unique_key, id
 FROM skipqueue_job
-WHERE unique_key = ANY (%(unique_keys)s::text[]) AND status IN ('scheduled', 'queued', 'running')
+WHERE unique_key = ANY (%(unique_keys)s::text[]) AND finished_at IS NULL
 """

@@ -12,7 +12,7 @@ WITH chosen AS MATERIALIZED (
         AND job.status IN ('failed', 'discarded')
         AND NOT EXISTS (
             SELECT FROM skipqueue_job AS alive
-            WHERE alive.unique_key = job.unique_key AND alive.status IN ('scheduled', 'queued', 'running')
+            WHERE alive.unique_key = job.unique_key AND alive.finished_at IS NULL
         )
         AND NOT EXISTS (
             SELECT FROM skipqueue_job AS twin
@@ -31,7 +31,8 @@ SET status = CASE WHEN %(over)s::float8 > 0 THEN 'scheduled' ELSE 'queued' END,
     attempts = 0,
     run_after = statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
     finished_at = NULL,
-    metadata = job.metadata - 'unknown_since',
+    deaths = NULL,
+    unknown_since = NULL,
     operations = COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
     ) || jsonb_build_object(
@@ -47,7 +48,7 @@ DISCARD = """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('scheduled', 'queued')
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -72,7 +73,7 @@ CANCEL = """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('scheduled', 'queued', 'running')
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -123,7 +124,8 @@ WITH chosen AS MATERIALIZED (
     FROM skipqueue_job
     WHERE
         id = ANY (%(ids)s::bigint[])
-        AND status IN ('scheduled', 'queued')
+        AND finished_at IS NULL
+        AND status <> 'running'
         AND run_after < COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED

@@ -4,8 +4,8 @@
 # nothing was heard since that time; or, with neither, from whoever has held a job for longer than `age` and was not
 # heard of since. The attempt is charged; the last one fails. Index: recover.
 # A job that two workers in a row have died of waits for up to 30 s, so that it does not take the same neighbours with
-# it again; with the third it fails, whatever its max_attempts. One worker that loses the job several times counts once.
-# A number of an attempt that is not below the next one's belongs to the time before a manual retry, and does not count.
+# it again; with the third it fails, whatever its max_attempts. What an attempt came to, and a retry by hand, end the
+# row of deaths.
 # A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
 # (hand-written loops) live by the job's own heartbeat.
 RECOVER = """
@@ -39,8 +39,9 @@ WITH lost AS MATERIALIZED (
 ),
 recovered AS (
     UPDATE skipqueue_job AS job
-    SET (status, run_after, finished_at, last_error, errors) = (
+    SET (deaths, status, run_after, finished_at, last_error, errors) = (
             SELECT
+                died.workers,
                 verdict.status,
                 CASE
                     WHEN verdict.status = 'scheduled' THEN statement_timestamp() + random() * interval '30 seconds'
@@ -60,30 +61,10 @@ recovered AS (
                     'at', statement_timestamp()
                 )
             FROM
-                (
-                    SELECT count(DISTINCT died.worker_id)
-                    FROM (
-                        SELECT
-                            entry ->> 'worker_id' AS worker_id,
-                            -- False from the last entry that is no death, or belongs to the time before a retry.
-                            bool_and(
-                                COALESCE(entry ->> 'exception' = 'django_skipqueue.exceptions.WorkerDied', false)
-                                AND (entry ->> 'attempt')::integer < next_attempt
-                            ) OVER (ORDER BY position DESC) AS is_in_a_row
-                        FROM (
-                            SELECT
-                                entry,
-                                position,
-                                COALESCE(
-                                    lead((entry ->> 'attempt')::integer) OVER (ORDER BY position), job.attempts
-                                ) AS next_attempt
-                            FROM jsonb_array_elements(job.errors) WITH ORDINALITY AS error (entry, position)
-                        ) AS numbered
-                        UNION ALL
-                        SELECT job.locked_by, true
-                    ) AS died
-                    WHERE died.is_in_a_row
-                ) AS death (number),
+                -- One worker that loses the job several times counts once.
+                (SELECT CASE WHEN job.deaths ? job.locked_by THEN job.deaths
+                    ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END) AS died (workers),
+                jsonb_array_length(died.workers) AS death (number),
                 LATERAL (
                     SELECT
                         CASE

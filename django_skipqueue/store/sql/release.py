@@ -39,11 +39,13 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name
 """
 
-# supervisor, after a worker died → a row if it still holds jobs, which somebody has locked. Index: recover.
+# supervisor, after a worker died → a row if it still holds jobs, which somebody has locked. Index: recover. Without the
+# order the planner reads the table instead, as it expects to meet such a job soon.
 WORKER_HAS_JOBS = """
 SELECT 1
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(worker_id)s
+ORDER BY locked_at
 LIMIT 1
 """
 

@@ -39,14 +39,15 @@ SET status = CASE
                 )
             )
     END,
-    metadata = CASE WHEN outcome.metadata IS NULL THEN job.metadata ELSE job.metadata || outcome.metadata END
+    deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
+    unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
 FROM
     unnest(
         (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
         (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
         (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
-        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(metadata)s::text[]::jsonb[])
-    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, metadata)
+        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[])
+    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown)
 WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
 """

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 from django_skipqueue.values.records import ClaimedJob, ClaimKey
 from django_skipqueue.worker.claiming import cursor as module
 from django_skipqueue.worker.claiming.cursor import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
@@ -14,6 +15,8 @@ from ...app.models import Ledger
 from ...app.sessions import Session
 from ...app.waiting import wait_until
 from ...harness.threads import WorkerThread
+
+store = Store("default")
 
 WALKED = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
 START = 100.0
@@ -120,7 +123,7 @@ def given_back() -> Callable[[], object]:
 def recovered() -> Callable[[], object]:
     jobs.record.defer(entry="found")
     Job.objects.claim(queue_names=["default"], worker_id="another")
-    return lambda: Job.objects.recover(worker_ids=["another"])
+    return lambda: store.recover(worker_ids=["another"])
 
 
 @pytest.mark.parametrize("prepare", [higher_priority, late_commit, given_back, recovered])

@@ -1,6 +1,6 @@
-"""The two tables: `Job`, one request to run a task, and `Worker`, one process that runs them.
+"""`Job`: one request to run a task.
 
-Only the verbs of `JobQuerySet` write a job's status, lease, attempts and times; the methods here are sugar over them.
+Only the verbs of `Store` write a job's status, lease, attempts and times; the methods here are sugar over them.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -12,36 +12,20 @@ from django.db.models.functions import Now
 from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
-from .exceptions import LeaseLost
-from .store.querysets import JobManager
-from .store.workers import WorkerManager
-from .values.codec import encode, shorten
-from .values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
-from .values.records import worker_name
-
-
-class Status(models.TextChoices):
-    """Where a job is in its life. The chart is in the documentation, under "Statuses"."""
-
-    SCHEDULED = "scheduled", _("scheduled")
-    QUEUED = "queued", _("queued")
-    RUNNING = "running", _("running")
-    COMPLETED = "completed", _("completed")
-    FAILED = "failed", _("failed")
-    DISCARDED = "discarded", _("discarded")
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing more happens to the job unless somebody retries it."""
-        return self in FINISHED
-
-
-FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
-ALIVE = (Status.SCHEDULED, Status.QUEUED, Status.RUNNING)
-
+from ..conf import settings
+from ..exceptions import LeaseLost
+from ..store import Store
+from ..values.codec import encode, shorten
+from ..values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
+from ..values.records import worker_name
+from .querysets import JobManager
+from .status import ALIVE, FINISHED, Status
 
 FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Between these every time is one that Python has, in every time zone."""
+
+
+_ALIVE, _FINISHED = ([status.value for status in statuses] for statuses in (ALIVE, FINISHED))
 
 
 def _json_type(column: str) -> Func:
@@ -69,6 +53,10 @@ class Job(models.Model):
     result = models.JSONField(_("result"), null=True)
     last_error = models.TextField(_("last error"), db_default="")
     errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
+    timeout = models.FloatField(_("timeout"), null=True)
+    retention = models.JSONField(_("retention"), null=True)
+    deaths = models.JSONField(_("deaths"), null=True)
+    unknown_since = models.DateTimeField(_("unknown since"), null=True)
     unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
     metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
     operations = models.JSONField(_("operations"), null=True)
@@ -93,24 +81,24 @@ class Job(models.Model):
                 condition=Q(status="queued"),
             ),
             models.Index(fields=["run_after", "id"], name="skipqueue_job_admit", condition=Q(status="scheduled")),
+            models.Index(fields=["id"], name="skipqueue_job_blocked", condition=Q(status="blocked")),
             models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),
             models.Index(
                 fields=["status", "finished_at"],
                 name="skipqueue_job_prune",
-                condition=Q(status__in=["completed", "failed", "discarded"]),
+                condition=Q(status__in=_FINISHED),
             ),
             models.Index(
                 # When a job is due to be deleted that has a retention of its own. In UTC without a time zone: an index
                 # takes no expression that depends on the session's.
                 Func(
                     template=(
-                        "((finished_at AT TIME ZONE 'UTC')"
-                        " + make_interval(secs => (metadata->'retention'->>status)::float8))"
+                        "((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention->>status)::float8))"
                     ),
                     output_field=models.DateTimeField(),
                 ),
                 name="skipqueue_job_prune_own",
-                condition=Q(status__in=["completed", "failed", "discarded"], metadata__has_key="retention"),
+                condition=Q(status__in=_FINISHED, retention__isnull=False),
             ),
             models.Index(
                 fields=["queue_name", "-finished_at"], name="skipqueue_job_failed", condition=Q(status="failed")
@@ -120,13 +108,13 @@ class Job(models.Model):
             models.UniqueConstraint(
                 fields=["unique_key"],
                 name="skipqueue_job_unique",
-                condition=Q(unique_key__isnull=False, status__in=["scheduled", "queued", "running"]),
+                condition=Q(unique_key__isnull=False, finished_at__isnull=True),
             ),
             models.CheckConstraint(
-                # The six statuses, and a finished one if and only if there is a time at which the job was finished.
+                # The known statuses, and a finished one if and only if there is a time at which the job was finished.
                 name="skipqueue_job_finished",
-                condition=Q(IsNull(F("finished_at"), True), status__in=["scheduled", "queued", "running"])
-                | Q(IsNull(F("finished_at"), False), status__in=["completed", "failed", "discarded"]),
+                condition=Q(IsNull(F("finished_at"), True), status__in=_ALIVE)
+                | Q(IsNull(F("finished_at"), False), status__in=_FINISHED),
             ),
             # What no statement could bear, however it came into the row: a job that no claim finds, a time that Python
             # does not have, a list to which nothing can be appended.
@@ -137,7 +125,7 @@ class Job(models.Model):
             ),
             models.CheckConstraint(
                 name="skipqueue_job_lists",
-                condition=Q(Exact(_json_type("errors"), "array"), Exact(_json_type("operations"), "array")),
+                condition=Q(*(Exact(_json_type(column), "array") for column in ("errors", "operations", "deaths"))),
             ),
         )
 
@@ -164,36 +152,36 @@ class Job(models.Model):
     def release(self) -> None:
         """Give the job back to its queue without charging the attempt."""
         self._require_running()
-        self._require_lease(self._verbs().release([(self.pk, self.lease)]))
+        self._require_lease(self._store().release([(self.pk, self.lease)]))
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
         """Keep the job from being recovered, which happens one worker timeout after the last heartbeat."""
         self._require_running()
-        self._require_lease(self._verbs().heartbeat(self.pk, self.lease))
+        self._require_lease(self._store().heartbeat(self.pk, self.lease))
 
     # For operators. Each returns whether the job's status allowed it; who did it, and why, is kept in `operations`.
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
         """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
         status = Status.SCHEDULED if seconds(over) else Status.QUEUED
-        return self._becomes(status, self._verbs().retry([self.pk], over=over, by=by, reason=reason))
+        return self._becomes(status, self._store().retry([self.pk], over=over, by=by, reason=reason))
 
     def discard(self, reason: str = "", *, by: str = "") -> bool:
-        """Finish a scheduled or queued job without running it."""
-        return self._becomes(Status.DISCARDED, self._verbs().discard([self.pk], by=by, reason=reason))
+        """Finish a job that waits without running it."""
+        return self._becomes(Status.DISCARDED, self._store().discard([self.pk], by=by, reason=reason))
 
     def cancel(self, reason: str = "", *, by: str = "") -> bool:
         """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
-        return self._becomes(Status.DISCARDED, self._verbs().cancel([self.pk], by=by, reason=reason))
+        return self._becomes(Status.DISCARDED, self._store().cancel([self.pk], by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> bool:
         """Have a scheduled job claimed as soon as there is a worker for it."""
-        return self._becomes(Status.QUEUED, self._verbs().run_now([self.pk], by=by, reason=reason))
+        return self._becomes(Status.QUEUED, self._store().run_now([self.pk], by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
-        """Have a scheduled or queued job wait until a later time, or for a delay counted from now."""
-        return self._becomes(Status.SCHEDULED, self._verbs().postpone([self.pk], run_after, by=by, reason=reason))
+        """Have a job that waits be due at a later time, or after a delay counted from now."""
+        return self._becomes(Status.SCHEDULED, self._store().postpone([self.pk], run_after, by=by, reason=reason))
 
     def _becomes(self, status: Status, changed: set[int]) -> bool:
         if changed:
@@ -202,7 +190,7 @@ class Job(models.Model):
 
     def _settle(self, outcome: Outcome) -> None:
         self._require_running()
-        self._require_lease(self._verbs().settle([Settlement(self.pk, self.lease, outcome)]))
+        self._require_lease(self._store().settle([Settlement(self.pk, self.lease, outcome)]))
         self.status = Status(outcome.next_status)
 
     def _require_running(self) -> None:
@@ -214,33 +202,5 @@ class Job(models.Model):
                 f"Job {self.pk} is no longer held by lease {self.lease}: it was settled, or somebody else has taken it."
             )
 
-    def _verbs(self) -> JobManager:
-        return Job.objects.db_manager(self._state.db)
-
-
-class Worker(models.Model):
-    """One worker process. It and its supervisor write its heartbeat; jobs of a silent one are recovered."""
-
-    id = models.TextField(primary_key=True, editable=False)
-    """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""
-    name = models.TextField(_("name"))
-    hostname = models.TextField(_("host"))
-    pid = models.IntegerField(_("process id"))
-    queues = models.JSONField(_("queues"), default=list)
-    concurrency = models.IntegerField(_("concurrency"))
-    started_at = models.DateTimeField(_("started at"), db_default=Now())
-    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
-
-    objects = WorkerManager()
-
-    class Meta:
-        db_table = "skipqueue_worker"
-        verbose_name = _("worker")
-        verbose_name_plural = _("workers")
-
-    def __str__(self) -> str:
-        return self.name
-
-    def is_live(self, now: Any, worker_timeout: timedelta) -> bool:
-        """Whether the worker was heard of within `worker_timeout` before `now`, which is the database's time."""
-        return bool(self.heartbeat_at > now - worker_timeout)
+    def _store(self) -> Store:
+        return Store(self._state.db or settings.database)

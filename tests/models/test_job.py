@@ -12,10 +12,13 @@ from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
+from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import RetryPolicy
 
-from .app import jobs
-from .app.rows import STATUSES, make_job, make_worker, state
+from ..app import jobs
+from ..app.rows import ALIVE, STATUSES, WAITING, make_job, make_worker, state
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -104,7 +107,7 @@ class TestForTheHolderOfTheLease:
         job = claimed()
         Job.objects.update(locked_at=Now() - timedelta(hours=1))
         job.heartbeat()
-        assert Job.objects.recover(worker_timeout=60) == []
+        assert store.recover(worker_timeout=60) == []
 
 
 VERBS: dict[str, Callable[[Job], None]] = {
@@ -120,8 +123,8 @@ class TestWithoutTheLease:
     @pytest.mark.parametrize(
         "lose",
         [
-            lambda job: Job.objects.recover(worker_ids=["by hand"]),
-            lambda job: Job.objects.release([(job.pk, job.lease)]),
+            lambda job: store.recover(worker_ids=["by hand"]),
+            lambda job: store.release([(job.pk, job.lease)]),
             lambda job: Job.objects.get(pk=job.pk).complete(),
             lambda job: job.complete(),
             lambda job: (job.fail(Discard("x")), Job.objects.get(pk=job.pk).retry()),
@@ -157,8 +160,8 @@ class TestForOperators:
     @pytest.mark.parametrize("status", STATUSES)
     def test_discard_says_whether_the_status_allowed_it(self, status: str) -> None:
         job = make_job(status)
-        assert job.discard("not wanted") == (status in ("scheduled", "queued"))
-        assert state(job)["last_error"] == ("not wanted" if status in ("scheduled", "queued") else "")
+        assert job.discard("not wanted") == (status in WAITING)
+        assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
 
     def test_a_job_whose_key_is_taken_is_not_retried(self) -> None:
         job = make_job("failed", unique_key="k")
@@ -177,7 +180,7 @@ class TestRows:
     def test_alive_is_what_is_not_finished(self) -> None:
         for each in STATUSES:
             make_job(each)
-        assert set(Job.objects.alive().values_list("status", flat=True)) == {"scheduled", "queued", "running"}
+        assert set(Job.objects.alive().values_list("status", flat=True)) == set(ALIVE)
 
     def test_a_status_knows_whether_it_is_finished(self) -> None:
         assert {status for status in Status if status.is_finished} == set(FINISHED)
@@ -221,11 +224,11 @@ class TestRows:
 
 
 class TestConstraints:
-    def test_there_are_six_statuses(self) -> None:
+    def test_there_are_seven_statuses(self) -> None:
         with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
             make_job("paused")
 
-    @pytest.mark.parametrize("status", ["scheduled", "queued", "running"])
+    @pytest.mark.parametrize("status", ALIVE)
     def test_what_is_not_finished_has_no_end(self, status: str) -> None:
         with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
             make_job(status, finished_at=timedelta(0))
@@ -261,8 +264,8 @@ class TestConstraints:
             cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
         job.refresh_from_db()
 
-    @pytest.mark.parametrize("first", ["scheduled", "queued", "running"])
-    @pytest.mark.parametrize("second", ["scheduled", "queued", "running"])
+    @pytest.mark.parametrize("first", ALIVE)
+    @pytest.mark.parametrize("second", ALIVE)
     def test_a_key_is_alive_once(self, first: str, second: str) -> None:
         make_job(first, unique_key="k")
         with pytest.raises(IntegrityError, match="skipqueue_job_unique"):

@@ -1,6 +1,6 @@
-"""The verbs of the supervisor's services: each call is one batch; a full one says that there may be more."""
+"""The verbs that take back the jobs of workers that are gone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,28 +9,13 @@ from ..values.codec import shorten
 from ..values.records import RecoveredJob
 from . import sql
 from .notify import wake
-from .parameters import as_array
-from .statements import Statements
-
-BATCH = 1_000
-"""How many rows one statement of maintenance touches at most."""
+from .statements import BATCH, Statements
 
 NOT_HEARD_OF = "its worker was not heard of within the worker timeout"
 
 
-class Maintaining(Statements):
+class Recovering(Statements):
     """For supervisors; idempotent, and what others have locked is skipped."""
-
-    def admit(self, *, limit: int = BATCH) -> dict[str, int]:
-        """Make scheduled jobs that are due claimable; how many in each queue."""
-        admitted = dict(self._rows(sql.ADMIT, {"limit": limit}))
-        wake(self.db, admitted)
-        return admitted
-
-    def next_due(self) -> float | None:
-        """The seconds until the next scheduled job is due, below 0 if it is overdue; `None` without one."""
-        rows = self._rows(sql.NEXT_DUE)
-        return rows[0][0] if rows else None
 
     def recover(
         self,
@@ -72,21 +57,5 @@ class Maintaining(Statements):
 
     def _recover(self, values: Mapping[str, Any]) -> list[RecoveredJob]:
         recovered = [RecoveredJob._make(row) for row in self._rows(sql.RECOVER, values)]
-        wake(self.db, (job.queue_name for job in recovered if job.status == "queued"))
+        wake(self.alias, (job.queue_name for job in recovered if job.status == "queued"))
         return recovered
-
-    def prune(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> dict[str, int]:
-        """Delete finished jobs past their retention, but for those `skipped`; how many of each status.
-
-        One statement: where one row cannot be deleted, none is. `Pruner` copes with that.
-        """
-        return dict(self._rows(sql.PRUNE, _expired(limit, skipped)))
-
-    def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> list[int]:
-        """The ids of the jobs that `prune` would delete next."""
-        return [id for (id,) in self._rows(sql.EXPIRED, _expired(limit, skipped))]
-
-
-def _expired(limit: int, skipped: Iterable[int]) -> dict[str, Any]:
-    kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
-    return {**kept, "limit": limit, "skipped": as_array(skipped)}

@@ -1,0 +1,38 @@
+"""`Worker`: one process that runs jobs."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from .querysets import WorkerManager
+
+
+class Worker(models.Model):
+    """One worker process. It and its supervisor write its heartbeat; jobs of a silent one are recovered."""
+
+    id = models.TextField(primary_key=True, editable=False)
+    """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""
+    name = models.TextField(_("name"))
+    hostname = models.TextField(_("host"))
+    pid = models.IntegerField(_("process id"))
+    queues = models.JSONField(_("queues"), default=list)
+    concurrency = models.IntegerField(_("concurrency"))
+    started_at = models.DateTimeField(_("started at"), db_default=Now())
+    heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
+
+    objects = WorkerManager()
+
+    class Meta:
+        db_table = "skipqueue_worker"
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def is_live(self, now: Any, worker_timeout: timedelta) -> bool:
+        """Whether the worker was heard of within `worker_timeout` before `now`, which is the database's time."""
+        return bool(self.heartbeat_at > now - worker_timeout)

@@ -1,0 +1,29 @@
+"""The verbs that delete finished jobs."""
+
+from collections.abc import Iterable
+
+from django.db import transaction
+
+from ..conf import settings
+from . import sql
+from .parameters import as_array
+from .statements import BATCH, Statements
+
+
+class Pruning(Statements):
+    """For supervisors and `prunejobs`; what others have locked is skipped."""
+
+    def prune(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> dict[str, int]:
+        """Delete finished jobs past their retention, but for those `skipped`; how many of each status.
+
+        One transaction: where one row cannot be deleted, none is. `Pruner` copes with that.
+        """
+        with transaction.atomic(using=self.alias):
+            ids = self.expired(limit=limit, skipped=skipped)
+            return dict(self._rows(sql.PRUNE, {"ids": as_array(ids)})) if ids else {}
+
+    def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> list[int]:
+        """The ids of the jobs that are to be deleted next. In a transaction, they are locked."""
+        kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
+        values = {**kept, "limit": limit, "skipped": as_array(skipped)}
+        return [id for (id,) in self._rows(sql.EXPIRED, values)]

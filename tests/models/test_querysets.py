@@ -1,0 +1,107 @@
+"""`JobQuerySet`: the verbs of operators change what the query set has, and nothing else."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import get_type_hints
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job, querysets
+from django_skipqueue.models.querysets import JobQuerySet
+from django_skipqueue.values.records import JobColumns, JobSpec
+
+from ..app.rows import make_job, state
+
+pytestmark = pytest.mark.django_db
+
+LATER = timedelta(days=1)
+
+# Each verb, the status of a job that allows it, and what becomes of that job.
+VERBS: dict[str, tuple[Callable[[JobQuerySet], int], str, str]] = {
+    "retry": (lambda chosen: chosen.retry(by="anna", reason="mended"), "failed", "queued"),
+    "retry later": (lambda chosen: chosen.retry(over=60, by="anna", reason="mended"), "failed", "scheduled"),
+    "discard": (lambda chosen: chosen.discard(by="anna", reason="mended"), "queued", "discarded"),
+    "cancel": (lambda chosen: chosen.cancel(by="anna", reason="mended"), "running", "discarded"),
+    "run_now": (lambda chosen: chosen.run_now(by="anna", reason="mended"), "scheduled", "queued"),
+    "postpone": (lambda chosen: chosen.postpone(LATER, by="anna", reason="mended"), "queued", "scheduled"),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_changes_what_the_filter_finds_and_says_how_many(name: str) -> None:
+    verb, before, after = VERBS[name]
+    chosen = [make_job(before, task="x") for _ in range(2)]
+    others = [make_job(before, task="y"), make_job("completed", task="x")]
+    rows = [state(job) for job in others]
+    assert verb(Job.objects.filter(task="x")) == 2
+    for job in chosen:
+        job.refresh_from_db()
+        assert job.status == after
+        assert [(each["by"], each["reason"]) for each in job.operations] == [("anna", "mended")]
+    assert [state(job) for job in others] == rows
+
+
+def test_a_verb_takes_any_query_set() -> None:
+    first, second, third = (make_job("failed", priority=number) for number in range(3))
+    assert Job.objects.order_by("-priority")[:1].retry() == 1
+    assert Job.objects.filter(pk=first.pk).union(Job.objects.filter(pk=third.pk)).retry() == 1
+    assert set(Job.objects.queued()) == {third, first}
+    assert list(Job.objects.failed()) == [second]
+    assert Job.objects.none().retry() == 0
+
+
+def test_many_are_changed_in_batches_of_one_statement_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(querysets, "BATCH", 2)
+    for _ in range(5):
+        make_job("queued")
+    with CaptureQueriesContext(connection) as queries:
+        assert Job.objects.queued().discard() == 5
+    assert len([query for query in queries if "UPDATE" in query["sql"]]) == 3
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found: int) -> None:
+    made = [make_job("queued") for _ in range(found)]
+    with pytest.raises(InvalidOption, match="run_after"):
+        Job.objects.all().postpone(timedelta(days=1_000_000))
+    assert list(Job.objects.queued()) == made
+
+
+def test_of_several_with_one_key_the_newest_is_retried_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(querysets, "BATCH", 2)
+    made = [make_job("failed", unique_key="k") for _ in range(5)]
+    assert Job.objects.failed().retry() == 1
+    assert list(Job.objects.queued()) == [made[-1]]
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard", "cancel", "run_now", "postpone"])
+def test_who_means_all_jobs_says_so(verb: str) -> None:
+    """As with `delete`: neither a slip of the keyboard nor a template changes the whole table."""
+    assert not hasattr(Job.objects, verb)
+    assert getattr(JobQuerySet, verb).alters_data
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
+    verb, before, after = VERBS[name]
+    here, there = make_job(before), make_job(before, using="other")
+    assert verb(Job.objects.using("other")) == 1
+    assert (state(here)["status"], state(there)["status"]) == (before, after)
+
+
+def test_what_enqueue_takes_is_what_a_row_has() -> None:
+    """Beside the task and the metadata, which it takes otherwise, and the retention, which only the backend chooses."""
+    hints = get_type_hints(JobSpec)
+    assert get_type_hints(JobColumns) == {
+        name: hints[name] for name in hints if name not in ("task", "retention", "metadata")
+    }
+
+
+def test_enqueue_writes_each_column_that_it_is_given() -> None:
+    columns = {"queue_name": "mail", "priority": 5, "max_attempts": 2, "timeout": 3.5}
+    job = Job.objects.enqueue("t", args="[1]", kwargs='{"a": 2}', metadata={"own": 1}, **columns)  # type: ignore[arg-type]
+    assert state(job) | columns | {"args": [1], "kwargs": {"a": 2}, "metadata": {"own": 1}} == state(job)
