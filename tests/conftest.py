@@ -29,9 +29,10 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
     yield
     close_asyncs_connections()
     with django_db_blocker.unblock():
-        for alias in connections:
-            with connections[alias].cursor() as cursor:
-                cursor.execute(END_OTHER_SESSIONS)
+        for connection in connections.all():
+            if connection.settings_dict["NAME"].startswith("test_"):  # others were not made
+                with connection.cursor() as cursor:
+                    cursor.execute(END_OTHER_SESSIONS)
 
 
 END_OTHER_SESSIONS = """

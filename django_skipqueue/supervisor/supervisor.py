@@ -20,14 +20,18 @@ from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.protocol import EXIT_OK, EXIT_RECYCLED, STOP, STOP_NOW, signal_name
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
-from ..services.maintenance import Admit, Prune, Service
+from ..services import SERVICES, Service
+from ..services.dead_workers import DeadWorkers
+from ..services.heartbeat import Heartbeat
+from ..services.listen import Listen
+from ..services.loop import ServiceLoop
+from ..services.recover import PruneWorkers, Recover
 from ..signals import job_recovered
 from ..store import Store
 from ..store import connections as databases
 from ..values.records import RecoveredJob
 from ..worker.own_row import described
 from ..worker.worker import Worker
-from .dead_workers import DeadWorkers, PruneWorkers, Recover
 from .process import LAST_LINES, LOCKED_INTERVAL, NEVER, DeadProcess, WorkerProcess
 from .watchdog import Watchdog, print_stacks_on_signal
 
@@ -36,9 +40,6 @@ KILL_AFTER = 10.0
 
 REFUSED_INTERVAL = 10.0
 """Seconds until jobs of a dead worker are taken back after the database has refused that."""
-
-LISTEN_INTERVAL = 1.0
-"""Seconds between two looks whether the connection still listens."""
 
 
 class Supervisor:
@@ -57,28 +58,25 @@ class Supervisor:
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
-        self._beat = Heartbeat(self._store, self)
-        dead = DeadWorkers(
-            self._store,
-            timeout=options.worker_timeout,
-            own=lambda: [process.id for process in self._processes if process.pid],
-        )
-        self._admit = Admit(self._store)
-        self._recover = Recover(
-            self._store, dead=dead, timeout=options.worker_timeout, tell=self._tell, beats=self._is_heard
-        )
+        self._heartbeat = Heartbeat(self._store, workers=self._workers, interval=options.beat_interval)
         self._listen = Listen(self._store, self._control)
-        self._services: list[Service] = [
-            *([self._listen] if options.listen else []),
-            self._admit,
-            self._recover,
-            PruneWorkers(self._store, dead=dead, timeout=options.worker_timeout),
-            Prune(self._store),
-        ]
+        self._services = ServiceLoop(self._control, self._heartbeat, self._other_services())
         self._signals: list[int] = []
         self._kill_at = float("inf")
         self._recover_deadline = float("inf")
         self._stopping = False
+
+    def _other_services(self) -> list[Service]:
+        timeout = self.options.worker_timeout
+        dead = DeadWorkers(
+            self._store, timeout=timeout, own=lambda: [process.id for process in self._processes if process.pid]
+        )
+        return [
+            *([self._listen] if self.options.listen else []),
+            Recover(self._store, dead=dead, timeout=timeout, tell=self._tell, heartbeat=self._heartbeat),
+            PruneWorkers(self._store, dead=dead, timeout=timeout),
+            *(service(self._store) for service in SERVICES),
+        ]
 
     def run(self) -> None:
         """Keep workers running until told to stop."""
@@ -89,7 +87,7 @@ class Supervisor:
             self._watchdog.look(self._processes)
             self._reap_children()
             self._start_processes()
-            self._maintain()
+            self._services.run_due()
             self._see_hanging_receiver()
             if self._working():
                 self._wait()
@@ -110,8 +108,7 @@ class Supervisor:
         if socket in ready:
             self._hear()
 
-    @property
-    def workers(self) -> list[Mapping[str, Any]]:
+    def _workers(self) -> list[Mapping[str, Any]]:
         """The rows of the processes that run now."""
         return [
             described(self.options, id=process.id, name=process.name, pid=process.pid)
@@ -168,7 +165,7 @@ class Supervisor:
                 liveness_logs.worker_not_started(process.name, error, process.schedule_restart())
         resume_listeners()
         self._log.start()
-        self._beat.due_at = self._listen.due_at = 0.0
+        self._heartbeat.due_at = self._listen.due_at = 0.0
 
     def _become_worker(self, process: WorkerProcess, lifeline: int) -> int:
         """In the child: let go of what is the supervisor's, and work."""
@@ -247,27 +244,14 @@ class Supervisor:
             self._dispatcher.is_said_to_hang = True
             liveness_logs.receiver_hangs("supervisor", self._dispatcher.stack(), "later recoveries are not signalled")
 
-    # Services
-
-    def _maintain(self) -> None:
-        """Run the services that are due. A due heartbeat comes before each, and `recover` always comes after one."""
-        for service in self._services:
-            if service is self._recover and service.is_due:
-                self._beat.due_at = 0.0
-            self._do_if_due(self._beat)
-            self._do_if_due(service)
+    # Waiting
 
     def _hear(self) -> None:
         """Take up the notifications that have come: a job was scheduled that is due soon."""
         if self._control.fileno() is not None:
             with self._control.attempt():
                 if self._control.notified():
-                    self._admit.hurry()
-
-    def _do_if_due(self, service: Service) -> None:
-        if service.is_due and not self._control.retry_in:
-            with self._control.attempt(refused=service.failed):
-                service.do()
+                    self._services.hurry()
 
     def _until_next(self) -> float:
         """Seconds until something is to be done, if no signal comes first."""
@@ -279,43 +263,10 @@ class Supervisor:
         if self._control.is_broken:
             times.append(self._control.retry_at)
         else:
-            times += [service.due_at for service in (self._beat, *self._services)]
+            times.append(self._services.due_at)
             times += [dead.look_at for process in self._processes for dead in process.awaiting_recovery]
         return max(0.0, min(times) - now)
-
-    def _is_heard(self) -> bool:
-        return not self._beat.is_refused
 
     def _tell(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
             self._dispatcher.event(job_recovered, job.task, job=job)
-
-
-class Heartbeat(Service):
-    """Says that the supervisor's workers are alive."""
-
-    name = "heartbeat"
-
-    def __init__(self, store: Store, supervisor: Supervisor) -> None:
-        super().__init__(store)
-        self._supervisor = supervisor
-
-    def run(self) -> float:
-        """See `Service.run`."""
-        self.store.heartbeat_workers(self._supervisor.workers)
-        return self._supervisor.options.beat_interval
-
-
-class Listen(Service):
-    """Has the supervisor woken when a job is scheduled that is due before its next look; anew after a reconnect."""
-
-    name = "listen"
-
-    def __init__(self, store: Store, control: ControlConnection) -> None:
-        super().__init__(store)
-        self._control = control
-
-    def run(self) -> float:
-        """See `Service.run`."""
-        self._control.listen_for_scheduled()
-        return LISTEN_INTERVAL

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from ..events import liveness_logs
-from .observing import Unchanged
+from ..runtime.unchanged import Unchanged
 from .process import WorkerProcess
 
 INTERVAL = 1.0

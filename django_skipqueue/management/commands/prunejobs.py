@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
-from ...services.pruning import Pruner
+from ...services.prune import Pruner
 from ...store import Store
 from ...store.preflight import check_database
 

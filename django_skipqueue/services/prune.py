@@ -8,9 +8,14 @@ import time
 
 from django.db import DatabaseError
 
+from ..conf import settings
 from ..events import logs
 from ..store import Store
 from ..store.statements import BATCH
+from .service import Service
+
+PRUNE_INTERVAL = 30.0
+"""Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
 
 SKIPPED_SECONDS = 3600.0
 """For how long a row that could not be deleted is left alone."""
@@ -21,6 +26,29 @@ MOST_SKIPPED = 10_000
 ABOUT_ROWS = ("22", "23", "54", "55", "57014", "P0")
 """How the SQLSTATE of an error begins that a single row may cause: data, constraints (as a foreign key to a job),
 limits, locks, a statement timeout, and what triggers raise. After it a batch is halved; any other concerns them all."""
+
+
+class Prune(Service):
+    """Deletes finished jobs past their retention."""
+
+    name = "prune"
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._pruner = Pruner(store)
+
+    def run(self) -> float:
+        """See `Service.run`."""
+        counts = self._pruner.batch()
+        if counts:
+            logs.pruned(counts)
+        if self._pruner.has_more:
+            return 0.0
+        kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
+        shortest = min(
+            (retention.total_seconds() for retention in kept if retention is not None), default=PRUNE_INTERVAL
+        )
+        return PRUNE_INTERVAL if shortest >= PRUNE_INTERVAL else 1.0
 
 
 class Pruner:

@@ -1,4 +1,4 @@
-"""Which workers are dead, and what is done about it.
+"""Which workers are dead.
 
 Invariant: a worker is dead when this supervisor has seen the same heartbeat in its row for a whole worker timeout, by
 its own monotonic clock, and has looked on all the time. No jump of the database's clock makes a live worker look dead.
@@ -12,23 +12,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from ..services.maintenance import Service
+from ..runtime.unchanged import Unchanged
 from ..store import Store
-from ..store.statements import BATCH
-from ..values.records import RecoveredJob
-from .observing import Unchanged
-
-LONGEST_INTERVAL = 5.0
-"""Seconds between two looks at the heartbeats; with a short worker timeout a quarter of it."""
-
-RECOVERED_INTERVAL = 15.0
-"""Seconds between two looks for jobs of a dead worker from which nothing could be taken: what is left is locked."""
-
-PRUNE_WORKERS_SECONDS = 60.0
-"""Seconds between two looks for the rows of workers that died with their machine."""
-
-KEEP_DEAD_WORKERS = 3600.0
-"""Seconds for which the row of a worker that died with its machine stays in the admin."""
 
 NEVER = float("inf")
 
@@ -82,66 +67,3 @@ class DeadWorkers:
             self._times.popleft()
         oldest, its_time = self._times[0]
         self.silent_since = its_time if oldest <= began - self._timeout else None
-
-
-class Recover(Service):
-    """Takes back the jobs of dead workers, and old ones whose `locked_by` names no row of a worker."""
-
-    name = "recover"
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        dead: DeadWorkers,
-        timeout: float,
-        tell: Callable[[list[RecoveredJob]], None],
-        beats: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`beats` says whether this supervisor's own heartbeats are written."""
-        super().__init__(store)
-        self._dead = dead
-        self._beats = beats
-        self._interval = min(timeout / 4, LONGEST_INTERVAL)
-        self._tell = tell
-        self._look_at: dict[str, float] = {}  # when to look again for the jobs of a worker, as others had them locked
-
-    def run(self) -> float:
-        """See `Service.run`."""
-        if not self._beats():
-            self._dead.look_away()
-            return self._interval
-        self._dead.look()
-        if self._take_back():
-            return 0.0
-        return min(self._interval, max(0.0, self._dead.next_death - time.monotonic()))
-
-    def _take_back(self) -> bool:
-        """One batch; whether there may be more."""
-        now = time.monotonic()
-        self._look_at = {id: at for id, at in self._look_at.items() if id in self._dead.ids}
-        due = [id for id in self._dead.ids if self._look_at.get(id, 0.0) <= now]
-        recovered = self.store.recover(worker_ids=due) if due else []
-        if len(recovered) < BATCH:
-            self._look_at.update(dict.fromkeys(due, now + RECOVERED_INTERVAL))
-            if self._dead.silent_since is not None:
-                recovered += self.store.recover_without_worker(locked_before=self._dead.silent_since)
-        self._tell(recovered)
-        return len(recovered) >= BATCH
-
-
-class PruneWorkers(Service):
-    """Removes the rows of workers that died with their machine, once nothing of theirs is left to recover."""
-
-    name = "prune_workers"
-
-    def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float) -> None:
-        super().__init__(store)
-        self._dead = dead
-        self._age = max(KEEP_DEAD_WORKERS, timeout)
-
-    def run(self) -> float:
-        """See `Service.run`."""
-        if self._dead.ids:
-            self.store.prune_workers(self._dead.ids, age=self._age)
-        return PRUNE_WORKERS_SECONDS

@@ -4,12 +4,15 @@ import itertools
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 from django.db.models import F
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.services.dead_workers import DeadWorkers
+from django_skipqueue.services.heartbeat import Heartbeat
+from django_skipqueue.services.recover import PRUNE_WORKERS_SECONDS, PruneWorkers, Recover
 from django_skipqueue.store import Store
 from django_skipqueue.store.statements import BATCH
-from django_skipqueue.supervisor.dead_workers import PRUNE_WORKERS_SECONDS, DeadWorkers, PruneWorkers, Recover
 from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import make_job, make_worker
@@ -36,8 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in ("supervisor.dead_workers", "services.maintenance"):
-        monkeypatch.setattr(f"django_skipqueue.{module}.time.monotonic", made)
+    monkeypatch.setattr("django_skipqueue.services.dead_workers.time.monotonic", made)
     return made
 
 
@@ -47,10 +49,10 @@ class Observer:
     def __init__(self, clock: Clock, *own: str) -> None:
         self.clock = clock
         self.recovered: list[RecoveredJob] = []
-        self.dead = DeadWorkers(Store("default"), timeout=TIMEOUT, own=lambda: own)
-        self.beats = True
+        self.dead = DeadWorkers(store, timeout=TIMEOUT, own=lambda: own)
+        self.heartbeat = Heartbeat(store, workers=list, interval=1.0)
         self.recover = Recover(
-            Store("default"), dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, beats=lambda: self.beats
+            store, dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, heartbeat=self.heartbeat
         )
 
     def look_for(self, seconds: float) -> None:
@@ -204,9 +206,9 @@ def test_who_cannot_write_its_own_heartbeats_judges_nobody_and_then_watches_for_
     make_job("running", locked_by=worker.pk)
     observer = Observer(clock)
     observer.look_for(TIMEOUT * 0.9)
-    observer.beats = False
+    observer.heartbeat.failed(OperationalError("no"))
     observer.look_for(TIMEOUT * 3)
-    observer.beats = True
+    observer.heartbeat.do()
     observer.look_for(TIMEOUT * 0.9)
     assert statuses() == {"running": 1}
     observer.look_for(TIMEOUT * 0.3)

@@ -8,7 +8,7 @@ from django.core.management import call_command
 from django.db import OperationalError, connection
 
 from django_skipqueue.models import Job
-from django_skipqueue.services.pruning import Pruner
+from django_skipqueue.services.prune import Pruner
 from django_skipqueue.store import Store
 
 from ..app.rows import make_job
@@ -64,7 +64,7 @@ def test_jobs_that_a_foreign_key_refers_to_are_skipped_and_named_and_the_others_
 
 @pytest.mark.usefixtures("theirs")
 def test_what_was_skipped_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.services.pruning.SKIPPED_SECONDS", 0.0)
+    monkeypatch.setattr("django_skipqueue.services.prune.SKIPPED_SECONDS", 0.0)
     job = make_job("failed", finished_at=OLD)
     execute(f"INSERT INTO theirs (job_id) VALUES ({job.pk})")
     pruner = Pruner(Store("default"))
@@ -115,7 +115,7 @@ def test_a_broken_connection_is_no_row_that_cannot_be_deleted(session: Callable[
 def test_where_more_jobs_cannot_be_deleted_than_are_remembered_it_comes_to_an_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("django_skipqueue.services.pruning.MOST_SKIPPED", 3)
+    monkeypatch.setattr("django_skipqueue.services.prune.MOST_SKIPPED", 3)
     made = [make_job("completed", finished_at=OLD).pk for _ in range(6)]
     execute(f"INSERT INTO theirs (job_id) VALUES {', '.join(f'({id})' for id in made)}")
     assert prune_all(Pruner(Store("default")), batches=50) == 0
