@@ -87,7 +87,7 @@ worker_stopped = Event()
 """A worker process ends; what still runs is given back after that. Carries `worker_id`, `jobs_done`."""
 
 
-def announce(signal: Signal, sender: str, **event: Any) -> None:
+def emit(signal: Signal, sender: str, **event: Any) -> None:
     """Send `signal` to its receivers, and log those that raise, also what `send_robust` lets through: SystemExit.
 
     Raises `JobInterrupted` alone, which is meant for the attempt that a receiver is called in.

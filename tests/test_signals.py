@@ -11,7 +11,7 @@ from django.dispatch import Signal
 
 from django_skipqueue import signals
 from django_skipqueue.models import Job
-from django_skipqueue.signals import announce, job_deferred
+from django_skipqueue.signals import emit, job_deferred
 
 from .app import jobs
 from .app.rows import make_job
@@ -129,6 +129,6 @@ def test_a_receiver_that_is_an_object_and_raises_keeps_no_other_from_being_told(
     signal, broken = signals.Event(), Broken()
     signal.connect(broken)
     signal.connect(good)
-    announce(signal, "sender")
+    emit(signal, "sender")
     assert told == ["sender"]
     assert "ValueError('no')" in caplog.text

@@ -32,11 +32,12 @@ class JobActions(JobViews):
 
     actions = tuple(ACTIONS)
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Those that the user may, and that could change a job of the list."""
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Those that the user may, and that could change a job of the list. Django 6.1 says for which page."""
         state = request.GET.get(StateFilter.parameter_name, "")
         status = status_of(state) if state in STATES else None
-        allowed = super().get_actions(request)
+        location = {} if action_location is None else {"action_location": action_location}
+        allowed = super().get_actions(request, **location)
         return {name: action for name, action in allowed.items() if ACTIONS[name].is_offered(status)}
 
     def response_action(

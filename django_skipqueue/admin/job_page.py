@@ -61,7 +61,7 @@ class JobPage:
         return self.job.status == Status.RUNNING
 
     @property
-    def announcement(self) -> str:
+    def live_text(self) -> str:
         """What is said aloud when the status has changed."""
         return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.state_label}
 

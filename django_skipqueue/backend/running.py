@@ -37,10 +37,10 @@ def _in_thread(task: AnyTask) -> Callable[..., Any]:
     func, takes_context = task.func, task.takes_context
 
     def run(make_result: MakeResult, /, *args: Any, **kwargs: Any) -> Any:
-        announced = _hears_start()
-        if announced or takes_context:
+        sends_start = _hears_start()
+        if sends_start or takes_context:
             result = make_result()
-            if announced:
+            if sends_start:
                 task_started.send_robust(sender_for(result.backend), task_result=result)
             if takes_context:
                 args = (TaskContext(task_result=result), *args)
@@ -53,12 +53,12 @@ def _in_event_loop(task: AnyTask) -> Callable[..., Any]:
     func, takes_context = task.func, task.takes_context
 
     async def run(make_result: MakeResult, /, *args: Any, **kwargs: Any) -> Any:
-        announced = _hears_start()
-        if announced or takes_context:
+        sends_start = _hears_start()
+        if sends_start or takes_context:
             result = make_result()
             if takes_context:
                 await sync_to_async(result.read)()  # here, and not when it is used: an event loop may not wait for it
-            if announced:
+            if sends_start:
                 await task_started.asend_robust(sender_for(result.backend), task_result=result)
             if takes_context:
                 args = (TaskContext(task_result=result), *args)

@@ -143,7 +143,7 @@ class ThreadConnections:
                     raise
                 self.opened[connection] = connection.execute_wrappers.copy()
 
-        def commit_and_tell() -> None:
+        def commit_and_report() -> None:
             with self._interrupter.uninterrupted() as shield:
                 completes = any(is_completion(hook[1]) for hook in connection.run_on_commit)
                 commit()
@@ -154,7 +154,7 @@ class ThreadConnections:
             with self._interrupter.uninterrupted():
                 rollback()
 
-        vars(connection).update(connect=connect_wholly, commit=commit_and_tell, rollback=roll_back_wholly)
+        vars(connection).update(connect=connect_wholly, commit=commit_and_report, rollback=roll_back_wholly)
 
 
 def _leave_pool(connection: BaseDatabaseWrapper) -> None:

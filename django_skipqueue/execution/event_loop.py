@@ -209,7 +209,7 @@ class EventLoopRunner:
     def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
         """Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others."""
         future = SyncToAsync.single_thread_executor.submit(do)
-        future.add_done_callback(self._tell_broken)
+        future.add_done_callback(self._report_broken)
         return future
 
     def _make_connections(self) -> None:
@@ -253,13 +253,13 @@ class EventLoopRunner:
             self._note_left_alone()
         if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
             self._waiting.appendleft(job)
-        self._tell_broken(task)
+        self._report_broken(task)
         if self._call_threads.replace_left() >= MOST_LEFT:
             self._calls_left_at = time.monotonic()
         self._fill()
         if not self._running:
             self._close_idle_after(IDLE_TIME)
 
-    def _tell_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
+    def _report_broken(self, done: "asyncio.Task[None] | Future[None]") -> None:
         if not done.cancelled() and (error := done.exception()):
             self._finish(error)

@@ -21,7 +21,7 @@ from django.db.transaction import TransactionManagementError
 from ..conf import settings
 from ..events import logs
 from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
-from ..signals import announce, job_started
+from ..signals import emit, job_started
 from ..tasks.context import JobContext, complete
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
@@ -157,7 +157,7 @@ class Executor:
     def _begin(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> tuple[list[Any], dict[str, Any]]:
         """Say that the attempt begins; the arguments of the task."""
         if job_started.has_listeners(job.task):
-            announce(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(started))
+            emit(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(started))
         args = decode(job.args)
         if task.takes_context:
             args.insert(0, task.context(self._context(job, task, started), job))

@@ -46,7 +46,7 @@ class Reloader(autoreload.StatReloader):
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._asked = 0  # how many signals were received
-        self._tell_at = NEVER
+        self._stop_child_at = NEVER
         self._reloads = False  # the child is ending because code has changed
         self._is_first = True
         self._started_at = 0.0  # in seconds since the epoch, as the times of files are
@@ -62,7 +62,7 @@ class Reloader(autoreload.StatReloader):
         self._changed()
         self._start()
         while True:
-            self._tell()
+            self._stop_child()
             code = self._ended()
             if code is not None and not self._goes_on_after(code):
                 return 0 if self._asked and code == -signal.SIGTERM else code  # it had not begun to handle signals
@@ -70,7 +70,7 @@ class Reloader(autoreload.StatReloader):
                 return 0
             if not self._asked and (changed := self._changed()):
                 self._reload(changed)
-            self._wakeup.wait(min(LOOK, self._tell_at - time.monotonic()))
+            self._wakeup.wait(min(LOOK, self._stop_child_at - time.monotonic()))
 
     def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
         """What this process and the child have imported, and the files beside those that belong to the project."""
@@ -105,7 +105,7 @@ class Reloader(autoreload.StatReloader):
         if self._child is None or self._child.poll() is None:
             return None
         code = self._child.returncode
-        self._child, self._tell_at = None, NEVER
+        self._child, self._stop_child_at = None, NEVER
         self._let_go()
         return code
 
@@ -128,7 +128,7 @@ class Reloader(autoreload.StatReloader):
             logs.reloading(_short(changed), RELOAD_GRACE)
             self._reloads = True
             self._child.send_signal(signal.SIGTERM)
-            self._tell_at = time.monotonic() + RELOAD_GRACE
+            self._stop_child_at = time.monotonic() + RELOAD_GRACE
 
     def _changed(self) -> Path | None:
         """A file that is newer than at the last look, or that is new since the child was started."""
@@ -144,13 +144,13 @@ class Reloader(autoreload.StatReloader):
     def _heed(self, _: int) -> None:
         """Ctrl-C reaches the child too, `kill` does not: wait a moment before it is told."""
         self._asked += 1
-        self._tell_at = min(self._tell_at, time.monotonic() + ECHO)
+        self._stop_child_at = min(self._stop_child_at, time.monotonic() + ECHO)
 
-    def _tell(self) -> None:
+    def _stop_child(self) -> None:
         """Have the child stop, by the end of its lifeline, which means nothing to one that stops; then stop at once."""
-        if self._child is None or self._tell_at > time.monotonic():
+        if self._child is None or self._stop_child_at > time.monotonic():
             return
-        self._tell_at = NEVER
+        self._stop_child_at = NEVER
         if (self._asked >= 2 or self._reloads) and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
         self._let_go()

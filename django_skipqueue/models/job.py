@@ -158,7 +158,7 @@ class Job(models.Model):
     def heartbeat(self) -> None:
         """Keep the job from being recovered, which happens one worker timeout after the last heartbeat."""
         self._require_running()
-        self._require_lease(self._store().heartbeat(self.pk, self.lease))
+        self._require_lease(self._store().heartbeat_job(self.pk, self.lease))
 
     # For operators. Each returns whether the job's status allowed it; who did it, and why, is kept in `operations`.
 

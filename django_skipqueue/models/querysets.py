@@ -34,7 +34,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status="scheduled")
 
     def blocked(self) -> "JobQuerySet":
-        """Jobs that are due, and that a limit or another job keeps from being claimed."""
+        """Jobs that are due, and that a limit or another job keeps from being claimed. Nothing blocks jobs yet."""
         return self.filter(status="blocked")
 
     def queued(self) -> "JobQuerySet":
@@ -61,7 +61,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Jobs that are not finished. One status at a time, each by its partial index, which `IN` could not use."""
         return self.filter(reduce(or_, [Q(status=status) for status in ALIVE]))
 
-    # For whoever makes jobs, and for worker loops written by hand: whatever the query set is filtered by
+    # For code that enqueues by name, and for worker loops written by hand. These ignore the filters of the query set
 
     def enqueue(
         self,
@@ -85,7 +85,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.insert(spec, Call(args, kwargs, unique_key))
 
     def insert(self, spec: JobSpec, call: Call) -> "Job":
-        """The same, for what a task has made of a call."""
+        """As `enqueue`, for a spec and a call that are made already."""
         store = Store(self.db)
         while True:
             inserted = store.enqueue(spec, call)
@@ -109,10 +109,10 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     # For operators: the jobs that the query set has, if their status allows it. Each returns how many were changed, and
     # works in batches, each one statement; `by` and `reason` are kept in the rows. As `delete`, they are verbs of a
-    # query set alone: who means all jobs says `Job.objects.all().retry()`.
+    # query set and not of `Job.objects`: for all jobs say `Job.objects.all().retry()`.
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:
-        """Put failed and discarded jobs back into their queues; at once, or each batch at random `over` a time."""
+        """Put failed and discarded jobs back into their queues at once, or each at a random time within `over`."""
         return self._in_batches(lambda ids: Store(self.db).retry(ids, over=over, by=by, reason=reason))
 
     def discard(self, *, by: str = "", reason: str = "") -> int:
@@ -120,7 +120,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self._in_batches(lambda ids: Store(self.db).discard(ids, by=by, reason=reason))
 
     def cancel(self, *, by: str = "", reason: str = "") -> int:
-        """Discard jobs that are not finished. A worker ends those that run within a second or so."""
+        """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
         return self._in_batches(lambda ids: Store(self.db).cancel(ids, by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> int:

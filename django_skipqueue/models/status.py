@@ -5,7 +5,7 @@ from django.utils.translation import gettext_lazy as _
 
 
 class Status(models.TextChoices):
-    """What may be done with a job, and by whom."""
+    """The seven statuses."""
 
     SCHEDULED = "scheduled", _("scheduled")
     BLOCKED = "blocked", _("blocked")
@@ -22,6 +22,10 @@ class Status(models.TextChoices):
 
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
+"""Nothing more happens to such a job, unless somebody retries it."""
+
 ALIVE = tuple(status for status in Status if status not in FINISHED)
+"""Not finished."""
+
 WAITING = tuple(status for status in ALIVE if status != Status.RUNNING)
-"""The statuses of jobs that no worker has claimed."""
+"""Not finished, and not running."""

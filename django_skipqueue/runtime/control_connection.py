@@ -75,7 +75,7 @@ class ControlConnection:
         guard(self._wrapper, store.alias)
         self._is_watched = threading.current_thread() is threading.main_thread()
         if self._is_watched:
-            signal.signal(signal.SIGALRM, lambda *_: self._abort())
+            signal.signal(signal.SIGALRM, lambda *_: self._cut_if_late())
 
     @contextmanager
     def attempt(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
@@ -169,7 +169,7 @@ class ControlConnection:
         self._cut_at = time.monotonic() + seconds
         signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
-    def _abort(self) -> None:
+    def _cut_if_late(self) -> None:
         """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""
         left = self._cut_at - time.monotonic()
         if left > 0:  # a task's alarm, which has taken the place of ours

@@ -16,7 +16,7 @@ from django.dispatch import Signal
 from ..events import logs
 from ..execution.connections import ThreadConnections
 from ..execution.interruption import stacks
-from ..signals import announce, job_completed
+from ..signals import emit, job_completed
 from ..values.records import Attempt
 
 HANGS_AFTER = 60.0
@@ -65,7 +65,7 @@ class EventDispatcher:
     def event(self, signal: Signal, sender: str, **values: Any) -> None:
         """Send one signal soon. Returns at once."""
         if signal.has_listeners(sender):
-            self._put(1, partial(announce, signal, sender, **values))
+            self._put(1, partial(emit, signal, sender, **values))
 
     def outcomes(self, outcomes: Outcomes) -> None:
         """Tell of a batch soon. Returns at once; what nobody wants to know costs nothing."""
@@ -75,7 +75,7 @@ class EventDispatcher:
             if signal.receivers or (signal is job_completed and logs.wants_completed())
         }
         if wanted:
-            self._put(sum(map(len, wanted.values())), partial(self._tell, wanted))
+            self._put(sum(map(len, wanted.values())), partial(self._send_outcomes, wanted))
 
     def flush(self, timeout: float) -> None:
         """Tell what is waiting, for `timeout` seconds at most."""
@@ -91,21 +91,21 @@ class EventDispatcher:
             self._thread.join(timeout)
             self._thread = None
 
-    def _put(self, count: int, tell: Callable[[], None]) -> None:
+    def _put(self, count: int, send: Callable[[], None]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="skipqueue-dispatcher", daemon=True)
             self._thread.start()
         self._given += count
-        self._waiting.put((count, tell))
+        self._waiting.put((count, send))
 
     def _run(self) -> None:
         connections = ThreadConnections()
         try:
             while (work := self._waiting.get()) is not None:
-                count, tell = work
+                count, send = work
                 self._began_at = time.monotonic()
                 connections.check()
-                tell()
+                send()
                 self._done += count
                 try:
                     connections.tidy()
@@ -117,7 +117,7 @@ class EventDispatcher:
             self._began_at = NEVER
             connections.throw_away()
 
-    def _tell(self, outcomes: Outcomes) -> None:
+    def _send_outcomes(self, outcomes: Outcomes) -> None:
         for signal, attempts in outcomes.items():
             if signal is job_completed:
                 with contextlib.suppress(BaseException):  # a logging filter or handler of the project's
@@ -125,4 +125,4 @@ class EventDispatcher:
             if signal.receivers:
                 for attempt in attempts:
                     self._began_at = time.monotonic()
-                    announce(signal, attempt.job.task, attempt=attempt)
+                    emit(signal, attempt.job.task, attempt=attempt)

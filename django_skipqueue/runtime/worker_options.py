@@ -32,6 +32,6 @@ class WorkerOptions:
     heartbeat_interval: float = 10.0
 
     @property
-    def beat_interval(self) -> float:
+    def seconds_between_heartbeats(self) -> float:
         """The time between heartbeats: several fit into a worker timeout, so that a lost one costs nothing."""
         return min(self.heartbeat_interval, self.worker_timeout / 4)

@@ -1,4 +1,4 @@
-"""What a supervisor does at intervals. A new service is one class, and one line in `SERVICES`."""
+"""What a supervisor does at intervals. A service that needs only the `Store` is a class, and a line in `SERVICES`."""
 
 from .admit import Admit
 from .prune import Prune
@@ -7,4 +7,4 @@ from .service import Service
 __all__ = ["SERVICES", "Service"]
 
 SERVICES: tuple[type[Service], ...] = (Admit, Prune)
-"""What every supervisor does for the whole queue, in this order; each is made of the `Store` alone."""
+"""The services that need only the `Store`. `Supervisor` makes the others: heartbeat, listen, recover, prune workers."""

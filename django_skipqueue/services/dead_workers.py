@@ -3,8 +3,8 @@
 Invariant: a worker is dead when this supervisor has seen the same heartbeat in its row for a whole worker timeout, by
 its own monotonic clock, and has looked on all the time. No jump of the database's clock makes a live worker look dead.
 Where a supervisor could not look for a while, others may have been as silent for the same reason: the database was
-gone, or locked. Then it observes anew. So it does where its own heartbeat was refused. Of its own live processes it is
-the watchdog that judges.
+gone, or locked. Then it starts anew, and also after its own heartbeat was refused. Its own live processes are left to
+the watchdog.
 """
 
 import time
@@ -26,7 +26,7 @@ class DeadWorkers:
         self.ids: list[str] = []
         """Who is dead."""
         self.silent_since: datetime | None = None
-        """The database's time a worker timeout ago, as it was read then; `None`: the observation is not that old."""
+        """A time of the database's clock that was read at least a worker timeout ago; `None`: none was."""
         self.next_death = NEVER
         """The earliest time at which another worker may be dead, in monotonic seconds."""
         self._store = store

@@ -1,4 +1,4 @@
-"""Has a supervisor woken when a job is scheduled that is due before its next look."""
+"""Wakes a supervisor when a job is scheduled that is due before its next look."""
 
 from ..runtime.control_connection import ControlConnection
 from ..store import Store
@@ -9,7 +9,7 @@ LISTEN_INTERVAL = 1.0
 
 
 class Listen(Service):
-    """Listens; anew after a reconnect."""
+    """Sends LISTEN, once for each connection."""
 
     name = "listen"
 

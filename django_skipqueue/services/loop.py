@@ -20,8 +20,8 @@ class ServiceLoop:
     def run_due(self) -> None:
         """Do one batch of each that is due; a due heartbeat comes before each."""
         for service in self._others:
-            if service.is_due and service.comes_after:
-                service.comes_after.due_at = 0.0
+            if service.is_due and service.makes_due:
+                service.makes_due.due_at = 0.0
             self._run_if_due(self._heartbeat)
             self._run_if_due(service)
 

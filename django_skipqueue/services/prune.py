@@ -23,8 +23,8 @@ SKIPPED_SECONDS = 3600.0
 MOST_SKIPPED = 10_000
 """Rows that are remembered to be left alone."""
 
-ABOUT_ROWS = ("22", "23", "54", "55", "57014", "P0")
-"""How the SQLSTATE of an error begins that a single row may cause: data, constraints (as a foreign key to a job),
+ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
+"""The first characters of the SQLSTATEs that one bad row can cause: data, constraints (as a foreign key to a job),
 limits, locks, a statement timeout, and what triggers raise. After it a batch is halved; any other concerns them all."""
 
 
@@ -62,7 +62,7 @@ class Pruner:
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
 
     def batch(self) -> dict[str, int]:
-        """Delete one batch; how many of each status. Raises `DatabaseError` for what is wrong with no row."""
+        """Delete one batch; how many of each status. Raises a `DatabaseError` that no single row can have caused."""
         skipped = self._still_skipped()
         try:
             counts = self._store.prune(limit=self._limit, skipped=skipped)
@@ -72,7 +72,8 @@ class Pruner:
             self.has_more = True
             self._shrink(error)
             return {}
-        self.has_more = sum(counts.values()) == self._limit
+        # A job that is past both retentions was chosen twice, so that half a batch may have been a full one.
+        self.has_more = 2 * sum(counts.values()) >= self._limit
         self._limit = min(2 * self._limit, BATCH)
         return counts
 
@@ -93,4 +94,4 @@ class Pruner:
 
 
 def _is_about_rows(error: DatabaseError) -> bool:
-    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(ABOUT_ROWS)
+    return (getattr(error.__cause__, "sqlstate", None) or "").startswith(ROW_ERROR_STATES)

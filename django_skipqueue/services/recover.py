@@ -1,4 +1,4 @@
-"""Takes back the jobs of workers that are gone, and removes the rows of these workers."""
+"""Takes back the jobs of workers that are gone."""
 
 import time
 from collections.abc import Callable
@@ -12,14 +12,8 @@ from .service import Service
 LONGEST_INTERVAL = 5.0
 """Seconds between two looks at the heartbeats; with a short worker timeout a quarter of it."""
 
-RECOVERED_INTERVAL = 15.0
-"""Seconds between two looks for jobs of a dead worker from which nothing could be taken: what is left is locked."""
-
-PRUNE_WORKERS_SECONDS = 60.0
-"""Seconds between two looks for the rows of workers that died with their machine."""
-
-KEEP_DEAD_WORKERS = 3600.0
-"""Seconds for which the row of a worker that died with its machine stays in the admin."""
+LOOK_AGAIN_SECONDS = 15.0
+"""Seconds until the jobs of a dead worker are looked for again, after a batch that was not full: some may be locked."""
 
 
 class Recover(Service):
@@ -33,16 +27,16 @@ class Recover(Service):
         *,
         dead: DeadWorkers,
         timeout: float,
-        tell: Callable[[list[RecoveredJob]], None],
+        report: Callable[[list[RecoveredJob]], None],
         heartbeat: Service,
     ) -> None:
         """`heartbeat` is this supervisor's own: where that is refused, others may be silent for the same reason."""
         super().__init__(store)
-        self.comes_after = heartbeat
+        self.makes_due = heartbeat
         self._dead = dead
         self._heartbeat = heartbeat
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
-        self._tell = tell
+        self._report = report
         self._look_at: dict[str, float] = {}  # when to look again for the jobs of a worker, as others had them locked
 
     def run(self) -> float:
@@ -62,25 +56,8 @@ class Recover(Service):
         due = [id for id in self._dead.ids if self._look_at.get(id, 0.0) <= now]
         recovered = self.store.recover(worker_ids=due) if due else []
         if len(recovered) < BATCH:
-            self._look_at.update(dict.fromkeys(due, now + RECOVERED_INTERVAL))
+            self._look_at.update(dict.fromkeys(due, now + LOOK_AGAIN_SECONDS))
             if self._dead.silent_since is not None:
                 recovered += self.store.recover_without_worker(locked_before=self._dead.silent_since)
-        self._tell(recovered)
+        self._report(recovered)
         return len(recovered) >= BATCH
-
-
-class PruneWorkers(Service):
-    """Removes the rows of workers that died with their machine, once nothing of theirs is left to recover."""
-
-    name = "prune_workers"
-
-    def __init__(self, store: Store, *, dead: DeadWorkers, timeout: float) -> None:
-        super().__init__(store)
-        self._dead = dead
-        self._age = max(KEEP_DEAD_WORKERS, timeout)
-
-    def run(self) -> float:
-        """See `Service.run`."""
-        if self._dead.ids:
-            self.store.prune_workers(self._dead.ids, age=self._age)
-        return PRUNE_WORKERS_SECONDS

@@ -1,7 +1,6 @@
 """A service: something that a supervisor does at intervals, in batches of limited size.
 
-Invariant: every service is idempotent and skips rows that others have locked, so that any number of supervisors may do
-the same ones.
+Invariant: any number of supervisors may do the same services at the same time.
 """
 
 import random
@@ -21,8 +20,8 @@ class Service(ABC):
     name: str
     """For log lines."""
 
-    comes_after: "Service | None" = None
-    """Another one, which is done before each time that this one is."""
+    makes_due: "Service | None" = None
+    """Another service, which becomes due whenever this one is."""
 
     def __init__(self, store: Store) -> None:
         self.store = store

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..conf import settings
-from ..signals import announce, job_deferred
+from ..signals import emit, job_deferred
 from ..values.records import Call, InsertedJob, JobSpec
 from . import sql
 from .columns import check_columns
@@ -19,7 +19,7 @@ class Enqueueing(Statements):
     def enqueue(self, spec: JobSpec, call: Call) -> InsertedJob | None:
         """Insert one job; `None` where the call's unique key is held by a job that is not finished.
 
-        Raises `InvalidOption` for a value that no row can have.
+        Raises `InvalidOption` for a value of the spec that no row can have.
         """
         values = self._values(spec)
         for row in self._rows(sql.ENQUEUE, {**values, **call._asdict()}):
@@ -30,7 +30,7 @@ class Enqueueing(Statements):
         return None
 
     def enqueue_many(self, spec: JobSpec, calls: Sequence[Call]) -> list[int]:
-        """Insert a job for each of `calls` in one round trip; the ids come back in the order of the calls.
+        """Insert a job for each of `calls`, in one statement if none has a key; the ids, in the order of the calls.
 
         A call whose unique key is held by a job that is not finished gets that job's id. Raises as `enqueue` does.
         """
@@ -48,7 +48,7 @@ class Enqueueing(Statements):
         return dict(self._rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)}))
 
     def _enqueue_unique(self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[Call]) -> list[int]:
-        """The same for calls of which some have keys, and go again until each key has a job."""
+        """As `enqueue_many`, where some calls have keys. Repeats until each key belongs to a job."""
         plain: list[int] = []
         keyed: dict[str, int] = {}
         missing = in_key_order(calls)
@@ -70,7 +70,7 @@ class Enqueueing(Statements):
     def _values(self, spec: JobSpec) -> dict[str, Any]:
         """What the jobs share; raises `InvalidOption` for what no row can have."""
         check_columns(spec.queue_name, spec.priority, spec.max_attempts, spec.run_after, spec.timeout)
-        values = spec.columns()
+        values = spec.insert_values()
         if spec.max_attempts is None:
             values["max_attempts"] = settings.max_attempts
         return values
@@ -81,4 +81,4 @@ class Enqueueing(Statements):
         else:
             wake_supervisors(self.alias, [delay])
         if job_deferred.has_listeners(spec.task):
-            announce(job_deferred, spec.task, queue_name=spec.queue_name, job_ids=ids)
+            emit(job_deferred, spec.task, queue_name=spec.queue_name, job_ids=ids)

@@ -48,7 +48,7 @@ class Operating(Statements):
         return {id for (id,) in self._rows(sql.DISCARD, values)}
 
     def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
-        """Discard jobs that are not finished. A worker ends those that run within a second or so."""
+        """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
         values = _noted(ids, by, reason) | {"last_error": _told("Cancelled", by, reason)}
         return {id for (id,) in self._rows(sql.CANCEL, values)}
 

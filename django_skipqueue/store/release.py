@@ -1,4 +1,4 @@
-"""The verbs that give claimed jobs back, and those that tell who holds what."""
+"""The verbs that give claimed jobs back, and those that say who holds what."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ class Releasing(Statements):
     """For whoever runs jobs, and for supervisors after a worker died."""
 
     def release(self, leases: Iterable[LeaseRef]) -> set[int]:
-        """Give jobs back, named by id and lease, at no attempt; the ids that were still held."""
+        """Give jobs back without charging the attempt. Returns the ids whose lease still held."""
         rows = self._rows(sql.RELEASE, leases_as_values(leases))
         wake(self.alias, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
@@ -37,6 +37,6 @@ class Releasing(Statements):
         """The ids of those jobs whose rows somebody else has locked this moment. Waits for nobody."""
         return {id for (id,) in self._rows(sql.LOCKED_ROWS, leases_as_values(leases))}
 
-    def heartbeat(self, job_id: int, lease: int) -> bool:
+    def heartbeat_job(self, job_id: int, lease: int) -> bool:
         """Keep a job that was claimed by hand from being recovered; whether its lease still holds."""
         return bool(self._rows(sql.HEARTBEAT_JOB, {"id": job_id, "lease": lease}))

@@ -54,8 +54,10 @@ class Settling(Statements):
     ) -> ExchangeResult:
         """Settle and claim in one round trip and one transaction, on a connection in autocommit.
 
-        after: for some queues, the position in them after which to look for jobs. meanwhile: called while the database
-        works, unless an outcome is refused. That is settled as `settle` does, and jobs are claimed then.
+        after: for some queues, the position in them after which to look for jobs.
+        meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
+
+        If PostgreSQL refuses an outcome, all are written as by `settle`, and the claim is sent after that.
         """
         batch = in_lock_order(settlements)
         settle = (sql.SETTLE, settlements_as_values(batch)) if batch else None
@@ -101,7 +103,7 @@ class Settling(Statements):
             wake(self.alias, [name for (name,) in self._rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
 
     def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[LeaseRef]:
-        """Settle a batch; where one of its outcomes is refused, each half alone, and what takes its place is noted."""
+        """Write a batch. If it is refused, write each half alone; `refused` gets what replaces the outcome at fault."""
         if not batch:
             return set()
         # Within the caller's transaction a refusal is kept to a savepoint. A worker settles outside of any.

@@ -7,7 +7,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 BATCH = 1_000
-"""How many rows a statement changes at most that may concern any number of them."""
+"""The batch size of `admit`, `recover` and `prune`, unless told otherwise, and of the verbs of query sets."""
 
 
 class Statements:

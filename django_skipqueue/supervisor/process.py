@@ -101,7 +101,7 @@ class WorkerProcess:
             opened.pop_all()
         os.close(read_end)
 
-    def tell(self, command: bytes) -> None:
+    def send_command(self, command: bytes) -> None:
         """Say something to the process, if there is one."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
@@ -122,7 +122,7 @@ class WorkerProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
 
-    def reap(self) -> DeadProcess | None:
+    def ended(self) -> DeadProcess | None:
         """The process once it has ended, else `None`."""
         if not self.pid:
             return None

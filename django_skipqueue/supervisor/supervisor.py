@@ -25,7 +25,8 @@ from ..services.dead_workers import DeadWorkers
 from ..services.heartbeat import Heartbeat
 from ..services.listen import Listen
 from ..services.loop import ServiceLoop
-from ..services.recover import PruneWorkers, Recover
+from ..services.prune_workers import PruneWorkers
+from ..services.recover import Recover
 from ..signals import job_recovered
 from ..store import Store
 from ..store import connections as databases
@@ -58,7 +59,7 @@ class Supervisor:
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
-        self._heartbeat = Heartbeat(self._store, workers=self._workers, interval=options.beat_interval)
+        self._heartbeat = Heartbeat(self._store, workers=self._workers, interval=options.seconds_between_heartbeats)
         self._listen = Listen(self._store, self._control)
         self._services = ServiceLoop(self._control, self._heartbeat, self._other_services())
         self._signals: list[int] = []
@@ -73,7 +74,7 @@ class Supervisor:
         )
         return [
             *([self._listen] if self.options.listen else []),
-            Recover(self._store, dead=dead, timeout=timeout, tell=self._tell, heartbeat=self._heartbeat),
+            Recover(self._store, dead=dead, timeout=timeout, report=self._report_recovered, heartbeat=self._heartbeat),
             PruneWorkers(self._store, dead=dead, timeout=timeout),
             *(service(self._store) for service in SERVICES),
         ]
@@ -85,7 +86,7 @@ class Supervisor:
         while self._working():
             self._handle_signals()
             self._watchdog.look(self._processes)
-            self._reap_children()
+            self._notice_ended()
             self._start_processes()
             self._services.run_due()
             self._see_hanging_receiver()
@@ -146,7 +147,7 @@ class Supervisor:
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
         for process in self._processes:
             process.start_at = NEVER
-            process.tell(command)
+            process.send_command(command)
 
     # Processes
 
@@ -185,9 +186,9 @@ class Supervisor:
             stamps=process.stamps,
         ).run()
 
-    def _reap_children(self) -> None:
+    def _notice_ended(self) -> None:
         for process in self._processes:
-            dead = process.reap()
+            dead = process.ended()
             if dead is not None:
                 self._died(process, dead)
         if any(process.awaiting_recovery for process in self._processes) and not self._control.retry_in:
@@ -232,7 +233,7 @@ class Supervisor:
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
         """One batch: recover what ran, give back free what was not begun; whether there was any."""
         recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.started, reason=f"worker died: {dead.cause}")
-        self._tell(recovered)
+        self._report_recovered(recovered)
         released = self._store.release_orphans(dead.id, known=dead.started)
         if released:
             liveness_logs.unstarted_released(name, len(released))
@@ -267,6 +268,6 @@ class Supervisor:
             times += [dead.look_at for process in self._processes for dead in process.awaiting_recovery]
         return max(0.0, min(times) - now)
 
-    def _tell(self, recovered: list[RecoveredJob]) -> None:
+    def _report_recovered(self, recovered: list[RecoveredJob]) -> None:
         for job in recovered:
             self._dispatcher.event(job_recovered, job.task, job=job)

@@ -17,7 +17,7 @@ from .options import JobOptions, Options, TaskOptions
 from .registry import registry
 from .task import ContextTask, Task, yields
 
-TYPED = ("<stdin>", "<console>", "<string>")
+NOT_FROM_A_FILE = ("<stdin>", "<console>", "<string>")
 """What Python calls the file of code that is in none."""
 
 P = ParamSpec("P")
@@ -55,7 +55,7 @@ def job(
     used.
     """
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
-    jobs = Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options})  # type: ignore[literal-required]
+    job_options = Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options})  # type: ignore[literal-required]
     policy = _policy(options)
     redact = _names_to_redact(options.get("redact", ()))
 
@@ -70,8 +70,8 @@ def job(
         task: Task[Any, Any] = kind(
             function,
             name=options.get("name") or f"{function.__module__}.{function.__qualname__}",
-            options=replace(jobs, timeout=None),  # read when a job runs: a row would keep what the code said once
-            timeout=jobs.timeout,
+            options=replace(job_options, timeout=None),  # a row would keep what the code said once
+            timeout=job_options.timeout,
             policy=policy,
             takes_context=takes_context,
             atomic=options.get("atomic", False),
@@ -88,7 +88,7 @@ def _check_function(function: Callable[..., Any]) -> None:
         raise InvalidTask(
             f"@job takes a function, not {function!r}. Put it below decorators that return something else."
         )
-    if function.__module__ in (None, "__main__") or inspect.unwrap(function).__code__.co_filename in TYPED:
+    if function.__module__ in (None, "__main__") or inspect.unwrap(function).__code__.co_filename in NOT_FROM_A_FILE:
         raise InvalidTask(
             f"{function.__qualname__} is in __main__ or was typed into a shell, so a worker could not find it. "
             "Put the function into a module that can be imported: the jobs.py of an installed app."

@@ -18,7 +18,7 @@ UniqueKey = str | Callable[..., str]
 
 
 class JobOptions(TypedDict, total=False):
-    """How jobs are enqueued, as `@job` says and `.using()` changes. `Options` explains the names; `None`: not given."""
+    """The options that `@job` and `.using()` share. `.using()` ignores one that is `None`."""
 
     queue_name: str | None
     priority: int | None
@@ -47,7 +47,7 @@ class TaskOptions(JobOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How jobs of a task are enqueued, unless `.using()` says otherwise."""
+    """How a task enqueues its jobs: as `@job` has set it, or as `.using()` has changed it."""
 
     queue_name: str = "default"
     priority: int = 0
@@ -56,7 +56,7 @@ class Options:
     run_after: datetime | timedelta | None = None
     unique_key: UniqueKey | None = None
     timeout: float | None = None
-    """Seconds that an attempt may take; `None`: what the task says."""
+    """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read when a job runs."""
     database: str | None = None
     """`None`: what `SKIPQUEUE["DATABASE"]` says."""
 
@@ -70,7 +70,7 @@ class Options:
 
 
 def check_size(call: Call, most: int) -> Call:
-    """The call, unless its arguments are larger than `most` bytes, which the settings say: read once for many calls."""
+    """Return the call. Raises `InvalidArguments` if its arguments have more than `most` bytes."""
     size = size_of(call.args) + size_of(call.kwargs)
     if size > most:
         raise InvalidArguments(

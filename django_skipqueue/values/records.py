@@ -21,7 +21,7 @@ LeaseRef = tuple[int, int]
 
 
 class JobColumns(TypedDict, total=False):
-    """What whoever enqueues chooses of a job's row, beside its arguments. The fields are explained in `JobSpec`."""
+    """The columns that a caller of `Job.objects.enqueue` may set. `JobSpec` explains them."""
 
     queue_name: str
     priority: int
@@ -31,7 +31,7 @@ class JobColumns(TypedDict, total=False):
 
 
 class JobSpec(NamedTuple):
-    """What the jobs of one call share. Each field becomes the column of its name."""
+    """What all jobs of one `enqueue` or `enqueue_many` have in common. Each field is the column of its name."""
 
     task: str
     queue_name: str = "default"
@@ -48,8 +48,8 @@ class JobSpec(NamedTuple):
     metadata: str = "{}"
     """A JSON object of the caller's. `backend` and `deferred` in it are those of Django's tasks."""
 
-    def columns(self) -> dict[str, Any]:
-        """What the INSERTs read. They add up the time to run and `delay`, in seconds."""
+    def insert_values(self) -> dict[str, Any]:
+        """The values that the INSERTs read. A `run_after` that is a timedelta becomes `delay`, in seconds from now."""
         is_delay = isinstance(self.run_after, timedelta)
         return {
             **self._asdict(),
@@ -110,9 +110,9 @@ class ClaimedJob(NamedTuple):
     timeout: float | None = None
     """Seconds that an attempt may take; `None`: what the task says."""
     unknown_since: float | None = None
-    """When a worker first found that it does not know the task; `None`: not since an attempt of it has ended."""
+    """When a worker first found that it does not know the task; `None`: none has, or an attempt has ended since."""
     claim_seconds: float = 0.0
-    """Seconds that its claim had taken when the jobs were chosen."""
+    """Seconds from the start of the claim's statement until this row was updated."""
     claimed_at: float | None = None
     """When its claim was sent, in monotonic seconds of the process that claimed it."""
 
@@ -132,7 +132,7 @@ class ClaimedJob(NamedTuple):
         return (self.locked_at - self.run_after) * 1000
 
     def waited_ms(self, started: float) -> float:
-        """How long it was due before an attempt of that process began at `started`, in monotonic seconds."""
+        """Milliseconds from when it was due until `started`, a monotonic time of the process that claimed it."""
         held = 0.0 if self.claimed_at is None else started - self.claimed_at
         return self.wait_ms + held * 1000
 

@@ -38,7 +38,7 @@ class OwnRow:
     """Used by the control loop's thread. Times are monotonic seconds."""
 
     def __init__(self, store: Store, options: WorkerOptions, *, id: str, name: str) -> None:
-        self.next_beat = 0.0
+        self.next_heartbeat = 0.0
         """When to say again that the worker is alive."""
         self._row = described(options, id=id, name=name, pid=os.getpid())
         self._store = store
@@ -55,10 +55,10 @@ class OwnRow:
         """Whether others have reason to take this worker for alive for a good while."""
         return now - self._alive_at <= self._timeout / 2
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Say that the worker is alive, and see whether its supervisor does."""
         began = time.monotonic()
-        self.next_beat = began + self._interval
+        self.next_heartbeat = began + self._interval
         found = self._store.heartbeat_worker(self._row["id"])
         if found is None:
             self._store.heartbeat_workers([self._row])
@@ -71,7 +71,7 @@ class OwnRow:
 
     def refused(self, error: BaseException) -> None:
         """Note that this could not be said, and say it again soon: that is no reason not to settle."""
-        self.next_beat = time.monotonic() + min(self._interval, RETRY_DELAY)
+        self.next_heartbeat = time.monotonic() + min(self._interval, RETRY_DELAY)
         if not self._was_refused:
             liveness_logs.heartbeat_refused(self._row["name"], error)
         self._was_refused = True

@@ -88,7 +88,7 @@ class Worker:
     def run(self) -> int:
         """Work until told to stop; the exit code of the process."""
         self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
-        self._announce_start()
+        self._emit_start()
         try:
             while not self._stopping:
                 self._step()
@@ -99,7 +99,7 @@ class Worker:
             return 1
         return self._exit_code
 
-    def _announce_start(self) -> None:
+    def _emit_start(self) -> None:
         queue_names = list(self.options.queue_names)
         concurrency = self.options.concurrency
         self._dispatcher.event(
@@ -111,7 +111,7 @@ class Worker:
     def _step(self) -> None:
         self._stamp()
         self._enforce_limits()
-        self._beat_if_due()
+        self._heartbeat_if_due()
         now = time.monotonic()
         if not self._pool.finished:
             self._in_flight.apply_exchange()
@@ -147,11 +147,11 @@ class Worker:
         """Show the supervisor that this loop moves, and will do so again within so many seconds."""
         self._stamps.put(jobs_done=self.jobs_done, within=within)
 
-    def _beat_if_due(self) -> None:
+    def _heartbeat_if_due(self) -> None:
         """Say that this worker is alive: before it claims, and whatever its supervisor does."""
-        if time.monotonic() >= max(self._own_row.next_beat, self._control.retry_at):
+        if time.monotonic() >= max(self._own_row.next_heartbeat, self._control.retry_at):
             with self._in_flight.guarded(refused=self._own_row.refused):
-                self._own_row.beat()
+                self._own_row.heartbeat()
 
     def _enforce_limits(self) -> None:
         """Interrupt attempts whose time is over. One that is stuck keeps its thread, and another takes its place.
@@ -211,7 +211,7 @@ class Worker:
         until = min(
             now + min(self.options.poll_interval, STAMP_INTERVAL),
             self._in_flight.next_turn(self._room(now), now),
-            self._own_row.next_beat,
+            self._own_row.next_heartbeat,
         )
         if not self._stopping:
             self._sleep(until - now)
@@ -268,11 +268,11 @@ class Worker:
                 in_flight.exchange(0)
             self._stamp()
             self._enforce_limits()
-            self._beat_if_due()
+            self._heartbeat_if_due()
             now = time.monotonic()
             in_flight.drop_cancelled(now)
             if in_flight.jobs:
-                until = min(in_flight.next_turn(0, now), self._own_row.next_beat)
+                until = min(in_flight.next_turn(0, now), self._own_row.next_heartbeat)
                 self._sleep(min(left, STAMP_INTERVAL, until - now))
         self._pool.charge_nothing()
         self._stamp()

@@ -71,7 +71,7 @@ def test_it_shows_what_becomes_of_the_job_and_then_stops(open_job: Callable[...,
     complete(job)
     badge_says(page, "completed")
     expect(page.locator("section", has_text="Result").locator("pre").first).to_have_text("7")
-    expect(page.locator("#skipqueue-announcement")).to_have_text(f"Job {job.pk} is completed.")
+    expect(page.locator("#skipqueue-live-text")).to_have_text(f"Job {job.pk} is completed.")
     expect(live).to_be_hidden()
     before = len(asked)
     with pytest.raises(Exception, match="Timeout"):

@@ -4,7 +4,7 @@ from asgiref.sync import async_to_sync
 
 from django_skipqueue.backend.definition import entry
 from django_skipqueue.execution.executor import Executor
-from django_skipqueue.signals import announce
+from django_skipqueue.signals import emit
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from django_skipqueue.worker.outcome_reports import EVENTS
@@ -30,12 +30,12 @@ def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
 def finish(attempt: Attempt, *, database: str = "default") -> None:
     """Write the outcome, and tell of it."""
     assert Store(database).settle([attempt.settlement])
-    tell(attempt)
+    report(attempt)
 
 
-def tell(attempt: Attempt) -> None:
+def report(attempt: Attempt) -> None:
     """What a worker's dispatcher does."""
-    announce(EVENTS[attempt.outcome.status], attempt.job.task, attempt=attempt)
+    emit(EVENTS[attempt.outcome.status], attempt.job.task, attempt=attempt)
 
 
 def run_next(queue_name: str = "default", *, database: str = "default", worker_id: str = WORKER) -> Attempt:

@@ -12,13 +12,13 @@ from django_skipqueue.backend import SkipQueueBackend
 from django_skipqueue.backend.finishing import connect
 from django_skipqueue.backend.framework import LOGGER, task_backends, task_enqueued, task_finished, task_started
 from django_skipqueue.models import Job
-from django_skipqueue.signals import announce, job_recovered, lease_lost
+from django_skipqueue.signals import emit, job_recovered, lease_lost
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import Outcome
 
 from ..app import jobs
 from .app import tasks
-from .running import claim, execute, finish, run_next, tell
+from .running import claim, execute, finish, report, run_next
 
 pytestmark = pytest.mark.django_db
 
@@ -109,7 +109,7 @@ def test_a_discarded_job_has_finished(heard: Heard) -> None:
 def test_a_lost_lease_is_no_end(heard: Heard) -> None:
     tasks.add.enqueue(1)
     attempt = execute(claim())
-    announce(lease_lost, attempt.job.task, attempt=attempt)
+    emit(lease_lost, attempt.job.task, attempt=attempt)
     assert heard.names == ["enqueued", "started"]
 
 
@@ -122,7 +122,7 @@ def test_a_job_whose_worker_died_in_its_last_attempt_has_finished(heard: Heard, 
         claim(database=alias, worker_id="gone")
         rows.update(max_attempts=2)
         (recovered,) = Store(alias).recover(worker_ids=["gone"], reason="worker died: signal 9")
-        announce(job_recovered, recovered.task, job=recovered)
+        emit(job_recovered, recovered.task, job=recovered)
         assert heard.names.count("finished") == 1 - left
     assert (heard[-1][1].id, heard[-1][1].status, heard[-1][1].attempts) == (result.id, "FAILED", 2)
     assert "signal 9" in str(heard.error)
@@ -156,7 +156,7 @@ class TestCost:
         result = tasks.add.enqueue(1)
         job = claim()
         with caplog.at_level(logging.INFO, LOGGER), django_assert_num_queries(0):
-            tell(execute(job))
+            report(execute(job))
         assert [record.message.rpartition(" ")[2] for record in caplog.records if record.name == LOGGER] == [
             "state=RUNNING",
             "state=SUCCESSFUL",

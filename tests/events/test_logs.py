@@ -15,7 +15,7 @@ import pytest
 from django_skipqueue import signals
 from django_skipqueue.events import liveness_logs, logs
 from django_skipqueue.events.log_format import COLOURS, configure, in_words, pairs, printable
-from django_skipqueue.signals import announce
+from django_skipqueue.signals import emit
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 
@@ -88,7 +88,7 @@ SAYS_NOTHING = {"connect", "identify", "wants_completed", "worker_name", "write"
 def test_an_event_is_one_line_with_its_figures(
     lines: pytest.LogCaptureFixture, signal: Any, values: dict[str, Any], level: str, text: str
 ) -> None:
-    announce(signal, "shop.jobs.send", **values)
+    emit(signal, "shop.jobs.send", **values)
     (record,) = lines.records
     assert (record.levelname, record.name) == (level, "django_skipqueue.worker")
     assert record.getMessage().startswith(text)
@@ -109,7 +109,7 @@ def test_a_recovery_names_the_worker_that_had_the_job(
 ) -> None:
     since = datetime.now(UTC) - ago
     job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}")
-    announce(signals.job_recovered, job.task, job=job)
+    emit(signals.job_recovered, job.task, job=job)
     (record,) = lines.records
     text = f"{since.astimezone():{claimed}}"
     assert record.levelname == level
@@ -121,8 +121,8 @@ def test_a_recovery_names_the_worker_that_had_the_job(
 
 
 def test_workers_come_and_go(lines: pytest.LogCaptureFixture) -> None:
-    announce(signals.worker_started, "host/1", worker_id="u", queue_names=[], concurrency=4)
-    announce(signals.worker_stopped, "host/1", worker_id="u", jobs_done=6)
+    emit(signals.worker_started, "host/1", worker_id="u", queue_names=[], concurrency=4)
+    emit(signals.worker_stopped, "host/1", worker_id="u", jobs_done=6)
     assert lines.messages == ["worker started worker=host/1", "worker stopped worker=host/1 attempts=6"]
     assert [record.__dict__["worker_id"] for record in lines.records] == ["u", "u"]
 
@@ -156,7 +156,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
             "job": recovered if signal is signals.job_recovered else JOB,
             "attempt": attempt(FAILED),
         }
-        announce(signal, "host/1", worker="host/1", worker_id="w:1", jobs_done=1, wait_ms=1.5, **about)
+        emit(signal, "host/1", worker="host/1", worker_id="w:1", jobs_done=1, wait_ms=1.5, **about)
     lines.set_level(logging.INFO, logger="django_skipqueue")
     logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
     return lines.records
@@ -214,9 +214,9 @@ def test_a_large_batch_has_one_line_unless_details_are_wanted(lines: pytest.LogC
 @pytest.mark.parametrize("bad", ["\n", "\r", "\x1b[31m", "\u2028", "\x85", "\u202e", "\0"])
 def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFixture, bad: str) -> None:
     job = JOB._replace(task=f"a{bad}b")
-    announce(signals.job_failed, "x", attempt=attempt(Outcome("failed", last_error=f"E: {bad}forged"), job))
-    announce(signals.worker_started, f"w{bad}", worker_id="u")
-    announce(signals.job_started, "x", job=job, worker="w")
+    emit(signals.job_failed, "x", attempt=attempt(Outcome("failed", last_error=f"E: {bad}forged"), job))
+    emit(signals.worker_started, f"w{bad}", worker_id="u")
+    emit(signals.job_started, "x", job=job, worker="w")
     liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
     liveness_logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
     liveness_logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
@@ -396,7 +396,7 @@ def test_what_breaks_a_worker_shows_its_traceback_everywhere(
 
 def test_the_exception_is_on_the_record(lines: pytest.LogCaptureFixture) -> None:
     error = ValueError("no such card")
-    announce(signals.job_failed, "x", attempt=attempt(failed_by(error)))
+    emit(signals.job_failed, "x", attempt=attempt(failed_by(error)))
     (record,) = lines.records
     assert record.exc_info is not None
     assert record.exc_info[:2] == (ValueError, error)
@@ -413,7 +413,7 @@ def test_an_exception_that_tells_a_secret_is_on_the_record_by_its_name_and_place
     assert outcome.error is not None
     text = "ValueError: card ••••••"
     masked = replace(outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text})
-    announce(signals.job_failed, "x", attempt=attempt(masked))
+    emit(signals.job_failed, "x", attempt=attempt(masked))
     (record,) = lines.records
     assert record.exc_info is not None
     kind, shown, place = record.exc_info

@@ -127,8 +127,8 @@ def test_settings_are_the_defaults_of_options(settings: Any) -> None:
     settings.SKIPQUEUE = {"POLL_INTERVAL": 7, "SHUTDOWN_TIMEOUT": 8, "WORKER_TIMEOUT": 90, "HEARTBEAT_INTERVAL": 5}
     chosen = options()
     assert (chosen.poll_interval, chosen.shutdown_timeout, chosen.worker_timeout) == (7, 8, 90)
-    assert chosen.beat_interval == 5
-    assert options("--worker-timeout", "4").beat_interval == 1
+    assert chosen.seconds_between_heartbeats == 5
+    assert options("--worker-timeout", "4").seconds_between_heartbeats == 1
 
 
 ENVIRONMENT = {

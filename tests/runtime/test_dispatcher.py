@@ -13,7 +13,7 @@ from django.dispatch import Signal
 
 from django_skipqueue.execution.connections import ThreadConnections
 from django_skipqueue.models import Worker
-from django_skipqueue.runtime import dispatcher as announcer_module
+from django_skipqueue.runtime import dispatcher as dispatcher_module
 from django_skipqueue.runtime.dispatcher import EventDispatcher
 from django_skipqueue.signals import job_completed, job_failed
 from django_skipqueue.values.outcomes import COMPLETED
@@ -243,7 +243,7 @@ def test_a_receiver_that_hangs_has_its_process_replaced_and_is_said_to_hang_with
 def test_receivers_that_are_slow_one_after_the_other_do_not_hang(
     dispatcher: EventDispatcher, connect_receiver: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcer_module, "HANGS_AFTER", 0.5)
+    monkeypatch.setattr(dispatcher_module, "HANGS_AFTER", 0.5)
     connect_receiver(job_failed, lambda **_: time.sleep(0.01))
     dispatcher.outcomes({job_failed: [attempt(number) for number in range(100)]})
     hangs_at = []

@@ -10,7 +10,8 @@ from django.db.models import F
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.services.dead_workers import DeadWorkers
 from django_skipqueue.services.heartbeat import Heartbeat
-from django_skipqueue.services.recover import PRUNE_WORKERS_SECONDS, PruneWorkers, Recover
+from django_skipqueue.services.prune_workers import PRUNE_WORKERS_SECONDS, PruneWorkers
+from django_skipqueue.services.recover import Recover
 from django_skipqueue.store import Store
 from django_skipqueue.store.statements import BATCH
 from django_skipqueue.values.records import RecoveredJob
@@ -52,7 +53,7 @@ class Observer:
         self.dead = DeadWorkers(store, timeout=TIMEOUT, own=lambda: own)
         self.heartbeat = Heartbeat(store, workers=list, interval=1.0)
         self.recover = Recover(
-            store, dead=self.dead, timeout=TIMEOUT, tell=self.recovered.extend, heartbeat=self.heartbeat
+            store, dead=self.dead, timeout=TIMEOUT, report=self.recovered.extend, heartbeat=self.heartbeat
         )
 
     def look_for(self, seconds: float) -> None:
@@ -132,7 +133,7 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
     kept, lost = (make_job("running", locked_by="by hand") for _ in range(2))
     observer = Observer(clock)
     for _ in range(8):
-        assert store.heartbeat(kept.pk, kept.lease)
+        assert store.heartbeat_job(kept.pk, kept.lease)
         observer.look_for(TIMEOUT / 4)
     assert [job.id for job in observer.recovered] == [lost.pk]
 

@@ -61,11 +61,11 @@ def test_a_due_heartbeat_comes_before_each(control: ThreadPoolExecutor) -> None:
     assert runs == ["heartbeat", "first", "heartbeat", "second"]
 
 
-def test_one_that_comes_after_another_has_that_done_first_though_it_is_not_due(control: ThreadPoolExecutor) -> None:
+def test_a_service_that_makes_the_heartbeat_due_has_it_done_first(control: ThreadPoolExecutor) -> None:
     runs: list[str] = []
     heartbeat, recover = Noted("heartbeat", runs), Noted("recover", runs)
     heartbeat.due_at = NEVER
-    recover.comes_after = heartbeat
+    recover.makes_due = heartbeat
     control.submit(run_due, heartbeat, recover).result()
     assert runs == ["heartbeat", "recover"]
 

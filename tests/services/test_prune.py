@@ -96,6 +96,16 @@ def slow() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow")
+def test_jobs_past_both_retentions_are_chosen_twice_and_all_are_pruned_nevertheless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("django_skipqueue.services.prune.BATCH", 10)
+    for age, count in ((OLD, 4), (timedelta(minutes=-5), 8)):
+        for _ in range(count):
+            make_job("completed", finished_at=age, retention={"completed": 60})
+    assert prune_all(Pruner(Store("default"))) == 12
+
+
 def test_a_batch_that_takes_too_long_is_halved_until_it_does_not() -> None:
     for _ in range(40):
         make_job("completed", finished_at=OLD)

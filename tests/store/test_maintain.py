@@ -177,7 +177,7 @@ class TestRecover:
 
     def test_a_loop_by_hand_keeps_its_job_by_its_own_heartbeat(self) -> None:
         job = make_job("running", locked_at=-HOUR, locked_by="by hand")
-        assert store.heartbeat(job.pk, job.lease)
+        assert store.heartbeat_job(job.pk, job.lease)
         assert store.recover(worker_timeout=60) == []
         Job.objects.update(locked_at=job.locked_at)
         assert len(store.recover(worker_timeout=60)) == 1
@@ -287,6 +287,8 @@ class TestRetentionOfItsOwn:
     def test_another_status_keeps_to_the_settings(self, db: None) -> None:
         make_job("failed", finished_at=timedelta(days=-3), retention={"completed": 60})
         assert store.prune() == {}
+        make_job("failed", finished_at=timedelta(days=-400), retention={"completed": 60})
+        assert store.prune() == {"failed": 1}
 
     @pytest.mark.parametrize("status", ALIVE)
     def test_a_job_that_is_not_finished_is_kept(self, status: str, db: None) -> None:

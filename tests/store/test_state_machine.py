@@ -99,7 +99,7 @@ class Queue(RuleBasedStateMachine):
         Worker.objects.all().delete()
         self.model: dict[int, Row] = {}
         self.given: dict[str, list[Job]] = {worker: [] for worker in WORKERS.values()}
-        self.beat()
+        self.heartbeat_all()
 
     # Deferring
 
@@ -199,7 +199,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, chosen=choices)
     def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
         for job in pick(self.given[worker], chosen):
-            assert store.heartbeat(job.pk, job.lease) is self.holds(worker, (job.pk, job.lease))
+            assert store.heartbeat_job(job.pk, job.lease) is self.holds(worker, (job.pk, job.lease))
 
     # Supervisors
 
@@ -237,7 +237,7 @@ class Queue(RuleBasedStateMachine):
         try:
             self.recovered(self.held_by(worker), limit)
         finally:
-            self.beat()
+            self.heartbeat_all()
 
     def recovered(self, lost: set[int], limit: int, **options: Any) -> None:
         recovered = {job.id: job.status for job in store.recover(limit=limit, **options)}
@@ -299,7 +299,7 @@ class Queue(RuleBasedStateMachine):
     def keys_alive(self) -> set[str | None]:
         return {row.unique_key for row in self.model.values() if row.status in ALIVE} - {None}
 
-    def beat(self) -> None:
+    def heartbeat_all(self) -> None:
         store.heartbeat_workers(
             [
                 {"id": id, "name": name, "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}

@@ -95,7 +95,7 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
     beating, deferred = threading.Event(), threading.Event()
 
     def prepare(worker: Worker) -> None:
-        beat = worker._own_row.beat
+        beat = worker._own_row.heartbeat
 
         def beat_after_a_notification() -> None:
             if worker._control._listening and not beating.is_set():
@@ -104,7 +104,7 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
                 assert select.select([worker._control.fileno()], [], [], DEADLINE)[0]
             beat()
 
-        worker._own_row.beat = beat_after_a_notification  # type: ignore[method-assign]
+        worker._own_row.heartbeat = beat_after_a_notification  # type: ignore[method-assign]
 
     worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
     assert beating.wait(DEADLINE)

@@ -43,46 +43,8 @@ class Command(BaseCommand):
         """Declare the options."""
         add = _Options(parser)
         settings = conf.load_or_default()
-        add("-q", "--queues", help="queues to serve, separated by commas, in this order; default: all that have jobs")
-        add(
-            "-c",
-            "--concurrency",
-            type=_number(10_000),
-            default=4,
-            help="`def` tasks that one process runs at once, in threads, and as many `async def` tasks beside them",
-        )
-        add("--processes", type=_number(1_000), default=1, help="worker processes")
-        add.flag("--drain", help="stop when nothing is runnable")
-        add(
-            "--max-jobs",
-            type=_number(),
-            help="end each process after so many attempts, and the command with them",
-        )
-        add("--max-jobs-per-worker", type=_number(), help="replace each process by a fresh one after so many attempts")
-        add(
-            "--max-memory-mb",
-            type=_number(),
-            help="replace each process by a fresh one that uses more MiB of memory",
-        )
-        add(
-            "--poll-interval",
-            type=_seconds(0.01),
-            default=settings.poll_interval,
-            help="seconds between two looks for jobs when nothing wakes the worker",
-        )
-        add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
-        add(
-            "--shutdown-timeout",
-            type=_seconds(0),
-            default=settings.shutdown_timeout,
-            help="seconds for running jobs to finish in after the first signal; then they are given back",
-        )
-        add(
-            "--worker-timeout",
-            type=_seconds(1),
-            default=settings.worker_timeout,
-            help="seconds without a heartbeat after which a worker is taken for dead",
-        )
+        _add_what_it_runs(add)
+        _add_times(add, settings)
         add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
         add("--database", default=settings.database, help="the alias of the database that holds the queue")
         add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
@@ -128,6 +90,44 @@ class Command(BaseCommand):
             worker_timeout=options["worker_timeout"],
             heartbeat_interval=conf.settings.heartbeat_interval,
         )
+
+
+def _add_what_it_runs(add: "_Options") -> None:
+    add("-q", "--queues", help="queues to serve, separated by commas, in this order; default: all that have jobs")
+    add(
+        "-c",
+        "--concurrency",
+        type=_number(10_000),
+        default=4,
+        help="`def` tasks that one process runs at once, in threads, and as many `async def` tasks beside them",
+    )
+    add("--processes", type=_number(1_000), default=1, help="worker processes")
+    add.flag("--drain", help="stop when nothing is runnable")
+    add("--max-jobs", type=_number(), help="end each process after so many attempts, and the command with them")
+    add("--max-jobs-per-worker", type=_number(), help="replace each process by a fresh one after so many attempts")
+    add("--max-memory-mb", type=_number(), help="replace each process by a fresh one that uses more MiB of memory")
+
+
+def _add_times(add: "_Options", settings: conf.Settings) -> None:
+    add(
+        "--poll-interval",
+        type=_seconds(0.01),
+        default=settings.poll_interval,
+        help="seconds between two looks for jobs when nothing wakes the worker",
+    )
+    add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
+    add(
+        "--shutdown-timeout",
+        type=_seconds(0),
+        default=settings.shutdown_timeout,
+        help="seconds for running jobs to finish in after the first signal; then they are given back",
+    )
+    add(
+        "--worker-timeout",
+        type=_seconds(1),
+        default=settings.worker_timeout,
+        help="seconds without a heartbeat after which a worker is taken for dead",
+    )
 
 
 class _Options:

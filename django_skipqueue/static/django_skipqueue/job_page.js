@@ -12,7 +12,7 @@
 
     const job = document.getElementById("skipqueue-job");
     const live = document.getElementById("skipqueue-live"); // only where the job is not finished
-    const announcement = document.getElementById("skipqueue-announcement");
+    const liveText = document.getElementById("skipqueue-live-text");
 
     let pause = FIRST_PAUSE;
     let failures = 0;
@@ -44,7 +44,7 @@
         const now = statusOf(job);
         showCopyButtons();
         if (now.dataset.status !== before) {
-            announcement.textContent = now.dataset.announcement;
+            liveText.textContent = now.dataset.liveText;
             pause = FIRST_PAUSE;
         } else if (focus >= 0) {
             job.querySelectorAll("a, button, summary, pre")[focus]?.focus({ preventScroll: true });

@@ -2,8 +2,8 @@
 
 # supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first; they
 # are locked. A retention of NULL keeps a status for ever. A job with a retention of its own, which is a shorter one, is
-# found by the second half. A job that is being retried is locked, and skipped; so are those named. Indexes: prune, once
-# for each status, and prune_own.
+# found by the second half, and by the first one too if both are over. The ids in `skipped` are left out, and rows that
+# others have locked. Indexes: prune, once for each status, and prune_own.
 EXPIRED = """
 SELECT job.id
 FROM

@@ -1,11 +1,11 @@
 """Taking back the jobs of workers that are gone."""
 
-# supervisor → the jobs taken back: from the workers named; or, with `locked_before`, from holders without a row of whom
-# nothing was heard since that time; or, with neither, from whoever has held a job for longer than `age` and was not
-# heard of since. The attempt is charged; the last one fails. Index: recover.
+# supervisor → the jobs taken back. `worker_ids`: all that these hold. `locked_before`: those locked before that time
+# whose holder has no row. Neither: those locked for longer than `age` whose holder has no row, or a heartbeat that is
+# older than `age`. The attempt is charged; the last one fails. Index: recover.
 # A job that two workers in a row have died of waits for up to 30 s, so that it does not take the same neighbours with
-# it again; with the third it fails, whatever its max_attempts. What an attempt came to, and a retry by hand, end the
-# row of deaths.
+# it again; with the third it fails, whatever its max_attempts. Any outcome but that
+# the task is unknown, and a retry by hand, empty the list.
 # A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
 # (hand-written loops) live by the job's own heartbeat.
 RECOVER = """
