@@ -57,6 +57,8 @@ def job(
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
     job_options = Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options})  # type: ignore[literal-required]
     policy = _policy(options)
+    if not isinstance(options.get("name", ""), str | None):
+        raise InvalidOption(f"name must be a str, not {options['name']!r}.")
     redact = _names_to_redact(options.get("redact", ()))
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -111,6 +113,11 @@ def _policy(options: TaskOptions) -> RetryPolicy:
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
     )
     backoff = options.get("backoff")
+    if backoff is not None and not callable(backoff):
+        raise InvalidOption(
+            f"backoff must be a function from the number of the failed attempt to seconds, not {backoff!r}. "
+            "For the same delay each time, say django_skipqueue.backoff.constant(…)."
+        )
     return replace(policy, backoff=backoff) if backoff else policy
 
 
