@@ -1,5 +1,6 @@
 """What every part of the suite shares. Tests use real PostgreSQL, and wait for conditions, never for a time."""
 
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from django_skipqueue.tasks.registry import Registry, registry
 
 from .app import sessions
 from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
+    APPLICATION_NAME,
     close_asyncs_connections,
     gates,
     manage,
@@ -21,6 +23,11 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     runworker,
     worker_thread,
 )
+
+
+def pytest_configure() -> None:
+    """Before any connection is made: tests that cut those of others shall know their own."""
+    os.environ["PGAPPNAME"] = APPLICATION_NAME
 
 
 @pytest.fixture(scope="session")

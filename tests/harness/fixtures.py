@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from .threads import WorkerThread
 
 
+APPLICATION_NAME = "tests"
+"""Of the database sessions of the process that runs the tests."""
+
 LOGS = pytest.StashKey[list["ManagePy"]]()
 """The processes of a test, whose logs are shown if it fails."""
 

@@ -70,7 +70,8 @@ class ManagePy:
         path = os.pathsep.join(
             [str(folder), str(ROOT), str(ROOT / "example_project"), os.environ.get("PYTHONPATH", "")]
         )
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("SKIPQUEUE_")}
+        ours = ("SKIPQUEUE_", "PGAPPNAME")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         command = [sys.executable, "-m", "django", *arguments]
         environment = {
             **clean,

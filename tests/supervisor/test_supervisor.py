@@ -19,6 +19,7 @@ from ..app import jobs, worker_jobs
 from ..app.models import Ledger
 from ..app.rows import make_job, make_worker
 from ..app.waiting import DEADLINE, wait_until
+from ..harness.fixtures import APPLICATION_NAME
 from ..harness.processes import ManagePy, is_alive, statuses, wait_for_statuses, workers
 
 store = Store("default")
@@ -46,7 +47,7 @@ def wait_for_entries(*entries: str) -> None:
 
 @contextmanager
 def outage() -> Iterator[None]:
-    """The server is gone for everybody but this test's own connection."""
+    """The server is gone for everybody but this test's own process, which may have a live server."""
     connection.ensure_connection()
     info = connection.connection.info
     with psycopg.connect(info.dsn, dbname="postgres", password=info.password or None, autocommit=True) as server:
@@ -54,8 +55,8 @@ def outage() -> Iterator[None]:
         server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
         try:
             server.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s",
-                [info.dbname, info.backend_pid],
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND application_name <> %s",
+                [info.dbname, APPLICATION_NAME],
             )
             yield
         finally:
@@ -63,11 +64,12 @@ def outage() -> Iterator[None]:
 
 
 def cut_all() -> int:
-    """Cut every connection to the database under test but this one; how many there were."""
+    """Cut every connection to the database under test but those of this process; how many there were."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            "WHERE datname = current_database() AND application_name <> %s AND backend_type = 'client backend'",
+            [APPLICATION_NAME],
         )
         return int(cursor.fetchone()[0])
 
