@@ -144,25 +144,21 @@ class JobQuerySet(models.QuerySet["Job"]):
     def _as_inserted(self, spec: JobSpec, call: Call, inserted: InsertedJob) -> "Job":
         """The job as the database has it now, put together from what was sent and what came back."""
         job: Job = self.model(
-            id=inserted.id,
-            queue_name=spec.queue_name,
-            task=spec.task,
-            args=decode(call.args),
-            kwargs=decode(call.kwargs),
-            status=inserted.status,
-            priority=spec.priority,
-            attempts=0,
-            max_attempts=settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
-            run_after=inserted.run_after,
-            enqueued_at=inserted.enqueued_at,
-            lease=0,
-            locked_by="",
-            last_error="",
-            errors=[],
-            unique_key=call.unique_key,
-            timeout=spec.timeout,
-            retention=spec.retention and decode(spec.retention),
-            metadata=decode(spec.metadata),
+            **spec._asdict()
+            | inserted._asdict()
+            | {
+                "args": decode(call.args),
+                "kwargs": decode(call.kwargs),
+                "unique_key": call.unique_key,
+                "max_attempts": settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
+                "retention": spec.retention and decode(spec.retention),
+                "metadata": decode(spec.metadata),
+                "attempts": 0,
+                "lease": 0,
+                "locked_by": "",
+                "last_error": "",
+                "errors": [],
+            }
         )
         job._state.adding, job._state.db = False, self.db
         return job

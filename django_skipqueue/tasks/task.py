@@ -6,7 +6,7 @@ anything is written.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields]
+"""The options that become columns of a job."""
 
 
 class Task(Generic[P, R]):
@@ -193,10 +197,7 @@ class Task(Generic[P, R]):
         return self.names_of(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
 
     def _spec(self) -> JobSpec:
-        options = self.options
-        return JobSpec(
-            self.name, options.queue_name, options.priority, options.max_attempts, options.run_after, options.timeout
-        )
+        return JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS})
 
     def _queue(self) -> "JobQuerySet":
         from ..models import Job
