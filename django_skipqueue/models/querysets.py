@@ -91,8 +91,8 @@ class JobQuerySet(models.QuerySet["Job"]):
             inserted = store.enqueue(spec, call)
             if inserted:
                 return self._as_inserted(spec, call, inserted)
-            alive = self.model._base_manager.using(self.db).filter(unique_key=call.unique_key, finished_at=None)
-            if holder := alive.first():
+            # Not `first()`: its ORDER BY with LIMIT may have PostgreSQL walk over all finished jobs of the same key.
+            for holder in self.model._base_manager.using(self.db).filter(unique_key=call.unique_key, finished_at=None):
                 holder.created = False
                 return holder
             # The holder finished between the two statements: the key is free again.

@@ -185,6 +185,24 @@ def test_a_defer_while_its_holder_is_being_settled_waits_to_see_what_becomes_of_
     assert (found.pk == holder.pk) == (not commits)
 
 
+def test_the_holder_is_found_by_the_unique_index_among_many_finished_jobs_of_its_key() -> None:
+    """A key that is used again and again, as to debounce a task, leaves a finished job behind each time."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, unique_key, finished_at) "
+            "SELECT 'default', 't', '[]', '{}', 'completed', 'k', now() FROM generate_series(1, 20000)"
+        )
+        holder = defer()
+        cursor.execute("ANALYZE skipqueue_job")
+        with CaptureQueriesContext(connection) as queries:
+            assert defer() == holder
+        (look,) = [query["sql"] for query in queries if query["sql"].startswith("SELECT")]
+        cursor.execute(f"EXPLAIN {look}")
+        plan = "\n".join(line for (line,) in cursor.fetchall())
+    assert "skipqueue_job_unique" in plan, plan
+    assert "Limit" not in plan
+
+
 @pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
 def test_a_holder_that_finishes_between_the_conflict_and_the_look_leaves_the_key_free(
     many: bool, monkeypatch: pytest.MonkeyPatch, connect: Callable[..., Any]
