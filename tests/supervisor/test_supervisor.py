@@ -2,18 +2,24 @@
 
 import os
 import re
+import select
 import signal
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.services.admit import LEAST_DUE_CHECK
 from django_skipqueue.store import Store
+from django_skipqueue.supervisor.supervisor import Supervisor
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger
@@ -385,6 +391,32 @@ def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
 
 
 # Services
+
+
+def test_a_notification_that_comes_with_the_answer_of_a_statement_is_heard_before_it_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reads that answer reads the notification as well, and the socket is not readable any more."""
+
+    def start() -> Supervisor:
+        made = Supervisor(WorkerOptions(name="w", database="default"))
+        monkeypatch.setattr(made._wakeup, "wait", lambda *_, **__: [])
+        made._services.run_due()
+        return made
+
+    def sleep_after_an_answer() -> bool:
+        socket = supervisor._control.fileno()
+        assert select.select([socket], [], [], DEADLINE)[0]
+        supervisor._store.next_due()
+        assert not select.select([socket], [], [], 0)[0]
+        supervisor._wait()
+        return supervisor._services.due_at <= time.monotonic() + LEAST_DUE_CHECK
+
+    with ThreadPoolExecutor(1) as thread:
+        supervisor = thread.submit(start).result()
+        jobs.noop.using(run_after=timedelta(seconds=1)).defer()
+        assert thread.submit(sleep_after_an_answer).result(), "it looks at once at what is scheduled"
+        thread.submit(connections.close_all).result()
 
 
 def test_a_job_that_becomes_due_is_started_and_what_is_old_is_deleted(runworker: Run) -> None:
