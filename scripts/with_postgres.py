@@ -22,7 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from embedded_postgres import Server
+    from scripts.embedded_postgres import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -41,7 +41,8 @@ def main() -> int:
     try:
         if os.environ.get("DATABASE_URL"):
             os.execvp(options.command[0], options.command)
-        from embedded_postgres import Server  # late: with a DATABASE_URL, what it needs need not be installed
+        sys.path.insert(0, str(ROOT))
+        from scripts.embedded_postgres import Server  # late: with a DATABASE_URL, its imports need not be installed
 
         server = Server(options.home.absolute())
         with shared_server(server) as users:

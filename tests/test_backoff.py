@@ -41,7 +41,7 @@ def test_no_delay_is_longer_than_the_cap_and_those_at_the_cap_are_spread_as_well
 
 
 @pytest.mark.parametrize("make", [backoff.exponential, backoff.linear, backoff.constant])
-def test_jobs_that_failed_together_do_not_come_back_together(make: type[backoff.Backoff]) -> None:
+def test_jobs_that_failed_together_do_not_come_back_together(make: Callable[..., backoff.Backoff]) -> None:
     exact = make(jitter=0)(3)
     delays = [make()(3) for _ in range(1_000)]
     assert exact * 0.9 <= min(delays) < exact * 0.93

@@ -58,7 +58,7 @@ def test_a_foreign_key_that_keeps_jobs_from_being_pruned_is_named(
             class Meta:
                 app_label = "app"
 
-    monkeypatch.setattr(checks.apps, "get_models", lambda **_: [Report])
+    monkeypatch.setattr(apps, "get_models", lambda **_: [Report])
     messages = found(checks.check_relations)
     assert ids(messages) == found_ids
     for message in messages:

@@ -39,7 +39,8 @@ INDEXES = {
 def query(statement: str, using: str = "default") -> list[tuple[Any, ...]]:
     with connections[using].cursor() as cursor:
         cursor.execute(statement)
-        return cursor.fetchall()
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+    return found
 
 
 @pytest.mark.django_db

@@ -34,14 +34,13 @@ def work_once() -> Callable[[], int]:
 
 
 def test_the_loop_of_the_page_settles_whatever_a_task_is_and_does(work_once: Callable[[], int]) -> None:
-    gpu = {"queue_name": "gpu"}
     expected = {
-        jobs.add.using(**gpu).defer(1, 2).pk: ("completed", 3),
-        worker_jobs.awrite.using(**gpu).defer("async").pk: ("completed", None),
-        worker_jobs.atomic_write.using(max_attempts=1, **gpu).defer("rolled back", fails=True).pk: ("failed", None),
-        worker_jobs.atomic_write.using(**gpu).defer("kept").pk: ("completed", "kept"),
-        worker_jobs.atomic_returns.using(**gpu).defer("set").pk: ("failed", None),
-        Job.objects.enqueue("gone.jobs.unknown", **gpu).pk: ("scheduled", None),
+        jobs.add.using(queue_name="gpu").defer(1, 2).pk: ("completed", 3),
+        worker_jobs.awrite.using(queue_name="gpu").defer("async").pk: ("completed", None),
+        worker_jobs.atomic_write.using(queue_name="gpu", max_attempts=1).defer("no", fails=True).pk: ("failed", None),
+        worker_jobs.atomic_write.using(queue_name="gpu").defer("kept").pk: ("completed", "kept"),
+        worker_jobs.atomic_returns.using(queue_name="gpu").defer("set").pk: ("failed", None),
+        Job.objects.enqueue("gone.jobs.unknown", queue_name="gpu").pk: ("scheduled", None),
     }
     while work_once():
         pass

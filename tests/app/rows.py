@@ -2,7 +2,8 @@
 
 import secrets
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from django.db.models.functions import Now
@@ -58,9 +59,15 @@ def settle_and_claim(
     return answer.settled(), answer.claimed()
 
 
-def state(job: Job) -> dict[str, Any]:
-    """Every column of the job's row, as it is now."""
-    return Job.objects.using(job._state.db).filter(pk=job.pk).values().get()
+def state(row: Job | Worker) -> dict[str, Any]:
+    """Every column of the row, as it is now."""
+    return dict(type(row)._default_manager.using(row._state.db).filter(pk=row.pk).values().get())
+
+
+def are_in_order(*times: datetime | None) -> bool:
+    """Whether all these times are set, and each is later than the one before it."""
+    known = [time for time in times if time is not None]
+    return len(known) == len(times) and all(earlier < later for earlier, later in pairwise(known))
 
 
 def lease_of(job: Job) -> tuple[int, int]:

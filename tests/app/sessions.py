@@ -31,10 +31,14 @@ def schema(name: str) -> Iterator[Callable[[str | None], None]]:
     """An empty schema. Yields what migrates the queue's tables there, to the migration named; None: to nothing."""
     made = connections["default"].copy(alias=name)
     connections[name] = made
+
+    def migrate(migration: str | None) -> None:
+        MigrationExecutor(made).migrate([("django_skipqueue", migration)])
+
     with made.cursor() as cursor:
         cursor.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE; CREATE SCHEMA {name}; SET search_path TO {name}")
     try:
-        yield lambda migration: MigrationExecutor(made).migrate([("django_skipqueue", migration)])
+        yield migrate
     finally:
         with made.cursor() as cursor:
             cursor.execute(f"DROP SCHEMA {name} CASCADE")

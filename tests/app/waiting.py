@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +19,18 @@ def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = 
             raise AssertionError(f"After {deadline:g} s still not so: {what or condition}")
         time.sleep(0.005)
     return value
+
+
+def collect(take: Callable[[], Iterable[T]], number: int, what: str = "") -> list[T]:
+    """Call `take` until all it has returned is `number` values or more, and return them."""
+    taken: list[T] = []
+
+    def are_enough() -> bool:
+        taken.extend(take())
+        return len(taken) >= number
+
+    wait_until(are_enough, what)
+    return taken
 
 
 @contextmanager

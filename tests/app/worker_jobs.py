@@ -264,7 +264,8 @@ def _type_begin() -> None:
 def _leave_hook() -> None:
     """As an interruption does that comes between a commit and its hooks."""
     connection.ensure_connection()
-    connection.run_on_commit.append((set(), lambda: hooked.append("left behind"), False))
+    hook: Any = (set(), lambda: hooked.append("left behind"), False)
+    connection.run_on_commit.append(hook)
 
 
 def _close() -> None:
@@ -660,9 +661,10 @@ def write_and_pass_gate(name: str) -> None:
 @job
 def is_health_checked() -> list[bool]:
     """Before and after the first statement."""
-    before = connection.health_check_done
+    own: Any = connections["default"]
+    before = own.health_check_done
     Ledger.objects.count()
-    return [before, connection.health_check_done]
+    return [before, own.health_check_done]
 
 
 @job

@@ -130,17 +130,17 @@ def run_all(folder: Path) -> tuple[unittest.TestResult, set[str], set[str]]:
     """Run the tests in `folder/tasks`; their outcome, the names of those that ran, and the names in `LEFT_OUT` met."""
     met: set[str] = set()
     with _adapted(folder) as modules:
-        suite = unittest.TestSuite()
+        tests: list[unittest.TestCase] = []
         for module in modules:
             for test in _flat(unittest.defaultTestLoader.loadTestsFromModule(module)):
                 if _name(test) in LEFT_OUT:
                     met.add(_name(test))
                 else:
                     type(test).databases = {"default"}  # most are for no database at all
-                    suite.addTest(test)
-        ran = {_name(test) for test in suite}
+                    tests.append(test)
+        ran = {_name(test) for test in tests}
         result = unittest.TestResult()
-        suite.run(result)
+        unittest.TestSuite(tests).run(result)
     return result, ran, met
 
 

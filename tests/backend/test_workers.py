@@ -91,7 +91,12 @@ def test_refresh_while_it_runs(start: Start) -> None:
     assert (result.status, result.attempts, result.is_finished) == (TaskResultStatus.RUNNING, 1, False)
     assert result.started_at is not None
     Ledger.objects.create(entry="go")
-    wait_until(lambda: result.refresh() or result.is_finished, "the task has ended")
+
+    def has_ended() -> bool:
+        result.refresh()
+        return result.is_finished
+
+    wait_until(has_ended, "the task has ended")
     assert result.return_value == "here"
 
 

@@ -3,7 +3,6 @@
 The example is run as a stranger would: in a new project, on a database of its own, by the README's own commands.
 """
 
-import argparse
 import ast
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from django.core.management import find_commands, load_command_class
+from django.core.management.base import CommandParser
 from django.db import connections
 from django.dispatch import Signal
 from psycopg import sql
@@ -211,7 +211,7 @@ def test_commands_page_has_every_command() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_page_has_every_option_with_its_environment_variable(name: str) -> None:
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = CommandParser(add_help=False)
     load_command_class("django_skipqueue", name).add_arguments(parser)
     options = {flag for action in parser._actions for flag in action.option_strings}
     helps = " ".join(str(action.help) for action in parser._actions)

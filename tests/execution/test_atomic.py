@@ -146,14 +146,15 @@ def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start) -> No
         atomic_write.defer(str(number))
     worker = worker_thread(max_jobs=5)
     worker.wait()
-    assert sorted(attempt.outcome.result for attempt in told) == [f'"{number}"' for number in range(5)]
+    assert sorted(attempt.outcome.result or "" for attempt in told) == [f'"{number}"' for number in range(5)]
     assert worker.worker.jobs_done == 5
 
 
 def test_an_outcome_whose_commit_was_not_answered_is_written_once(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = DatabaseWrapper._commit
+    wrapper: Any = DatabaseWrapper
+    commit = wrapper._commit
     cut: list[bool] = []
 
     def commit_and_cut(self: Any) -> None:
@@ -267,7 +268,8 @@ def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Django would call no hook: neither the project's nor the one that tells the worker of the commit."""
-    set_autocommit = DatabaseWrapper._set_autocommit
+    wrapper: Any = DatabaseWrapper
+    set_autocommit = wrapper._set_autocommit
 
     def set_it_slowly(self: Any, autocommit: bool) -> None:
         if autocommit and self.run_on_commit:

@@ -26,7 +26,7 @@ WORKER_APP = "tests.app.worker_jobs"
 
 def claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **fields: Any) -> ClaimedJob:
     kwargs = fields.pop("kwargs", {})
-    row = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"} | fields
+    row = {"run_after": 1000.0, "locked_at": 1001.5, "metadata": "{}", "priority": 0, "queue_name": "default"}
     return ClaimedJob(
         id=7,
         lease=3,
@@ -35,7 +35,7 @@ def claimed(task: str, *args: Any, attempt: int = 1, max_attempts: int = 10, **f
         kwargs=json.dumps(kwargs),
         attempt=attempt,
         max_attempts=max_attempts,
-        **row,
+        **{**row, **fields},
     )
 
 
@@ -333,7 +333,8 @@ def test_a_receiver_that_raises_does_not_harm_the_job(
 def _register(registry: Registry, function: Callable[..., Any], **options: Any) -> None:
     """Make a task of a function that is local to its test."""
     function.__qualname__ = function.__name__
-    registry.register(job(name=function.__name__, **options)(function))
+    decorate: Any = job(name=function.__name__, **options)
+    registry.register(decorate(function))
 
 
 def test_a_result_that_is_too_large_fails_the_job_for_good(run: Run, settings: Any) -> None:

@@ -17,7 +17,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 
 from ..app.jobs import add
-from ..app.waiting import DEADLINE, wait_until
+from ..app.waiting import DEADLINE, collect
 from ..harness.processes import ManagePy, wait_for_statuses
 
 JOBS = """
@@ -239,13 +239,11 @@ def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatc
 
     thread = threading.Thread(target=lambda: interrupter.run(claimed(7), 0.05, stubborn), daemon=True)
     thread.start()
-    found: list[Any] = []
     try:
-        wait_until(lambda: found.extend(interrupter.enforce()) or found, "the call is found to be stuck")
+        [(limit, stack)] = collect(interrupter.enforce, 1, "the call is found to be stuck")
     finally:
         may_end.set()
         thread.join()
-    [(limit, stack)] = found
     assert limit.job.id == 7
     assert "stubborn" in stack
     assert interrupter.enforce() == []

@@ -23,7 +23,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 
 from ..app import worker_jobs
 from ..app.models import Ledger
-from ..app.waiting import DEADLINE, wait_until, within
+from ..app.waiting import DEADLINE, collect, wait_until, within
 from ..app.worker_jobs import MISTREATMENTS
 from ..harness.fixtures import close_asyncs_connections
 from ..harness.threads import backends
@@ -67,9 +67,7 @@ def make_pool(gates: Any, wakeup: Wakeup) -> Iterator[MakePool]:
 
 def finish(pool: Pool, number: int) -> list[Attempt]:
     """The attempts that come out, once there are as many."""
-    finished: list[Attempt] = []
-    wait_until(lambda: finished.extend(pool.take_finished()) or len(finished) >= number, f"{number} are finished")
-    return finished
+    return collect(pool.take_finished, number, f"{number} are finished")
 
 
 EITHER = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])

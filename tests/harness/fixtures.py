@@ -1,7 +1,7 @@
 """Workers for the tests: as processes, and as threads of the test's own process."""
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,14 @@ LOGS = pytest.StashKey[list["ManagePy"]]()
 """The processes of a test, whose logs are shown if it fails."""
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show with a failure what the processes of the test have logged."""
-    report = (yield).get_result()  # type: ignore[misc]
+    report = yield
     if report.failed and report.when == "call":
         for process in item.stash.get(LOGS, []):
             report.sections.append((f"Log of manage.py {process.arguments}", process.log))
+    return report
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_drain_runs_everything_and_exits_0(runworker: Run, options: tuple[str, .
     for job in Job.objects.filter(task__endswith="add"):
         assert job.result == job.args[0] + 1
     seen = Job.objects.get(task="tests.app.jobs.see_context")
+    assert seen.result is not None
     assert seen.result["job_id"] == seen.pk
     assert (seen.result["note"], seen.result["attempt"], seen.result["max_attempts"]) == ("n", 1, 4)
     assert Job.objects.get(task__endswith="fail_times").result == 4

@@ -30,7 +30,7 @@ def claimed(**fields: Any) -> Job:
 
 
 def test_a_loop_written_by_hand_works_through_a_queue() -> None:
-    jobs.add.defer_many([(1, 2), (3, 4), ("x", 1)])  # type: ignore[list-item]
+    jobs.add.defer_many([(1, 2), (3, 4), ("x", 1)])
     while claimed := Job.objects.claim(queue_names=["default"], limit=2, worker_id="by hand"):
         for job in claimed:
             job.heartbeat()

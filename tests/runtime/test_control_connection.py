@@ -1,7 +1,7 @@
 """`ControlConnection`: the loop's own connection, which it opens again as often as it takes."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -12,17 +12,17 @@ from django_skipqueue.runtime.control_connection import LONGEST_DELAY, ControlCo
 from django_skipqueue.store import Store
 
 from ..app import jobs
-from ..app.waiting import DEADLINE, wait_until
+from ..app.waiting import DEADLINE, collect, wait_until
 from ..harness.threads import terminate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def in_thread() -> Iterator[Callable[..., None]]:
+def in_thread() -> Callable[..., None]:
     """Runs a function in a thread, as the control connection takes its thread's place in Django's connections."""
 
-    def run(function: Callable[[], None]) -> None:
+    def run(function: Callable[[], object]) -> None:
         failure: list[BaseException] = []
 
         def body() -> None:
@@ -85,9 +85,7 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
         control = ControlConnection(Store("default"), who="worker w/1")
         with control.attempt():
             first = backend()
-        killer = threading.Thread(target=lambda: (terminate([first]), connections.close_all()))
-        killer.start()
-        killer.join(DEADLINE)
+        in_thread(lambda: terminate([first]))
         with control.attempt():
             Job.objects.count()
         assert control.retry_in > 0
@@ -104,7 +102,7 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
 def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., None]) -> None:
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
-        delays = []
+        delays: list[float] = []
         for _ in range(12):
             with control.attempt():
                 raise OperationalError("no server")
@@ -132,11 +130,7 @@ def test_what_is_no_database_error_is_not_its_business(in_thread: Callable[..., 
 
 def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Callable[..., None]) -> None:
     def defer(queue_name: str) -> None:
-        thread = threading.Thread(
-            target=lambda: (jobs.noop.using(queue_name=queue_name).defer(), connections.close_all())
-        )
-        thread.start()
-        thread.join(DEADLINE)
+        in_thread(lambda: jobs.noop.using(queue_name=queue_name).defer())
 
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
@@ -144,8 +138,7 @@ def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Calla
         assert control.notified() == set()
         defer("a")
         defer("b")
-        heard: set[str] = set()
-        wait_until(lambda: heard.update(control.notified()) or heard == {"a", "b"})
+        assert set(collect(control.notified, 2)) == {"a", "b"}
         defer("c")
         wait_until(lambda: Job.objects.count() == 3 and control._heard, "a statement brought the notification along")
         assert control.notified() == {"c"}
@@ -173,9 +166,7 @@ def test_hearing_that_the_server_went_away_is_a_database_error(in_thread: Callab
         control = ControlConnection(Store("default"), who="w")
         control.listen()
         pid = backend()
-        killer = threading.Thread(target=lambda: (terminate([pid]), connections.close_all()))
-        killer.start()
-        killer.join(DEADLINE)
+        in_thread(lambda: terminate([pid]))
         with pytest.raises(Error):
             wait_until(lambda: control.notified())
 

@@ -32,7 +32,7 @@ class Counted(Service):
     name = "test"
 
     def __init__(self, interval: float) -> None:
-        super().__init__("default")
+        super().__init__(Store("default"))
         self.interval = interval
         self.runs = 0
 

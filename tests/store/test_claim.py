@@ -16,7 +16,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.records import ClaimedJob
 
 from ..app import jobs
-from ..app.rows import STATUSES, lease_of, make_job, make_worker, settle_and_claim, state
+from ..app.rows import STATUSES, are_in_order, lease_of, make_job, make_worker, settle_and_claim, state
 
 store = Store("default")
 
@@ -50,7 +50,8 @@ def test_a_claimed_job_is_running_for_its_worker_with_an_attempt_charged_and_a_n
     assert isinstance(job, Job)
     after = state(job)
     assert (job.status, job.locked_by, job.attempts, job.lease) == (Status.RUNNING, "me", 3, 8)
-    assert job.locked_at == job.started_at > before.run_after
+    assert job.locked_at == job.started_at
+    assert are_in_order(before.run_after, job.started_at)
     assert {name: getattr(job, name) for name in after} == after
     changed = {name for name in after if after[name] != getattr(before, name)}
     assert changed == {"status", "locked_by", "attempts", "lease", "locked_at", "started_at"}
@@ -70,13 +71,16 @@ def test_a_worker_gets_the_few_columns_that_running_needs() -> None:
         attempt=1,
         max_attempts=5,
         priority=3,
-        run_after=pytest.approx(row.run_after.timestamp(), abs=1e-5),
-        locked_at=pytest.approx(row.locked_at.timestamp(), abs=1e-5),
+        run_after=job.run_after,
+        locked_at=job.locked_at,
         metadata="{}",
-        claim_seconds=pytest.approx(0.0, abs=60),
-        claimed_at=pytest.approx(time.monotonic(), abs=60),
+        claim_seconds=job.claim_seconds,
+        claimed_at=job.claimed_at,
     )
-    assert job.claim_seconds > 0
+    assert row.locked_at is not None
+    assert (job.run_after, job.locked_at) == pytest.approx((row.run_after.timestamp(), row.locked_at.timestamp()))
+    assert 0 < job.claim_seconds < 60
+    assert job.claimed_at == pytest.approx(time.monotonic(), abs=60)
     assert job.wait_ms == pytest.approx((row.locked_at - row.run_after).total_seconds() * 1000, abs=0.1)
     assert (row.status, row.locked_by, row.attempts, row.lease) == ("running", "me", 1, 1)
 
@@ -265,8 +269,8 @@ def test_a_text_is_no_list_of_queues(claim_by: Callable[..., Any]) -> None:
 
 def test_settle_and_claim_takes_nothing_where_nothing_is_asked_for(worker_id: str) -> None:
     jobs.noop.defer_many([()] * 3)
-    for options in ({"queue_names": [], "limit": 5}, {"queue_names": ["default"], "limit": 0}):
-        assert settle_and_claim([], worker_id=worker_id, **options) == (set(), [])
+    for queue_names, limit in ([], 5), (["default"], 0):
+        assert settle_and_claim([], worker_id=worker_id, queue_names=queue_names, limit=limit) == (set(), [])
     assert Job.objects.queued().count() == 3
 
 

@@ -77,6 +77,7 @@ class TestRecover:
             "running", locked_at=-HOUR, locked_by="gone", attempts=2, max_attempts=3, lease=5, queue_name="q"
         )
         (recovered,) = store.recover(**by, reason="killed by signal 9")
+        assert job.locked_at is not None
         assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}")
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
@@ -345,16 +346,16 @@ class TestWorkers:
     def test_the_first_heartbeat_makes_the_row(self) -> None:
         described = self.description()
         store.heartbeat_workers([described])
-        row = Worker.objects.values().get()
+        row = state(Worker.objects.get())
         assert {name: row[name] for name in described} == described
         assert row["started_at"] == row["heartbeat_at"]
 
     def test_a_later_heartbeat_changes_only_its_time(self) -> None:
         described = self.description()
         worker = make_worker(id=described["id"], heartbeat=-HOUR, started_at=now() - HOUR)
-        before = Worker.objects.filter(pk=worker.pk).values().get()
+        before = state(worker)
         store.heartbeat_workers([described])
-        after = Worker.objects.values().get()
+        after = state(Worker.objects.get())
         assert after.pop("heartbeat_at") - before.pop("heartbeat_at") >= HOUR
         assert after == before
 

@@ -353,6 +353,7 @@ def test_what_somebody_else_has_locked_is_found_without_waiting(
 def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
     make_job()
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    assert job.locked_at is not None
     Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
     assert store.heartbeat_job(*lease_of(job)) is True
     after = state(job)

@@ -406,6 +406,7 @@ def test_a_notification_that_comes_with_the_answer_of_a_statement_is_heard_befor
 
     def sleep_after_an_answer() -> bool:
         socket = supervisor._control.fileno()
+        assert socket is not None
         assert select.select([socket], [], [], DEADLINE)[0]
         supervisor._store.next_due()
         assert not select.select([socket], [], [], 0)[0]

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 from django_skipqueue.models import Job
 from django_skipqueue.runtime.protocol import EXIT_STUCK
 from django_skipqueue.runtime.stamps import Stamps
-from django_skipqueue.supervisor import watchdog
 from django_skipqueue.supervisor.process import LONGEST_RESTART_DELAY, ORDERLY_RESTART_DELAY, DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
 
@@ -54,7 +54,7 @@ class Observed:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(watchdog.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.process = FakeProcess()
         self.watchdog = Watchdog()
 

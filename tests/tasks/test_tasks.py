@@ -105,7 +105,7 @@ class TestDefining:
     def test_calling_an_async_task_makes_its_coroutine(self, registry: Registry) -> None:
         task = job(coroutine)
         assert task.is_async
-        assert asyncio.run(task(4)) == 8  # type: ignore[arg-type]
+        assert asyncio.run(task(4)) == 8
 
     def test_calling_a_task_that_takes_a_context_takes_one(self, registry: Registry) -> None:
         context = JobContext(1, 1, 1, "default", "me", "default")
@@ -115,8 +115,8 @@ class TestDefining:
         task = job(plain)
         assert task.__doc__ == "Say what it is for."
         assert (task.__name__, task.__qualname__, task.__module__) == ("plain", "plain", __name__)
-        assert inspect.unwrap(task) is plain  # type: ignore[arg-type]
-        assert inspect.signature(task) == inspect.signature(plain)  # type: ignore[arg-type]
+        assert inspect.unwrap(task) is plain
+        assert inspect.signature(task) == inspect.signature(plain)
         assert repr(task) == "<Task tests.tasks.test_tasks.plain>"
 
     def test_a_decorated_function_can_be_a_task(self, registry: Registry) -> None:
@@ -192,8 +192,9 @@ class TestDefining:
     def test_an_option_that_cannot_be_used_is_refused_at_once(
         self, registry: Registry, options: dict[str, Any]
     ) -> None:
+        unchecked: Any = job
         with pytest.raises(InvalidOption, match=next(iter(options))):
-            job(**options)(plain)
+            unchecked(**options)(plain)
         assert not list(registry)
 
     def test_errors_are_of_one_family_and_of_the_class_a_caller_expects(self) -> None:
@@ -216,14 +217,15 @@ class TestRegistry:
     @pytest.mark.django_db
     @pytest.mark.parametrize("defer", ["defer", "defer_many", "using"])
     def test_two_functions_under_one_name_can_both_not_be_deferred(self, registry: Registry, defer: str) -> None:
+        ways: dict[str, Callable[[Task[..., Any], list[int]], object]] = {
+            "defer": lambda task, args: task.defer(*args),
+            "defer_many": lambda task, args: task.defer_many([args]),
+            "using": lambda task, args: task.using(priority=1).defer(*args),
+        }
         first, second = job(name="sums")(plain), job(name="sums")(namesake)
         for task in (first, second):
             with pytest.raises(DuplicateTask) as raised:
-                {
-                    "defer": lambda: task.defer(*[1] * len(task.signature.parameters)),  # noqa: B023 (called at once)
-                    "defer_many": lambda: task.defer_many([[1] * len(task.signature.parameters)]),  # noqa: B023
-                    "using": lambda: task.using(priority=1).defer(*[1] * len(task.signature.parameters)),  # noqa: B023
-                }[defer]()
+                ways[defer](task, [1] * len(task.signature.parameters))
             assert str(raised.value) == (
                 "Two tasks are registered as 'sums': tests.tasks.test_tasks.plain and tests.tasks.test_tasks.namesake. "
                 "Give one of them another name with @job(name=…)."
@@ -470,7 +472,7 @@ REFUSED_CALLS: dict[str, tuple[Task[..., Any], tuple[Any, ...], dict[str, Any], 
 )
 def test_the_job_returned_is_the_row_as_it_is_read_back(options: dict[str, Any]) -> None:
     """It is put together from what was sent, so that a new column must not be forgotten there."""
-    job = jobs.gather.using(**options).defer(1, "ü", [1.5, None, 1e23], flag={"b": 1, "a": True})
+    job = jobs.gather.using(**options).defer(1, "ü", [1.5, None, 1e23], flag={"b": 1, "a": True})  # type: ignore[arg-type]
     read = Job.objects.get()
     assert {field.name: getattr(job, field.name) for field in Job._meta.fields} == state(read)
     assert (job._state.adding, job._state.db) == (False, read._state.db)

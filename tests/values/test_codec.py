@@ -27,6 +27,10 @@ class Size(enum.IntEnum):
     SMALL = 1
 
 
+class Light(enum.Enum):
+    RED = "red"
+
+
 Point = namedtuple("Point", "x y")
 
 
@@ -114,7 +118,7 @@ REFUSED = {
     "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "value is a datetime"),
     "uuid": (UUID(int=1), "value is a UUID"),
     "complex": (1j, "value is a complex"),
-    "generator": ((n for n in ()), "value is a generator"),
+    "generator": ((n for n in "ab"), "value is a generator"),
     "range": (range(3), "value is a range"),
     "frozenset deep inside": ({"a": [0, frozenset()]}, "value['a'][1] is a frozenset"),
     "nan": (math.nan, "value is nan"),
@@ -162,10 +166,10 @@ INSTEAD = {
     "path": (Path("a"), "str(value)"),
     "lazy text": (gettext_lazy("a"), "str(value)"),
     "set": ({1}, "list(value)"),
-    "generator": ((n for n in ()), "list(value)"),
+    "generator": ((n for n in "ab"), "list(value)"),
     "keys": ({}.keys(), "list(value)"),
     "bytes": (b"a", "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
-    "enum": (enum.Enum("Light", "RED")["RED"], "its value"),
+    "enum": (Light.RED, "its value"),
     "dataclass": (Payment(), "dataclasses.asdict(value)"),
     "model": (User(pk=1), "its primary key"),
     "queryset": (User.objects.none(), "its primary keys: list(queryset.values_list('pk', flat=True))"),

@@ -56,7 +56,7 @@ class TestJudging:
         assert outcome == Outcome("discarded", last_error="the payment was refunded", error=ENTRY)
 
     def test_only_what_is_listed_is_retried(self) -> None:
-        policy = {"retry_on": (OSError, KeyError)}
+        policy: dict[str, Any] = {"retry_on": (OSError, KeyError)}
         assert decide(ConnectionError(), **policy).status == "scheduled", "a subclass counts"
         assert decide(KeyError("x"), **policy).status == "scheduled"
         assert decide(ValueError("x"), **policy).status == "failed"

@@ -185,7 +185,7 @@ class TestSurfaces:
     def test_no_page_of_the_admin_shows_them(self, failed: Job, operator: Client) -> None:  # noqa: F811
         # An error, a result and a key that somebody else wrote into the row.
         entry = {"attempt": 1, "exception": "x.Y", "message": f"a {PASSED[1]}", "traceback": f"b {PASSED[2]}"}
-        columns = {"last_error": f"c {PASSED[1]}", "errors": [entry], "unique_key": f"d {PASSED[2]}"}
+        columns: dict[str, Any] = {"last_error": f"c {PASSED[1]}", "errors": [entry], "unique_key": f"d {PASSED[2]}"}
         columns |= {"result": {"token": SECRET}, "metadata": {"api_key": SECRET}}
         for status in ("failed", "completed", "discarded"):
             Job.objects.filter(pk=failed.pk).update(**columns, status=status)

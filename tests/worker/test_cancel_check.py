@@ -101,9 +101,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     # A look-ahead that lasts: jobs wait in the pool behind the one that is busy.
     worker = worker_thread(
         concurrency=1,
-        prepare=lambda worker: (
-            setattr(worker._in_flight.claiming.threads.prefetch, "size", lambda now: 2) or _never_give_back(worker)
-        ),
+        prepare=_always_hold_two_more,
     )
     wait_until(lambda: gates["busy"].inside and len(worker.worker._in_flight.jobs) == 3)
     assert waiting.cancel()
@@ -115,7 +113,8 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
     assert later.attempts == 1
 
 
-def _never_give_back(worker: Any) -> None:
+def _always_hold_two_more(worker: Any) -> None:
+    worker._in_flight.claiming.threads.prefetch.size = lambda now: 2
     worker._in_flight.release_surplus = lambda now: None
 
 
@@ -168,7 +167,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
     due = worker.worker._in_flight._cancel_check.due
 
     def counted(held: Any, now: float) -> list[LeaseRef]:
-        leases = due(held, now)
+        leases: list[LeaseRef] = due(held, now)
         if leases:
             looks.append(leases)
         return leases
@@ -221,7 +220,12 @@ def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start) -
     def prepare(worker: Any) -> None:
         watch = worker._in_flight._cancel_check
         due = watch.due
-        watch.due = lambda held, now: asked.extend(due(held, now)) or []
+
+        def noted(held: Any, now: float) -> list[LeaseRef]:
+            asked.extend(due(held, now))
+            return []
+
+        watch.due = noted
 
     noop.defer_many([{}] * 200)
     worker = worker_thread(prepare=prepare, max_jobs=200)

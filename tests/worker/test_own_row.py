@@ -10,6 +10,7 @@ from django_skipqueue.models import Job, Worker
 from django_skipqueue.store import Store
 
 from ..app import jobs, worker_jobs
+from ..app.rows import are_in_order
 from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import wait_for_statuses
@@ -33,7 +34,7 @@ def test_it_makes_its_row_before_it_claims(worker_thread: Start, gates: Any) -> 
     wait_until(lambda: gates["g"].inside)
     row = Worker.objects.get()
     assert (row.pk, row.name, row.queues, row.concurrency) == (worker.id, "w", ["default"], 4)
-    assert row.started_at < Job.objects.get().locked_at
+    assert are_in_order(row.started_at, Job.objects.get().locked_at)
 
 
 def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(

@@ -1,5 +1,6 @@
 """`PendingOutcomes`: outcomes wait until they are answered for, and one that is locked keeps no other."""
 
+import time
 from collections.abc import Collection
 
 import pytest
@@ -55,7 +56,7 @@ def test_as_long_as_all_goes_well_nobody_is_asked(pending: PendingOutcomes) -> N
 def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     pending: PendingOutcomes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     database = Database(2)
     pending.next_batch(database, 99.0)
     fail(pending)

@@ -106,11 +106,15 @@ def test_under_load_workers_of_the_old_code_hand_over_to_those_of_the_new_and_no
         if Job.objects.queued().count() < 1_000:
             enqueue("send", *(f"[{next(numbers)}]" for _ in range(1_000)))
 
+    def new_is_at_work() -> bool:
+        load()
+        return bool(entries("new send"))
+
     load()
     first = old()
     wait_until(lambda: entries("old send"), "the old code is at work")
     second = new()
-    wait_until(lambda: load() or entries("new send"), "and the new beside it")
+    wait_until(new_is_at_work, "and the new beside it")
     stop(first)
     enqueued = next(numbers)
     wait_for_statuses(completed=enqueued, deadline=60)

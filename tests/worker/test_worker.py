@@ -101,7 +101,9 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
             if worker._control._listening and not beating.is_set():
                 beating.set()
                 assert deferred.wait(DEADLINE)
-                assert select.select([worker._control.fileno()], [], [], DEADLINE)[0]
+                socket = worker._control.fileno()
+                assert socket is not None
+                assert select.select([socket], [], [], DEADLINE)[0]
             beat()
 
         worker._own_row.heartbeat = beat_after_a_notification  # type: ignore[method-assign]
@@ -368,7 +370,7 @@ def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
 def test_a_long_result_is_kept_whole(worker_thread: Start) -> None:
     worker_jobs.return_long.defer(1_000_000)
     assert worker_thread(drain=True).wait() == EXIT_OK
-    assert len(Job.objects.get().result) == 1_000_000
+    assert len(Job.objects.get().result or "") == 1_000_000
 
 
 def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(worker_thread: Start) -> None:

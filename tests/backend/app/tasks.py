@@ -4,14 +4,14 @@ import asyncio
 import os
 import signal
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import django
 from asgiref.sync import sync_to_async
 
 from tests.app.models import Ledger
 
-if django.VERSION >= (6, 0):
+if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks import TaskContext, task
 else:
     from django_tasks import TaskContext, task
@@ -69,7 +69,7 @@ async def afail(message: str = "as asked") -> None:
 
 
 @task(takes_context=True)
-def fail_times(context: TaskContext, times: int) -> int:
+def fail_times(context: "TaskContext[Any, Any]", times: int) -> int:
     """Fail the first `times` attempts; then return the number of the attempt."""
     if context.attempt <= times:
         raise ValueError(f"attempt {context.attempt} of {times} that fail")
@@ -77,7 +77,7 @@ def fail_times(context: TaskContext, times: int) -> int:
 
 
 @task(takes_context=True)
-def see_context(context: TaskContext, note: str = "") -> dict[str, Any]:
+def see_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
     """Return what the context says."""
     result = context.task_result
     return {
@@ -90,7 +90,7 @@ def see_context(context: TaskContext, note: str = "") -> dict[str, Any]:
 
 
 @task(takes_context=True)
-async def asee_context(context: TaskContext, note: str = "") -> dict[str, Any]:
+async def asee_context(context: "TaskContext[Any, Any]", note: str = "") -> dict[str, Any]:
     await asyncio.sleep(0)
     result = context.task_result
     return {
@@ -134,7 +134,7 @@ def record_and_hold(entry: str, until: str = "go") -> str:
 
 
 @task(takes_context=True)
-def die_once(context: TaskContext) -> int:
+def die_once(context: "TaskContext[Any, Any]") -> int:
     """Kill the worker process in the first attempt, as the kernel's out-of-memory killer would."""
     if context.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -148,7 +148,7 @@ def die() -> None:
 
 if HAS_OPTIONS:
 
-    @task(max_attempts=2, backoff="tests.backend.app.backoffs.at_once", timeout=30.0)
+    @task(max_attempts=2, backoff="tests.backend.app.backoffs.at_once", timeout=30.0)  # type: ignore[call-overload, untyped-decorator]  # Django's own
     def picky() -> None:
         """A task with options of ours."""
         raise ValueError("never")

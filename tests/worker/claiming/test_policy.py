@@ -1,5 +1,7 @@
 """`ClaimPolicy`: how many jobs, from which queues, and when."""
 
+from typing import Any
+
 import pytest
 from django.db import OperationalError
 
@@ -12,10 +14,10 @@ from django_skipqueue.worker.claiming.policy import FEW, MOST_SIZE, SEARCHED, Cl
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
 
 
-def claiming(**options: object) -> ClaimPolicy:
+def claiming(**options: Any) -> ClaimPolicy:
     return ClaimPolicy(
         WorkerOptions(name="w", database="default", **{"concurrency": 4, "poll_interval": 2.0, **options})
-    )  # type: ignore[arg-type]
+    )
 
 
 NAMES = ["default"]
