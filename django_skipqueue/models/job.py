@@ -18,6 +18,7 @@ from ..store import Store
 from ..values.codec import encode, shorten
 from ..values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
 from ..values.records import worker_name
+from .expressions import CLAIM_ORDER
 from .querysets import JobManager
 from .status import ALIVE, FINISHED, Status
 
@@ -72,14 +73,7 @@ class Job(models.Model):
         verbose_name_plural = _("jobs")
         permissions = (("retry_job", "Can retry job"), ("discard_job", "Can discard job"))
         indexes = (
-            models.Index(
-                F("queue_name"),
-                Func(F("priority"), template="(-%(expressions)s)", output_field=models.SmallIntegerField()),
-                F("run_after"),
-                F("id"),
-                name="skipqueue_job_claim",
-                condition=Q(status="queued"),
-            ),
+            models.Index(*CLAIM_ORDER, name="skipqueue_job_claim", condition=Q(status="queued")),
             models.Index(fields=["run_after", "id"], name="skipqueue_job_admit", condition=Q(status="scheduled")),
             models.Index(fields=["id"], name="skipqueue_job_blocked", condition=Q(status="blocked")),
             models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),

@@ -14,7 +14,7 @@ register = template.Library()
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context, *, workers: bool = True) -> dict[str, Any]:
     """Jobs that wait for a worker, queues that are jammed and, if `workers`, those that are not heard of."""
-    from ..admin.banner import lookout  # a project without the admin imports this module, too
+    from ..admin.health.notices import lookout  # a project without the admin imports this module, too
 
     request: Any = context.get("request")
     user = getattr(request, "user", None)

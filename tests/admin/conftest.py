@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_skipqueue.admin.banner import lookout
+from django_skipqueue.admin.health.notices import lookout
 
 from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fixtures)
 from .pictures import picture  # noqa: F401 (a fixture)

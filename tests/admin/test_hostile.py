@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.admin import cut_json
+from django_skipqueue.admin.jobs import cut_json
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job

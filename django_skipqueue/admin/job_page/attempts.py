@@ -1,0 +1,144 @@
+"""The attempts of a job, read from its row: those with an error, and the last one.
+
+The entries were written by a worker, but a worker of any version: what is missing or of another kind shows as nothing.
+Attempts are numbered on where a manual retry has begun anew at 1.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from django.utils.translation import gettext
+
+from ...models import Job, Status
+from ...values.outcomes import Discard
+from ..ui.durations import span
+from ..ui.json_time import moment_of
+from .operations import ENDS, Operation, attempts_before, operations_of
+from .tracebacks import Part, parts_of
+
+ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One run of a job."""
+
+    number: int | None
+    status: str
+    """`failed`, or what the job came to in this attempt."""
+    worker: str
+    duration: timedelta | None
+    ended_at: datetime | None
+    started_at: datetime | None = None
+    is_cancelled: bool = False
+    exception: str = ""
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the attempt came to, as a word."""
+        return gettext("cancelled") if self.is_cancelled else str(Status(self.status).label)
+
+    @property
+    def took(self) -> str:
+        """The duration in words."""
+        return "" if self.duration is None else span(self.duration)
+
+    @property
+    def headline(self) -> str:
+        """The first line of the message."""
+        return self.message.strip().partition("\n")[0]
+
+    @property
+    def is_told_by_traceback(self) -> bool:
+        """Whether the message stands at the end of the traceback, so that it need not be said twice."""
+        return bool(self.message.strip()) and self.message.strip() in self.traceback
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The traceback as it is shown."""
+        return parts_of(self.traceback) if self.traceback.strip() else []
+
+
+def attempts_of(job: Job) -> list[Attempt]:
+    """The newest first."""
+    operations = operations_of(job)
+    left = [_left(entry, operations) for entry in job.errors if isinstance(entry, dict)]
+    if left:
+        left[-1] = _as_the_last(left[-1], job, operations)
+    newest = left[-1].number if left else None
+    return [*_without_error(job, operations, newest or 0), *reversed(left)]
+
+
+def number_of_attempts(job: Job) -> int:
+    """How many there were, those before manual retries included."""
+    return job.attempts + attempts_before(operations_of(job), None)
+
+
+def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
+    """An attempt that left this entry."""
+    number, duration, ended_at = entry.get("attempt"), entry.get("duration_ms"), moment_of(entry.get("at"))
+    took = _span(duration) if isinstance(duration, int | float) else None
+    exception = _text(entry.get("exception"))
+    return Attempt(
+        number=number + (attempts_before(operations, ended_at) if ended_at else 0) if isinstance(number, int) else None,
+        status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
+        worker=_text(entry.get("worker")),
+        duration=took,
+        started_at=ended_at - took if ended_at and took is not None else None,
+        ended_at=ended_at,
+        exception=exception.removeprefix("builtins."),
+        message=_text(entry.get("message")),
+        traceback=_text(entry.get("traceback")),
+    )
+
+
+def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) -> Attempt:
+    """The last attempt with an error: of a discarded job it is the one that discarded it, unless an operator did."""
+    if job.status != Status.DISCARDED:
+        return attempt
+    end = operations[-1] if operations and operations[-1].verb in ENDS else None
+    if end is not None:
+        was_stuck = attempt.ended_at is not None and attempt.ended_at >= end.at
+        return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
+    is_newest = attempt.number == job.attempts + attempts_before(operations, None)
+    return replace(attempt, status=Status.DISCARDED) if is_newest and _says_so(attempt, job.last_error) else attempt
+
+
+def _says_so(attempt: Attempt, line: str) -> bool:
+    """Whether this attempt's error is the job's last one."""
+    return line.endswith(attempt.headline[:100]) if attempt.headline else True
+
+
+def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> Iterator[Attempt]:
+    """The attempt that has left no error behind, if there is one: `newest` is the last that has."""
+    number = job.attempts + attempts_before(operations, None)
+    cancel = operations[-1] if operations and operations[-1].verb == "cancel" else None
+    is_cancelled = job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest
+    if job.started_at is None or not (is_cancelled or job.status in (Status.RUNNING, Status.COMPLETED)):
+        return
+    ended_at = cancel.at if cancel and is_cancelled else job.finished_at
+    yield Attempt(
+        number=number,
+        status=job.status,
+        is_cancelled=is_cancelled,
+        worker=job.locked_by,
+        duration=ended_at - job.started_at if ended_at else None,
+        started_at=job.started_at,
+        ended_at=ended_at,
+    )
+
+
+def _span(milliseconds: float) -> timedelta | None:
+    try:
+        return timedelta(milliseconds=milliseconds)
+    except (OverflowError, ValueError):
+        return None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

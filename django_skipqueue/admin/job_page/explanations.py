@@ -1,0 +1,162 @@
+"""Why a job is not finished yet, and why a job that failed was not tried again: in a sentence, or not at all.
+
+Invariant: nothing is guessed. What neither the row nor the code of this process tells is left out; every query reads a
+few rows, or counts as far as `counts.CAP` along an index.
+"""
+
+from datetime import datetime
+
+from django.db.models import F, Value
+from django.db.models.lookups import LessThan
+from django.utils.formats import date_format
+from django.utils.text import capfirst
+from django.utils.timezone import localtime
+from django.utils.translation import gettext, ngettext
+
+from ...conf import settings
+from ...exceptions import UnknownTask, UnstorableResult, WorkerDied
+from ...models import Job, Status
+from ...models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
+from ...tasks.registry import registry
+from ...values.codec import shorten
+from ...values.outcomes import RetryPolicy
+from ..health.worker_health import Workforce
+from ..ui.counts import Count
+from ..ui.durations import distance, span
+from .attempts import Attempt, number_of_attempts
+from .operations import operations_of
+
+LINE_LIMIT = 200
+
+ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResult.__name__}
+
+
+def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
+    """What a job that is not finished waits for; of one that runs, whether its worker can be counted on."""
+    match job.status:
+        case Status.QUEUED:
+            return _why_it_is_queued(job, workforce)
+        case Status.SCHEDULED:
+            return _why_it_is_scheduled(job, now, workforce)
+        case Status.BLOCKED:
+            return gettext("It is due, and waits for a limit or another job.")
+        case Status.RUNNING:
+            return _whether_its_worker_is_silent(job, workforce)
+    return ""
+
+
+def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
+    """Why the last attempt was the last one."""
+    last = attempts[0] if attempts else None
+    if last is None or last.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
+        return ""
+    if last.status != job.status:  # an operator discarded the job later
+        return ""
+    name = last.exception.rpartition(".")[2]
+    if job.status == Status.DISCARDED:
+        return _why_it_was_discarded(job, name)
+    if job.attempts >= job.max_attempts:
+        return ngettext(
+            "Not retried: it had only one attempt.",
+            "Not retried: that was the last of %(number)s attempts.",
+            job.max_attempts,
+        ) % {"number": job.max_attempts}
+    retried = _retry_on(job)
+    if retried is not None and name not in retried and not _is_the_queues(last):
+        return gettext("Not retried: %(exception)s is not in the task's retry_on.") % {"exception": name}
+    return ""
+
+
+def _why_it_was_discarded(job: Job, name: str) -> str:
+    if name == "Discard":
+        return gettext("Not retried: the task itself discarded its job.")
+    policy = _policy(job)
+    if policy is None or not policy.discard_on:
+        return ""
+    return gettext("Not retried: %(exception)s is in the task's discard_on.") % {"exception": name}
+
+
+def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
+    if not workforce.live:
+        return gettext("Waits for a worker: none is alive.")
+    if not workforce.serving(job.queue_name):
+        return gettext("Waits for a worker: none that is alive serves the queue “%(queue)s”.") % _queue(job)
+    before = _jobs_before(job)
+    if not before.found:
+        return gettext("It is the next one of the queue “%(queue)s”: it begins as soon as a slot is free.") % _queue(
+            job
+        )
+    return ngettext(
+        "%(number)s job of the queue “%(queue)s” comes before it.",
+        "%(number)s jobs of the queue “%(queue)s” come before it.",
+        before.found,
+    ) % {"number": before, **_queue(job)}
+
+
+def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
+    values = {
+        "time": date_format(localtime(job.run_after), "Y-m-d H:i:s T"),
+        "distance": distance(job.run_after, now),
+        "attempt": number_of_attempts(job) + 1,
+    }
+    if job.run_after <= now and not workforce.live:
+        return gettext("Was due %(distance)s, but no worker is alive.") % values
+    if job.run_after <= now:
+        return gettext("Is due now, and goes into its queue within a second or two.")
+    last = operations_of(job)[-1:]
+    if last and (last[0].verb == "postpone" or not job.attempts):  # put off by hand, or retried at a later time
+        return gettext("%(operation)s: due %(distance)s, at %(time)s.") % {
+            **values,
+            "operation": capfirst(last[0].label),
+        }
+    if job.attempts:
+        return gettext("Attempt %(attempt)s is due %(distance)s, at %(time)s.") % values
+    return gettext("Scheduled: due %(distance)s, at %(time)s.") % values
+
+
+def _whether_its_worker_is_silent(job: Job, workforce: Workforce) -> str:
+    hand = workforce.get(job.locked_by)
+    if hand is None or hand.state == "live":
+        return ""
+    values = {
+        "worker": shorten(hand.name, LINE_LIMIT),
+        "time": span(hand.age),
+        "timeout": span(settings.worker_timeout),
+    }
+    return (
+        gettext("Its worker %(worker)s has not been heard of for %(time)s. After %(timeout)s the job is taken back.")
+        % values
+    )
+
+
+def _jobs_before(job: Job) -> Count:
+    """The jobs that will be claimed first, as far as a count goes. Index: claim."""
+    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    queue = Job.objects.queued().filter(queue_name=job.queue_name)
+    before = queue.filter(LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place))
+    return Count.of(before.order_by(*CLAIM_ORDER))
+
+
+def _policy(job: Job) -> RetryPolicy | None:
+    """What this process knows about the task's exceptions."""
+    try:
+        task = registry.get(job.task)
+    except UnknownTask:
+        return None
+    return task.policy
+
+
+def _retry_on(job: Job) -> set[str] | None:
+    """The names of the exceptions after which the task is retried; `None`: all, or nobody here knows."""
+    policy = _policy(job)
+    return {kind.__name__ for kind in policy.retry_on} if policy and policy.retry_on is not None else None
+
+
+def _is_the_queues(attempt: Attempt) -> bool:
+    """Whether the queue itself ended the job, for a reason that the message tells: the task's policy was not asked."""
+    has_policy_failed = "retry policy" in attempt.message
+    return has_policy_failed or not attempt.worker or attempt.exception.rpartition(".")[2] in ENDED_BY_THE_QUEUE
+
+
+def _queue(job: Job) -> dict[str, str]:
+    return {"queue": shorten(job.queue_name, LINE_LIMIT)}

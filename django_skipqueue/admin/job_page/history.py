@@ -1,0 +1,54 @@
+"""The history of one job: what people did to it, by its row and by Django's log of admin actions.
+
+The row has what operators do to a job, also when they do it to many at once, or without the admin. The log alone has
+what the row does not: that the job was copied.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.contrib.admin.models import LogEntry
+from django.contrib.contenttypes.models import ContentType
+
+from ...models import Job
+from .operations import Operation, operations_of
+
+SHOWN = 200
+"""Entries of the log that are read for one job."""
+
+SAME_ACT = timedelta(seconds=5)
+"""How far apart the row and the log may tell of the same thing: the log goes by the clock of the web server."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that somebody did to a job."""
+
+    at: datetime
+    by: str
+    text: str
+    reason: str = ""
+
+
+def history_of(job: Job) -> list[Entry]:
+    """The newest first. An operation that stands in the row and in Django's log is listed once."""
+    logged = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk))
+    entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
+    told: list[Entry] = []
+    for operation in reversed(operations_of(job)):
+        told.append(Entry(operation.at, operation.by, operation.word, operation.reason))
+        if twin := _twin(operation, entries):
+            entries.remove(twin)
+    told += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
+    return sorted(told, key=lambda entry: entry.at, reverse=True)
+
+
+def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:
+    """The entry of the log that means this operation: the nearest one of the same user, if it is near."""
+
+    def distance(entry: LogEntry) -> timedelta:
+        return abs(entry.action_time - operation.at)
+
+    own = (each for each in entries if each.user.get_username() == operation.by and distance(each) <= SAME_ACT)
+    return min(own, key=distance, default=None)

@@ -1,0 +1,203 @@
+"""The page of one job: what it is, when it was what, with which arguments, and what became of each attempt."""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from itertools import chain, islice
+from typing import Any
+
+from django.utils.translation import gettext, ngettext
+
+from ...models import WAITING, Job, Status
+from ...values.codec import clean, shorten
+from ...values.outcomes import MESSAGE_LIMIT
+from ...values.records import worker_name
+from ...values.redaction import MASK, Redacted
+from ..health.worker_health import Workforce
+from ..ui.arguments import named, redacted
+from ..ui.durations import span
+from ..ui.job_states import STATES, state_of
+from .attempts import Attempt, attempts_of, number_of_attempts
+from .explanations import why_it_waits, why_it_was_not_retried
+from .operations import operations_of
+from .timeline import Moment, timeline
+
+JSON_LIMIT = 20_000
+"""Characters. An argument may be megabytes long; a page should not."""
+
+ARGUMENTS_SHOWN = 50
+
+LINE_LIMIT = 500
+"""Characters of a name, a key, or what else is a line."""
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """One job as its page shows it; `now` is the database's time."""
+
+    job: Job
+    now: datetime
+    mask = MASK
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more happens to the job by itself, so that the page need not be fetched again."""
+        return Status(self.job.status).is_finished
+
+    @property
+    def state(self) -> str:
+        """The status; `retrying` for a scheduled job that has failed before."""
+        return state_of(self.job)
+
+    @property
+    def state_label(self) -> str:
+        """The translated word for `state`."""
+        return str(STATES[self.state])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a worker has it."""
+        return self.job.status == Status.RUNNING
+
+    @property
+    def live_text(self) -> str:
+        """What is said aloud when the status has changed."""
+        return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.state_label}
+
+    @cached_property
+    def call(self) -> Redacted:
+        """The arguments with their secrets masked."""
+        return redacted(self.job.task, self.job.args, self.job.kwargs)
+
+    @property
+    def arguments(self) -> list[tuple[str, str]]:
+        """Each argument's name, or its place, and its value as JSON; the first ones have room, and all the limit."""
+        room, shown = JSON_LIMIT, []
+        passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
+        for name, value in islice(passed, ARGUMENTS_SHOWN):
+            text = pretty(value, max(room, LINE_LIMIT))
+            room -= len(text)
+            shown.append((shorten(name, LINE_LIMIT), text))
+        return shown
+
+    @property
+    def missing_arguments(self) -> int:
+        """How many more there are."""
+        return max(len(self.job.args) + len(self.job.kwargs) - ARGUMENTS_SHOWN, 0)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether there is an argument, or a part of one, that is not shown."""
+        return (self.call.args, self.call.kwargs) != (self.job.args, self.job.kwargs)
+
+    @property
+    def result(self) -> str | None:
+        """What the task returned, as JSON; `None` unless it has returned."""
+        return self._masked(self.job.result) if self.job.status == Status.COMPLETED else None
+
+    @property
+    def outcome(self) -> str:
+        """Why the job failed or was discarded, and the last error of one that is retried."""
+        is_told = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
+        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4) if is_told else ""
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether an attempt has failed, and another one will come."""
+        return self.job.status in WAITING and self.job.attempts > 0
+
+    @cached_property
+    def explanation(self) -> str:
+        """Why the job waits, or why it was not tried again."""
+        if self.is_final:
+            return why_it_was_not_retried(self.job, self.attempts)
+        return why_it_waits(self.job, self.now, Workforce.now())
+
+    @property
+    def timeout(self) -> str:
+        """How long an attempt may take, where the job itself says so."""
+        return span(self.job.timeout or 0)
+
+    @property
+    def unique_key(self) -> str:
+        """The key, short."""
+        return shorten(self.call.text(self.job.unique_key or ""), LINE_LIMIT)
+
+    @cached_property
+    def attempts(self) -> list[Attempt]:
+        """The newest first."""
+        return [self._shown(attempt) for attempt in attempts_of(self.job)]
+
+    @property
+    def attempts_come_first(self) -> bool:
+        """Whether they are what the page is opened for: an error."""
+        return bool(self.attempts) and bool(self.attempts[0].exception or self.attempts[0].traceback)
+
+    @property
+    def missing_attempts(self) -> int:
+        """How many earlier attempts the row has not kept."""
+        numbers = [attempt.number for attempt in self.attempts if attempt.number]
+        return max(min(numbers) - 1, 0) if numbers else 0
+
+    @property
+    def attempts_made(self) -> str:
+        """How many of how many; after a manual retry, which gives all of them anew, how many before it too."""
+        counted = f"{self.job.attempts}/{self.job.max_attempts}"
+        if earlier := number_of_attempts(self.job) - self.job.attempts:
+            more = ngettext("%(number)s before the retry", "%(number)s before the retries", self._retries)
+            return f"{counted} · {more % {'number': earlier}}"
+        return counted
+
+    @cached_property
+    def worker_name(self) -> str:
+        """The process that holds the job, or held it last."""
+        return shorten(self.job.worker_name, LINE_LIMIT)
+
+    @property
+    def timeline(self) -> list[Moment]:
+        """What happened to the job, in order."""
+        moments = timeline(self.job, self.attempts, self.now)
+        return [replace(each, reason=self.call.text(each.reason)) for each in moments]
+
+    @property
+    def waited(self) -> str:
+        """How long the job was due before its last attempt began."""
+        started = self.job.started_at
+        return span(started - self.job.run_after) if started and started >= self.job.run_after else ""
+
+    @property
+    def ran(self) -> str:
+        """How long the last attempt took, or has taken so far."""
+        last = self.attempts[0] if self.attempts else None
+        if last is None or (last.duration is None and self.job.status != Status.RUNNING):
+            return ""
+        return last.took or span(self.now - (last.started_at or self.now))
+
+    @property
+    def metadata(self) -> str:
+        """What else was kept with the job."""
+        return self._masked(self.job.metadata) if self.job.metadata else ""
+
+    @property
+    def _retries(self) -> int:
+        return sum(each.verb == "retry" for each in operations_of(self.job))
+
+    def _shown(self, attempt: Attempt) -> Attempt:
+        """Masked and cut. A row's texts are short, unless somebody else has written them."""
+        return replace(
+            attempt,
+            worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
+            exception=shorten(attempt.exception, LINE_LIMIT),
+            message=clean(self.call.text(attempt.message), MESSAGE_LIMIT),
+            traceback=clean(self.call.text(attempt.traceback), JSON_LIMIT),
+        )
+
+    def _masked(self, value: Any) -> str:
+        """A value that is no argument, masked by the names within it."""
+        return pretty(redacted(self.job.task, [], {"": value}).kwargs[""], JSON_LIMIT)
+
+
+def pretty(value: Any, limit: int) -> str:
+    """JSON to read; a long one is cut in the middle."""
+    return clean(json.dumps(value, indent=2, ensure_ascii=False), limit)

@@ -1,0 +1,92 @@
+"""What happened to a job, in order: it was enqueued, tried, retried, postponed, finished; and what comes next.
+
+Pure: from a row and its attempts to moments. An attempt is shown when it ended, with how long it waited and ran.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from operator import attrgetter
+
+from django.utils.translation import gettext
+
+from ...models import Job, Status
+from ..ui.durations import distance, span
+from .attempts import Attempt
+from .operations import ENDS, Operation, operations_of
+
+SAME = timedelta(milliseconds=1)
+"""What is not further apart is one moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """One entry of the time line."""
+
+    label: str
+    at: datetime
+    status: str
+    """For its colour."""
+    details: tuple[str, ...] = ()
+    reason: str = ""
+    distance: str = ""
+    is_ahead: bool = False
+
+
+def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Moment]:
+    """The oldest first. `attempts` are those of the job, the newest first."""
+    operations = operations_of(job)
+    moments = [*_enqueued(job, operations), *map(_operated, operations)]
+    for attempt in reversed(attempts):
+        since = _before(attempt, moments)
+        moments += _tried(attempt, since, now)
+    moments += _finished(job, attempts, operations)
+    told = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
+    return sorted(told, key=attrgetter("at"))
+
+
+def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
+    was_scheduled = job.run_after - job.enqueued_at > SAME
+    yield Moment(label=gettext("enqueued"), at=job.enqueued_at, status=Status.QUEUED)
+    if was_scheduled and not any(abs(job.run_after - each.at) <= SAME for each in operations):
+        is_next = job.status == Status.SCHEDULED and job.attempts > 0
+        label = gettext("next attempt due") if is_next else gettext("due")
+        yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
+
+
+def _operated(operation: Operation) -> Moment:
+    return Moment(label=operation.label, at=operation.at, status=operation.status, reason=operation.reason)
+
+
+def _before(attempt: Attempt, moments: Sequence[Moment]) -> datetime | None:
+    """When the last thing happened before the attempt began."""
+    if attempt.started_at is None:
+        return None
+    return max((each.at for each in moments if each.at <= attempt.started_at), default=None)
+
+
+def _tried(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[Moment]:
+    at = attempt.ended_at or attempt.started_at
+    if at is None:
+        return
+    values = {"number": attempt.number or "?", "outcome": attempt.label}
+    details = []
+    if since is not None and attempt.started_at is not None:
+        details.append(gettext("waited %s") % span(attempt.started_at - since))
+    if attempt.duration is not None:
+        details.append(gettext("ran %s") % span(attempt.duration))
+    elif attempt.started_at is not None:
+        details.append(gettext("running for %s") % span(now - attempt.started_at))
+    if attempt.worker:
+        details.append(attempt.worker)
+    yield Moment(
+        label=gettext("attempt %(number)s %(outcome)s") % values, at=at, status=attempt.status, details=tuple(details)
+    )
+
+
+def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
+    """The end, where neither an attempt nor an operator tells it."""
+    is_told = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
+    is_told |= job.status == Status.DISCARDED and any(each.verb in ENDS for each in operations[-1:])
+    if job.finished_at and not is_told:
+        yield Moment(label=job.get_status_display(), at=job.finished_at, status=job.status)

@@ -1,0 +1,166 @@
+"""The list of jobs: in the order of an index, with a count that stops, and tabs over it.
+
+Invariant: opening the list, however it is filtered, reads a page from an index, or searches one window of it.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+
+from ...models import Job, Status
+from ..ui import counts
+from ..ui.counts import Count
+from ..ui.job_states import RETRYING, STATES
+from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter, is_indexed, since, time_column
+from .list_order import Indexed
+from .search import Search
+from .tabs import ScheduledCounts, Tab
+from .window import Window
+
+WINDOW_VAR = "look"
+"""In the address: the number of the window that is searched."""
+
+
+class JobChangeList(ChangeList):
+    """The job list as Django's admin shows it."""
+
+    window: Window | None = None
+    """The part of the list that is searched; `None`: an index finds all that match."""
+
+    def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+        number = request.GET.get(WINDOW_VAR, "")
+        self.window_number = int(number) if len(number) <= 2 and number.isdecimal() else 1
+        super().__init__(request, *args, **kwargs)
+        self.title = capfirst(str(self.opts.verbose_name_plural))
+
+    def get_filters_params(self, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The parameters of the filters."""
+        return {name: value for name, value in super().get_filters_params(params).items() if name != WINDOW_VAR}
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Job]:
+        """The jobs that match, in order, out of those that are searched."""
+        jobs = super().get_queryset(request, exclude_parameters)
+        self.window = Window.at(self.indexed, self.window_number) if self._needs_a_window else None
+        search = Search(self.query)
+        if not search.words:
+            return jobs if self.window is None else self.window.among(jobs)
+        if self.window is None:
+            return search.among(jobs)
+        matching = search.among(self.window.among(jobs)).values_list("pk", flat=True)
+        is_action = request.method == "POST"  # an action is for all that match, a page for those that are counted
+        found = set(matching if is_action else matching[: counts.CAP + 1])
+        return jobs.filter(pk__in=found if search.lone_number is None else found | {search.lone_number})
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
+        """The order of the index, and no other: the columns cannot be sorted by."""
+        return list(self.indexed.order.by())
+
+    @property
+    def indexed(self) -> Indexed:
+        """The jobs that an index finds, of which the list shows those that match."""
+        return Indexed.covering(self.state, self._chosen(QueueFilter))
+
+    @property
+    def state(self) -> str | None:
+        """The state whose jobs are listed; `None`: any."""
+        return self._chosen(StateFilter)
+
+    @property
+    def total(self) -> Count:
+        """How many jobs match."""
+        return self.paginator.total  # type: ignore[no-any-return]  # a CappedPaginator
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """The places in the list of the first and the last job on this page."""
+        before = (self.page_num - 1) * self.list_per_page if self.multi_page else 0
+        return before + 1, before + len(self.result_list)
+
+    @property
+    def partly_searched(self) -> Window | None:
+        """The window that was searched, where that is not the whole list."""
+        return None if self.window is None or self.window.is_whole_list else self.window
+
+    @property
+    def further(self) -> Iterator[tuple[Any, str]]:
+        """Where else to search: label and address."""
+        if self.window is not None and self.window.has_next:
+            yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
+        for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
+            if state != self.state:
+                yield STATES[state] if state else gettext("all jobs"), self._address(state)
+
+    @property
+    def address_without_search(self) -> str:
+        """The same list without the words that were searched for."""
+        return self.get_query_string(remove=[SEARCH_VAR, WINDOW_VAR])
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether something is searched for, or filtered by beside the state."""
+        return bool(self.query) or any(map(self._chosen, (QueueFilter, TaskFilter, TimeFilter)))
+
+    @cached_property
+    def tabs(self) -> list[Tab]:
+        """All, and one for each state."""
+        everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
+        return [everything] + [
+            Tab(state, label, self._address(state), state == self.state, self._count(state))
+            for state, label in STATES.items()
+            if state != Status.BLOCKED or self._shows_blocked
+        ]
+
+    @cached_property
+    def _shows_blocked(self) -> bool:
+        """Whether there is a tab for blocked jobs: a project without limits has none."""
+        return self.state == Status.BLOCKED or Job.objects.blocked().exists()
+
+    def _address(self, state: str | None) -> str:
+        """Of the same list for another state."""
+        return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
+
+    def _count(self, state: str) -> Count | None:
+        """How many jobs in this state pass the filters; `None` where no index could tell."""
+        queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
+        indexed = Indexed.covering(state, queue_name)
+        if (
+            self.query
+            or self._chosen(TaskFilter) is not None
+            or queue_name != indexed.queue_name
+            or (time is not None and not is_indexed(column))
+        ):
+            return None
+        if indexed.status == Status.SCHEDULED:
+            return self._scheduled.retrying if state == RETRYING else self._scheduled.first
+        return indexed.count(since(time, column))
+
+    @cached_property
+    def _scheduled(self) -> ScheduledCounts:
+        return ScheduledCounts.now()
+
+    @property
+    def _needs_a_window(self) -> bool:
+        """Whether something is asked for that no index can find."""
+        search = Search(self.query)
+        time = self._filter(TimeFilter)
+        return not search.names_an_id and (
+            bool(search.words)
+            or self._chosen(TaskFilter) is not None
+            or self._chosen(QueueFilter) != self.indexed.queue_name
+            or (time is not None and time.value() is not None and not time.is_indexed)
+            or (self.state == RETRYING and not self._scheduled.are_mostly_retries)
+            or (self.state == Status.SCHEDULED and self._scheduled.are_mostly_retries)
+        )
+
+    def _chosen(self, kind: type[Any]) -> str | None:
+        chosen = self._filter(kind)
+        return None if chosen is None else chosen.value()
+
+    def _filter(self, kind: type[Any]) -> Any:
+        return next((each for each in self.filter_specs if isinstance(each, kind)), None)

@@ -1,0 +1,165 @@
+"""The filters of the job list. Each knows its choices without reading the job table for them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext_lazy as _
+
+from ...models import FINISHED, Job, Status
+from ..ui.job_states import STATES, is_in
+from . import filter_choices
+
+TIMES: Mapping[str, tuple[timedelta, Any]] = {
+    "hour": (timedelta(hours=1), _("Last hour")),
+    "day": (timedelta(days=1), _("Last 24 hours")),
+    "week": (timedelta(days=7), _("Last 7 days")),
+    "month": (timedelta(days=30), _("Last 30 days")),
+}
+
+
+TIME_TITLES = {
+    "finished_at": _("time finished"),
+    "locked_at": _("time started"),
+    "enqueued_at": _("time enqueued"),
+}
+
+
+def time_column(state: str | None) -> str:
+    """The time that matters of jobs in this state."""
+    if state in FINISHED:
+        return "finished_at"
+    return "locked_at" if state == Status.RUNNING else "enqueued_at"
+
+
+def is_indexed(column: str) -> bool:
+    """Whether an index keeps the jobs in the order of this time."""
+    return column != "enqueued_at"
+
+
+def since(chosen: str | None, column: str) -> Q:
+    """That the time in this column is within the chosen one, by the database's clock."""
+    preset = TIMES.get(chosen or "")
+    return Q(**{f"{column}__gte": Now() - preset[0]}) if preset else Q()
+
+
+class StateFilter(admin.SimpleListFilter):
+    """By status, and by *retrying*. Shown as tabs over the list, so it has no place among the filters beside it."""
+
+    title = _("status")
+    parameter_name = "status"
+    template = "admin/django_skipqueue/job/no_filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The states."""
+        return list(STATES.items())
+
+    def value(self) -> str | None:
+        """The chosen state; `None` for what is none."""
+        chosen = super().value()
+        return chosen if chosen in STATES else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs in the chosen state."""
+        chosen = self.value()
+        return queryset.filter(is_in(chosen)) if chosen else queryset
+
+
+class NameFilter(admin.SimpleListFilter):
+    """By a name out of an open set; what is asked for by address is a choice as well, known or not."""
+
+    column: str
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The known names, and the one asked for."""
+        chosen = self.value()
+        return [(name, name) for name in sorted({*self.known(), *([chosen] if chosen else [])})]
+
+    def known(self) -> list[str]:
+        """The names to choose from."""
+        raise NotImplementedError
+
+    def value(self) -> str | None:
+        """The chosen name, as PostgreSQL can compare it."""
+        chosen = super().value()
+        return chosen.replace("\0", "") if chosen else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs with the chosen name."""
+        return queryset.filter(**{self.column: self.value()}) if self.value() else queryset
+
+
+class QueueFilter(NameFilter):
+    """By queue."""
+
+    title = _("queue")
+    parameter_name = "queue"
+    column = "queue_name"
+
+    def known(self) -> list[str]:
+        """The queues to choose from."""
+        return filter_choices.queue_names()
+
+
+class TaskFilter(NameFilter):
+    """By task."""
+
+    title = _("task")
+    parameter_name = "task"
+    column = "task"
+    template = "admin/django_skipqueue/job/task_filter.html"
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Each task by its function's name, which may break after its words, and with its module."""
+        every, *tasks = super().choices(changelist)
+        yield {**every, "module": ""}
+        for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
+            module, _, function = str(choice["display"]).rpartition(".")
+            yield {**choice, "module": module, "display": _breakable(function)}
+
+    def known(self) -> list[str]:
+        """The tasks to choose from."""
+        return filter_choices.task_names()
+
+
+def _breakable(name: str) -> SafeString:
+    """A name that may go on in a new line after an underscore."""
+    return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
+
+
+class TimeFilter(admin.SimpleListFilter):
+    """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
+
+    parameter_name = "time"
+    title = _("time")
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.column = time_column(request.GET.get(StateFilter.parameter_name))
+        self.title = TIME_TITLES[self.column]
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the order of the list is the order of this time."""
+        return is_indexed(self.column)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
+        """The presets."""
+        return [(name, label) for name, (_, label) in TIMES.items()]
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Any time first, then the presets."""
+        every, *presets = super().choices(changelist)
+        yield {**every, "display": _("Any time")}
+        yield from presets
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs of the chosen time."""
+        return queryset.filter(since(self.value(), self.column))

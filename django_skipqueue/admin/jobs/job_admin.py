@@ -1,0 +1,99 @@
+"""Jobs in the admin: what their list shows, and how it can be filtered and searched.
+
+Invariant: jobs are never added or edited here, and the list reads nothing that it does not show.
+"""
+
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast, Left, Now
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Job
+from ..ui.cells import CELL_LIMIT
+from ..ui.counts import CappedPaginator
+from ..ui.job_states import badge_of
+from . import job_cells
+from .actions import JobActions
+from .changelist import JobChangeList
+from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter
+
+
+@admin.register(Job)
+class JobAdmin(JobActions):
+    """The queue, for the people who run it."""
+
+    list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
+    list_display_links = ("job",)
+    list_filter = (StateFilter, QueueFilter, TaskFilter, TimeFilter)
+    list_per_page = list_max_show_all = 50
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = CappedPaginator
+    sortable_by = ()
+    search_fields = ("task",)
+    search_help_text = _(
+        "An id (#42), an argument (payment_id=42, order.id=42), or a part of a task, error, value or queue. "
+        "Several words must all match."
+    )
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css"]}
+
+    def __init__(self, model: type[Job], admin_site: admin.AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if admin_site.index_template is None:  # a project's own says itself where `{% queue_notices %}` stands
+            admin_site.index_template = "admin/django_skipqueue/index.html"
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
+        """The list that stays within an index."""
+        return JobChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        """Jobs without what only their own page shows, and with no more of the arguments than fits into a cell."""
+        args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
+        jobs = Job.objects.defer("args", "kwargs", "result", "errors", "metadata")
+        return jobs.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
+    ) -> tuple[QuerySet[Job], bool]:
+        """All jobs: what is searched for is looked for by the list, which knows where to look."""
+        return queryset, False
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Only the filters filter: any other lookup in the address could read the whole table."""
+        return lookup in {each.parameter_name for each in self.list_filter}
+
+    @admin.display(description=_("status"))
+    def status_badge(self, job: Job) -> SafeString:
+        """The state as a word and a colour."""
+        return badge_of(job)
+
+    @admin.display(description=_("job"))
+    def job(self, job: Job) -> SafeString:
+        """The task and the id."""
+        return job_cells.task(job)
+
+    @admin.display(description=_("arguments, last error"))
+    def call_and_error(self, job: Any) -> SafeString:
+        """The arguments, short, and the first line of the last error while it matters."""
+        return job_cells.call_and_error(job)
+
+    @admin.display(description=_("queue"))
+    def queue(self, job: Job) -> SafeString:
+        """The queue."""
+        return job_cells.queue(job)
+
+    @admin.display(description=_("attempts"))
+    def attempts_made(self, job: Job) -> str:
+        """How many of how many."""
+        return f"{job.attempts}/{job.max_attempts}"
+
+    @admin.display(description=_("when"))
+    def when(self, job: Any) -> SafeString:
+        """What happened last, or will next."""
+        return job_cells.when(job, job.now)

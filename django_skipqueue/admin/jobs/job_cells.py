@@ -1,0 +1,93 @@
+"""What stands in the cells of the job list: short, and safe whatever the job carries."""
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.template.defaultfilters import date
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext
+
+from ...models import FINISHED, Job, Status
+from ...values.redaction import Redacted
+from ..ui.arguments import names_in_order, redacted
+from ..ui.cells import shortened
+from ..ui.durations import distance, roughly, span
+from ..ui.job_states import RETRYING, state_of
+from . import cut_json
+
+
+def task(job: Job) -> SafeString:
+    """The function's name first, for that is what people look for; the module and the id below it."""
+    module, _, function = job.task.rpartition(".")
+    return format_html(
+        '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">#{}{}</span>',
+        shortened(function or job.task),
+        job.pk,
+        f" · {shortened(module)}" if module and function else "",
+    )
+
+
+def call_and_error(job: Any) -> SafeString:
+    """The arguments, and below them the first line of the last error, unless the job has succeeded since."""
+    call = called(job.task, job.args_text, job.kwargs_text)
+    error = "" if job.status == Status.COMPLETED else call.text(job.last_error).strip().partition("\n")[0]
+    return format_html(
+        '<span class="skipqueue-call">{}</span>{}',
+        arguments(job.task, call),
+        format_html('<span class="skipqueue-error" title="{0}">{0}</span>', shortened(error)) if error else "",
+    )
+
+
+def queue(job: Job) -> SafeString:
+    """The queue's name, cut by the window where it is long."""
+    return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
+
+
+def called(task: str, args: str, kwargs: str) -> Redacted:
+    """The arguments with their secrets masked, from JSON texts that may be cut off."""
+    positional, named = cut_json.decoded(args), cut_json.decoded(kwargs)
+    return redacted(task, positional if isinstance(positional, list) else [], named if isinstance(named, dict) else {})
+
+
+def arguments(task: str, call: Redacted) -> str:
+    """As in a call: `payment_id=42, email="x"`; a value alone where nobody knows the name of its place."""
+    names = names_in_order(task, call.args)
+    shown = [f"{name}={_dumped(value)}" for name, value in zip(names, call.args, strict=False)]
+    shown += [_dumped(value) for value in call.args[len(names) :]]
+    shown += [f"{name}={_dumped(value)}" for name, value in call.kwargs.items()]
+    return shortened(", ".join(shown))
+
+
+def when(job: Job, now: datetime) -> SafeString:
+    """How long a job has run or waited, how long ago it finished, or in how long it is due; and on which worker."""
+    text, moment = _moment(job, now)
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>{}',
+        moment.isoformat(),
+        date(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT"),
+        text,
+        format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
+        if job.status == Status.RUNNING and job.worker_name
+        else "",
+    )
+
+
+def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
+    if job.finished_at and job.status in FINISHED:
+        return distance(job.finished_at, now), job.finished_at
+    if job.status == Status.RUNNING:
+        started = job.started_at or job.locked_at or job.run_after
+        return gettext("for %s") % span(max(now - started, timedelta(0))), started
+    if job.run_after > now:
+        in_time = distance(job.run_after, now)
+        return (gettext("next %s") % in_time if state_of(job) == RETRYING else in_time), job.run_after
+    if job.status == Status.QUEUED:
+        return gettext("waiting %s") % roughly(now - job.run_after), job.run_after
+    return gettext("due %s") % distance(job.run_after, now), job.run_after
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,50 @@
+"""The tabs over the list of jobs: all, and one for each state, with a count where an index has it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+
+from ...models import Status
+from ..ui import counts
+from ..ui.counts import Count
+from .list_order import Indexed
+
+RETRIES = models.Count("attempts", filter=Q(attempts__gt=0))
+
+
+@dataclass(frozen=True)
+class Tab:
+    """A link to the jobs in one state, or to all."""
+
+    state: str
+    label: Any
+    address: str
+    is_selected: bool
+    count: Count | None
+
+
+@dataclass(frozen=True)
+class ScheduledCounts:
+    """How many of the scheduled jobs that are due next wait for their first attempt, and how many are retrying.
+
+    No index tells them apart. Of a million jobs those that are due next are counted, as many as a count counts:
+    retries are due soon, or have crowded out everything else.
+    """
+
+    first: Count
+    retrying: Count
+
+    @classmethod
+    def now(cls) -> "ScheduledCounts":
+        """Count both in one query."""
+        due_next = Indexed(Status.SCHEDULED).jobs().values("attempts")[: counts.CAP + 1]
+        found = due_next.aggregate(jobs=models.Count("attempts"), retrying=RETRIES)
+        is_least = found["jobs"] > counts.CAP
+        return cls(Count(found["jobs"] - found["retrying"], is_least), Count(found["retrying"], is_least))
+
+    @property
+    def are_mostly_retries(self) -> bool:
+        """Whether retries are so many that the others are hard to find among them, and not the other way round."""
+        return self.retrying.is_capped and self.retrying.found > self.first.found

@@ -1,0 +1,64 @@
+"""The part of a list that is searched for what no index can find, such as a task or an argument.
+
+Invariant: no page searches more than `WINDOW_SIZE` jobs, and the page says which.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ...models import Job
+from ..ui.counts import grouped
+from .list_order import Indexed
+
+WINDOW_SIZE = 50_000
+"""Jobs. PostgreSQL searches so many in some 20 ms, at worst 60."""
+
+MOST_WINDOWS = 20
+"""Of a list: beyond a million jobs it takes too long to find the place to begin."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of an indexed list, `WINDOW_SIZE` jobs long."""
+
+    indexed: Indexed
+    number: int
+    """1 is the front of the list."""
+    start: tuple[Any, ...] | None
+    end: tuple[Any, ...] | None
+    """The keys of the jobs after which it begins and ends; `None` where the list itself does."""
+
+    @classmethod
+    def at(cls, indexed: Indexed, number: int) -> "Window":
+        """The window of this number; the front where the list is too short for it."""
+        start = indexed.edge(WINDOW_SIZE * (number - 1)) if 1 < number <= MOST_WINDOWS else None
+        number = number if start else 1
+        return cls(indexed, number, start, indexed.edge(WINDOW_SIZE * number))
+
+    @property
+    def is_whole_list(self) -> bool:
+        """Whether it holds all of the list."""
+        return self.start is None and self.end is None
+
+    @property
+    def has_next(self) -> bool:
+        """Whether another window can follow."""
+        return self.end is not None and self.number < MOST_WINDOWS
+
+    @property
+    def first(self) -> str:
+        """The place in the list of its first job; 1 is the front."""
+        return grouped((self.number - 1) * WINDOW_SIZE + 1)
+
+    @property
+    def last(self) -> str:
+        """The place in the list of its last job."""
+        return grouped(self.number * WINDOW_SIZE)
+
+    def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        """Those of the jobs that are in this window."""
+        if self.start is not None:
+            jobs = jobs.exclude(self.indexed.order.up_to(self.start))
+        return jobs if self.end is None else jobs.filter(self.indexed.order.up_to(self.end))

@@ -1,0 +1,67 @@
+"""The jobs an action is for: some chosen by hand, or all that match a list."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db.models import QuerySet
+
+from ...models import Job
+from ...store.statements import BATCH
+from ..ui.counts import Count
+from ..ui.ids import is_id
+
+SAMPLE = 5
+"""Jobs that are shown one by one."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Read in batches by id, so that no transaction and no list in memory grows with the number of jobs."""
+
+    jobs: QuerySet[Job]
+    ids: tuple[int, ...] | None
+    """Those chosen by hand, also where they match the list no longer; `None`: all that match."""
+
+    @classmethod
+    def by_hand(cls, chosen: Iterable[str]) -> "Selection":
+        """The jobs with these ids, as a browser sent them."""
+        ids = tuple(sorted({int(each) for each in chosen if is_id(each)}))
+        return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
+
+    @classmethod
+    def all_matching(cls, jobs: QuerySet[Job]) -> "Selection":
+        """All jobs of a list."""
+        return cls(jobs, None)
+
+    def posted(self) -> list[tuple[str, str]]:
+        """The fields of a form that choose these jobs again."""
+        if self.ids is None:
+            return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
+        return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
+
+    def count(self, most: int) -> int:
+        """How many jobs there are, as far as `most`."""
+        return self.jobs[:most].count()
+
+    def count_from(self, first: int) -> Count:
+        """How many jobs there are with this id or a higher one."""
+        if self.ids is not None:
+            return Count(sum(pk >= first for pk in self.ids))
+        return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))
+
+    def sample(self) -> list[Job]:
+        """A few of the jobs, to be recognized."""
+        return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
+
+    def batches(self) -> Iterator[list[int]]:
+        """The ids, ascending, up to the newest there was at the beginning: new jobs never prolong it."""
+        if self.ids is not None:
+            yield from (list(self.ids[start : start + BATCH]) for start in range(0, len(self.ids), BATCH))
+            return
+        newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+        after = 0
+        by_id = self.jobs.order_by("pk").filter(pk__lte=newest).values_list("pk", flat=True)
+        while ids := list(by_id.filter(pk__gt=after)[:BATCH]):
+            yield ids
+            after = ids[-1]

@@ -1,0 +1,83 @@
+"""What an operator should know of many jobs before something is done to them: how many, of which kinds.
+
+Invariant: no more jobs are read than a count counts, whatever the size of the table.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models.functions import Left
+
+from ...models import Status
+from ..ui import counts
+from ..ui.counts import Count, grouped
+from .selection import Selection
+
+KINDS_SHOWN = 8
+
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
+"""The class, with which the line about an error begins."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Jobs of one task that ended in the same exception."""
+
+    number: int
+    task: str
+    exception: str
+
+    @property
+    def shown(self) -> str:
+        """The number, to be read."""
+        return grouped(self.number)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found among the first jobs of a selection, as many as a count counts."""
+
+    count: Count
+    eligible: int
+    """How many are in a status that allows the action."""
+    refused: list[tuple[int, Any]]
+    """How many each other status has, and what it is called; nothing where there may be more."""
+    kinds: list[Kind]
+    """Of those that are eligible, the most frequent first."""
+
+    @classmethod
+    def of(cls, selection: Selection, statuses: Collection[str]) -> "Survey":
+        """Look at the jobs of the selection, for an action that these statuses allow."""
+        columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
+        rows = list(selection.jobs.values_list(*columns)[: counts.CAP + 1])
+        found = Counter(status for status, *_ in rows)
+        refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
+        kinds = Counter(
+            (task, _exception(status, attempts, error)) for status, attempts, task, error in rows if status in statuses
+        )
+        return cls(
+            Count(len(rows)),
+            kinds.total(),
+            refused if len(rows) <= counts.CAP else [],
+            [Kind(number, *kind) for kind, number in kinds.most_common()],
+        )
+
+    @property
+    def kinds_shown(self) -> list[Kind]:
+        """The most frequent kinds."""
+        return self.kinds[:KINDS_SHOWN]
+
+    @property
+    def others(self) -> int:
+        """How many jobs are of other kinds."""
+        return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
+
+
+def _exception(status: str, attempts: int, error: str) -> str:
+    """The class that the last attempt raised. Where none did, the line is a reason, which may hold a secret."""
+    has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
+    found = EXCEPTION.match(error) if has_failed else None
+    return found[0] if found else ""

@@ -1,0 +1,167 @@
+"""Workers in the admin: which processes there are, whether they are alive, what they run now. To be looked at only."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Count, OuterRef, QuerySet
+from django.db.models.functions import JSONObject, Now
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Job, Worker
+from ...tasks.registry import registry
+from ..health.notices import Banner, lookout
+from ..health.worker_health import STATES, state_after
+from ..ui.cells import badge, shortened
+from ..ui.durations import distance, span
+from ..ui.json_time import moment_of
+
+if TYPE_CHECKING:
+    WorkerModelAdmin = admin.ModelAdmin[Worker]
+else:
+    WorkerModelAdmin = admin.ModelAdmin
+
+SHOWN_JOBS = 5
+
+
+@dataclass(frozen=True)
+class Held:
+    """How many jobs a worker holds. Threads and coroutines are apart: each has as many as there are slots."""
+
+    threads: int
+    coroutines: int
+    ahead: int
+    """Claimed, and waiting for one of them."""
+
+    @property
+    def running(self) -> int:
+        """How many are in a thread or a coroutine."""
+        return self.threads + self.coroutines
+
+    @classmethod
+    def by(cls, worker: Any) -> "Held":
+        """From a row of the list. Jobs of tasks that this process does not know count as threads."""
+        counts = Counter({False: 0, True: 0})
+        for held in worker.held:
+            counts[registry.is_async(held["task"])] += held["number"]
+        threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
+        return cls(threads, coroutines, counts.total() - threads - coroutines)
+
+
+@admin.register(Worker)
+class WorkerAdmin(WorkerModelAdmin):
+    """The processes that run jobs. Workers and their supervisors write the rows; nobody edits them here."""
+
+    list_display = ("state", "worker", "queue_names", "slots", "runs_now", "last_heartbeat", "started")
+    list_display_links = None
+    list_per_page = 100
+    ordering = ("hostname", "name", "id")
+    sortable_by = ()
+    actions = None
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Workers make their rows themselves."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
+        """Nothing about a process can be changed by changing its row."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
+        """A row says that a process holds jobs: it goes when they have been recovered."""
+        return False
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The list, by its plain name: nothing here is selected."""
+        notices = lookout.notices()
+        context = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "command": "" if notices and notices.banner else Banner(()).command,
+        }
+        return super().changelist_view(request, context | (extra_context or {}))
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
+        """Workers with the database's time, the first jobs that they hold, and how many of each task: one query."""
+        held = Job.objects.running().filter(locked_by=OuterRef("pk"))
+        first = held.order_by("locked_at", "pk").values(job=JSONObject(id="pk", task="task", since="locked_at"))
+        by_task = held.order_by().values("task").annotate(number=Count("pk"))
+        return Worker.objects.annotate(
+            now=Now(),
+            jobs=ArraySubquery(first[: SHOWN_JOBS + 1]),
+            held=ArraySubquery(by_task.values(held=JSONObject(task="task", number="number"))),
+        )
+
+    @admin.display(description=_("state"))
+    def state(self, worker: Any) -> SafeString:
+        """Whether it is heard of, by the database's clock: live, late, or taken for dead."""
+        state = state_after(worker.now - worker.heartbeat_at)
+        return badge(state, STATES[state])
+
+    @admin.display(description=_("worker"))
+    def worker(self, worker: Worker) -> SafeString:
+        """Its name; host and process id below it."""
+        return format_html(
+            '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{} · pid {}</span>',
+            shortened(worker.name),
+            shortened(worker.hostname),
+            worker.pid,
+        )
+
+    @admin.display(description=_("queues"))
+    def queue_names(self, worker: Worker) -> str:
+        """The queues it serves, in the order in which it does."""
+        return shortened(", ".join(worker.queues)) or gettext("all queues")
+
+    @admin.display(description=_("slots"))
+    def slots(self, worker: Any) -> SafeString:
+        """How many of them are busy. A worker claims some jobs ahead, which wait in it for a slot."""
+        held = Held.by(worker)
+        values = {"slots": worker.concurrency, "threads": held.threads, "coroutines": held.coroutines}
+        busy = gettext("%(threads)s/%(slots)s busy")
+        if held.coroutines:
+            busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
+        more = gettext("%(number)s claimed ahead") % {"number": held.ahead} if held.ahead else ""
+        return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
+
+    @admin.display(description=_("started"))
+    def started(self, worker: Any) -> str:
+        """How long ago."""
+        return distance(worker.started_at, worker.now)
+
+    @admin.display(description=_("last heartbeat"))
+    def last_heartbeat(self, worker: Any) -> str:
+        """How long ago."""
+        return distance(worker.heartbeat_at, worker.now)
+
+    @admin.display(description=_("runs now"))
+    def runs_now(self, worker: Any) -> SafeString | str:
+        """Links to the jobs in its slots, the oldest first, with the time they have run."""
+        if not worker.jobs:
+            return gettext("nothing")
+        shown = min(SHOWN_JOBS, Held.by(worker).running)
+        links = format_html_join(
+            " ",
+            '<span class="skipqueue-running"><a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
+            ' <span class="skipqueue-detail">{}</span></span>',
+            (self._link(worker.now, **job) for job in worker.jobs[:shown]),
+        )
+        more = gettext("and more") if Held.by(worker).running > shown else ""
+        return format_html("{} {}", links, more)
+
+    def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:
+        address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)
+        began = moment_of(since)
+        ran = gettext("for %s") % span(now - began) if began else ""
+        return address, shortened(task.rpartition(".")[2] or task), id, ran

@@ -1,0 +1,202 @@
+"""`notices`: queues without a worker, queues without a free slot, workers without a heartbeat."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin import AdminSite
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.admin import JobAdmin
+from django_skipqueue.admin.health import notices as banner
+from django_skipqueue.admin.health.notices import Banner, Notices, lookout
+from django_skipqueue.admin.health.worker_health import state_after
+from django_skipqueue.models import Job, Worker
+
+from ...app import jobs
+from ...app.rows import make_job, make_worker
+from ..conftest import LIST, WORKERS, page
+
+pytestmark = pytest.mark.django_db
+
+LONG_AGO = timedelta(minutes=-5)
+
+
+def test_it_is_not_there_while_nothing_waits() -> None:
+    for status in ("scheduled", "running", "completed", "failed", "discarded"):
+        make_job(status)
+    assert Banner.now() is None
+
+
+def test_jobs_that_wait_without_a_live_worker_bring_it_up() -> None:
+    make_job()
+    make_worker(heartbeat=LONG_AGO)
+    seen = Banner.now()
+    assert seen == Banner(())
+    assert seen.command == "python manage.py runworker"
+
+
+def test_so_does_a_scheduled_job_that_is_overdue() -> None:
+    make_job("scheduled", run_after=LONG_AGO)
+    assert Banner.now() == Banner(())
+    make_worker()
+    assert Banner.now() is None
+
+
+def test_a_live_worker_for_all_queues_is_enough() -> None:
+    make_job(queue_name="mail")
+    make_worker(queues=["default"])
+    make_worker(queues=[])
+    assert Banner.now() is None
+
+
+def test_a_queue_that_no_live_worker_serves_is_named() -> None:
+    make_job(queue_name="default")
+    make_job(queue_name="mail")
+    make_job(queue_name="it's")
+    make_worker(queues=["default"])
+    make_worker(queues=["mail"], heartbeat=LONG_AGO)
+    seen = Banner.now()
+    assert seen == Banner(("it's", "mail"))
+    assert seen.command == """python manage.py runworker --queues 'it'"'"'s,mail'"""
+
+
+COMMAND = "<code>python manage.py runworker</code>"
+APP = "/admin/django_skipqueue/"
+
+
+@pytest.mark.parametrize("address", ["/admin/", APP, LIST, WORKERS])
+def test_every_page_shows_it(operator: Client, address: str) -> None:
+    assert "skipqueue-banner" not in operator.get(address).text
+    job = make_job()
+    lookout.forget()
+    assert COMMAND in operator.get(address).text
+    assert COMMAND in operator.get(page("change", job.pk)).text
+
+
+def test_a_process_looks_once_in_a_few_seconds(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COMMAND not in operator.get("/admin/").text
+    make_job()
+    assert COMMAND not in operator.get("/admin/").text
+    monkeypatch.setattr(banner, "FRESH_SECONDS", 0.0)
+    assert COMMAND in operator.get("/admin/").text
+
+
+def test_it_is_for_those_who_may_see_jobs_or_workers(log_in: Callable[..., Client]) -> None:
+    make_job()
+    client = log_in("retry_job")
+    assert "skipqueue-banner" not in client.get("/admin/").text
+    user = User.objects.get()
+    user.user_permissions.set(Permission.objects.filter(codename="view_worker"))
+    assert COMMAND in client.get("/admin/").text
+
+
+def test_the_index_of_a_project_whose_queue_cannot_be_asked_is_as_ever(operator: Client) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE skipqueue_worker RENAME TO somewhere_else")
+    response = operator.get("/admin/")
+    assert response.status_code == 200
+    assert "skipqueue-banner" not in response.text
+
+
+def test_an_index_of_the_projects_own_stays() -> None:
+    class Own(AdminSite):
+        index_template = "own.html"
+
+    plain, own = AdminSite(), Own()
+    for site in (plain, own):
+        site.register(Job, JobAdmin)
+    assert plain.index_template == "admin/django_skipqueue/index.html"
+    assert own.index_template == "own.html"
+
+
+class TestJams:
+    @pytest.fixture
+    def workers(self) -> list[Worker]:
+        """Two, with two slots each, for all queues but `mail`, and one for that."""
+        queues = [["default", "reports"], ["default", "reports"], ["mail"]]
+        return [make_worker(name=f"w{n}", concurrency=2, queues=names) for n, names in enumerate(queues)]
+
+    def hang(self, worker: Worker, amount: int, task: str = "shop.hang", **fields: Any) -> None:
+        """Jobs that run for long."""
+        for _ in range(amount):
+            times = {"locked_at": timedelta(minutes=-12), "started_at": timedelta(minutes=-12)}
+            make_job("running", task=task, locked_by=worker.pk, **(times | fields))
+
+    def test_jobs_that_hold_every_slot_are_named_where_others_wait_for_them(self, workers: list[Worker]) -> None:
+        self.hang(workers[0], 2)
+        self.hang(workers[1], 3)  # one is claimed ahead
+        for queue_name in ("default", "reports", "mail"):
+            make_job(queue_name=queue_name, run_after=timedelta(minutes=-11))
+        (jam,) = Notices.now().jams
+        assert (jam.queue_names, jam.slots, jam.task) == (("default", "reports"), 4, "shop.hang")
+        assert (jam.longest_in_words, jam.waits_in_words) == ("12 min", "11 min")
+
+    def test_a_free_slot_is_no_jam(self, workers: list[Worker]) -> None:
+        self.hang(workers[0], 4)
+        self.hang(workers[1], 1)
+        make_job(run_after=timedelta(minutes=-11))
+        assert not Notices.now().jams
+
+    def test_threads_and_coroutines_are_counted_apart(self, workers: list[Worker]) -> None:
+        make_job(queue_name="mail", run_after=timedelta(minutes=-11))
+        self.hang(workers[2], 1)
+        self.hang(workers[2], 1, task=jobs.anoop.name)
+        assert not Notices.now().jams
+        self.hang(workers[2], 1, task=jobs.anoop.name)
+        assert [(jam.task, jam.slots) for jam in Notices.now().jams] == [(jobs.anoop.name, 2)]
+
+    def test_short_jobs_are_no_jam(self, workers: list[Worker]) -> None:
+        self.hang(workers[0], 2)
+        self.hang(workers[1], 2, locked_at=timedelta(seconds=-5))
+        make_job(run_after=timedelta(minutes=-11))
+        assert not Notices.now().jams
+
+    def test_a_job_that_has_just_come_is_no_jam(self, workers: list[Worker]) -> None:
+        for worker in workers:
+            self.hang(worker, 2)
+        make_job()
+        assert not Notices.now().jams
+
+    def test_the_pages_say_so(self, workers: list[Worker], operator: Client) -> None:
+        self.hang(workers[2], 2, task="crm.jobs.push_to_crm")
+        make_job(queue_name="mail", run_after=timedelta(minutes=-11))
+        text = " ".join(operator.get(LIST).text.split())
+        assert "All 2 slots for queue <strong>mail</strong> are taken" in text
+        assert "<strong>crm.jobs.push_to_crm</strong>, the longest for 12 min" in text
+        assert "The next job has waited for 11 min." in text
+
+
+class TestSilentWorkers:
+    def test_one_that_is_late_or_dead_is_named(self, operator: Client) -> None:
+        make_worker(name="web-1/1")
+        assert "skipqueue-banner" not in operator.get(LIST).text
+        make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
+        lookout.forget()
+        text = " ".join(operator.get(LIST).text.split())
+        assert re.search("Worker <strong>web-2/1</strong> has not been heard of for 4[0-9] s", text)
+        make_worker(name="web-3/1", heartbeat=LONG_AGO)
+        lookout.forget()
+        assert "2 workers are late or dead" in operator.get(LIST).text
+
+    @pytest.mark.parametrize(
+        ("age", "state"), [(0, "live"), (20, "live"), (26, "late"), (59, "late"), (60, "stale"), (900, "stale")]
+    )
+    def test_late_is_after_two_missed_heartbeats(self, age: float, state: str) -> None:
+        assert state_after(timedelta(seconds=age)) == state
+
+
+def test_the_queries_are_few_whatever_there_is(operator: Client) -> None:
+    for number in range(30):
+        worker = make_worker(name=f"w{number}", concurrency=1, queues=[f"q{number % 3}"])
+        for queue in range(3):
+            make_job("running", locked_by=worker.pk, locked_at=timedelta(hours=-1), queue_name=f"q{queue}")
+            make_job(queue_name=f"q{queue}", run_after=LONG_AGO)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(Notices.now().jams) == 3
+    assert len(queries) <= 6

@@ -1,0 +1,158 @@
+"""`explanations`: why a job waits, and why it was not tried again."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_skipqueue import job as register
+from django_skipqueue.admin.health.worker_health import Workforce
+from django_skipqueue.admin.job_page.attempts import attempts_of
+from django_skipqueue.admin.job_page.explanations import why_it_waits, why_it_was_not_retried
+from django_skipqueue.admin.ui import counts
+from django_skipqueue.models import Job
+
+from ...app.rows import make_job, make_worker
+from ..scene import at
+from .test_attempts import failure, operation
+
+pytestmark = pytest.mark.django_db
+
+
+def waits(job: Job) -> str:
+    """Why it does."""
+    return why_it_waits(job, timezone.now(), Workforce.now())
+
+
+class TestQueued:
+    def test_without_a_worker(self) -> None:
+        job = make_job(queue_name="mail")
+        assert waits(job) == "Waits for a worker: none is alive."
+        make_worker(queues=["default"])
+        assert waits(job) == "Waits for a worker: none that is alive serves the queue “mail”."
+
+    def test_behind_others_of_its_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        make_worker()
+        first = make_job(priority=5)
+        make_job(queue_name="mail", priority=9)
+        make_job("completed", priority=9)
+        job = make_job(run_after=at(5))
+        make_job(run_after=at(1))
+        assert waits(first).startswith("It is the next one of the queue “default”")
+        assert waits(job) == "1 job of the queue “default” comes before it."
+        for _ in range(3):
+            make_job(priority=1)
+        assert waits(job) == "4 jobs of the queue “default” come before it."
+        monkeypatch.setattr(counts, "CAP", 2)
+        assert waits(job) == "2+ jobs of the queue “default” come before it."
+
+    def test_they_are_counted_along_the_claim_index(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(counts, "CAP", 100)
+        make_worker()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status)"
+                " SELECT 'default', 't', '[]', '{}', 'queued' FROM generate_series(1, 20000)"
+            )
+            cursor.execute("ANALYZE skipqueue_job")
+        job = make_job()
+        with CaptureQueriesContext(connection) as queries:
+            assert waits(job).startswith("100+ jobs")
+        (counting,) = (query["sql"] for query in queries if "COUNT" in query["sql"])
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN {counting}")
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert "using skipqueue_job_claim" in plan
+        assert "Sort" not in plan
+
+
+class TestScheduled:
+    def test_for_later(self) -> None:
+        assert waits(make_job("scheduled")).startswith("Scheduled: due in 1 h, at ")
+
+    def test_for_its_next_attempt(self) -> None:
+        job = make_job("scheduled", attempts=2, errors=[failure(2, seconds_ago=1)], run_after=timedelta(seconds=90))
+        assert waits(job).startswith("Attempt 3 is due in ")
+
+    def test_by_hand(self) -> None:
+        job = make_job("scheduled", operations=[operation("postpone", seconds_ago=1)])
+        assert waits(job).startswith("Postponed by ann: due in 1 h, at ")
+
+    def test_overdue(self) -> None:
+        job = make_job("scheduled", run_after=at(43))
+        assert waits(job) == "Was due 43 s ago, but no worker is alive."
+        make_worker()
+        assert waits(job).startswith("Is due now")
+
+
+class TestRunning:
+    def test_with_a_worker_that_is_not_heard_of(self) -> None:
+        live, late = make_worker(), make_worker(name="web-1/1", heartbeat=at(44))
+        assert waits(make_job("running", locked_by=live.pk)) == waits(make_job("running", locked_by="by hand")) == ""
+        told = waits(make_job("running", locked_by=late.pk))
+        assert told.startswith("Its worker web-1/1 has not been heard of for 4")
+        assert told.endswith("After 1 min the job is taken back.")
+
+
+class Blocked(Exception):
+    """Not worth another attempt."""
+
+
+def mail() -> None:
+    """Send a mail."""
+
+
+def sort() -> None:
+    """Sort the post."""
+
+
+class TestNotRetried:
+    @pytest.fixture(autouse=True)
+    def _tasks(self, registry: Any) -> None:
+        register(name="mail", retry_on=(OSError,))(mail)
+        register(name="sort", discard_on=(Blocked,))(sort)
+
+    def told(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
+        """Why a job was not tried again after one attempt of five."""
+        entry = failure(1, seconds_ago=0, worker="w") | fields.pop("entry", {})
+        values = {"attempts": 1, "max_attempts": 5, "errors": [entry], "last_error": "Blocked: no"} | fields
+        job = make_job(status, task=task, **values)
+        return why_it_was_not_retried(job, attempts_of(job))
+
+    def test_the_last_attempt(self) -> None:
+        assert self.told(max_attempts=1) == "Not retried: it had only one attempt."
+        entry = failure(3, seconds_ago=0, worker="w")
+        assert self.told(attempts=3, max_attempts=3, errors=[entry]) == "Not retried: that was the last of 3 attempts."
+
+    def test_an_exception_that_is_not_in_retry_on(self) -> None:
+        assert self.told(entry={"exception": "shop.Blocked"}) == "Not retried: Blocked is not in the task's retry_on."
+
+    def test_the_task_itself(self) -> None:
+        entry = {"exception": "django_skipqueue.Discard"}
+        assert self.told("discarded", entry=entry) == "Not retried: the task itself discarded its job."
+        told = self.told("discarded", task="sort", entry={"exception": "shop.Blocked"})
+        assert told == "Not retried: Blocked is in the task's discard_on."
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            {"exception": "builtins.OSError"},  # the code has changed since
+            {"exception": "django_skipqueue.exceptions.WorkerDied"},
+            {"exception": "django_skipqueue.exceptions.UnstorableResult"},
+            {"exception": "django_skipqueue.exceptions.UnknownTask"},
+            {"message": "no\nThe task's retry policy raised as well: ZeroDivisionError"},
+            {"exception": "django.db.utils.DataError", "worker": ""},  # PostgreSQL refused the outcome
+        ],
+    )
+    def test_what_nobody_knows_is_not_said(self, entry: dict[str, Any]) -> None:
+        assert self.told(entry=entry) == ""
+
+    def test_nor_of_a_task_that_nobody_here_knows(self) -> None:
+        assert self.told(task="elsewhere") == self.told("discarded", task="elsewhere") == ""
+
+    def test_nor_where_an_operator_ended_it(self) -> None:
+        assert self.told("discarded", operations=[operation("discard", seconds_ago=-1)]) == ""
+        assert self.told("completed", errors=[], started_at=at(1)) == ""

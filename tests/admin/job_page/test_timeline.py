@@ -1,0 +1,101 @@
+"""`timeline`: what happened to a job, in order."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from django_skipqueue.admin.job_page.attempts import attempts_of
+from django_skipqueue.admin.job_page.timeline import timeline
+from django_skipqueue.models import Job
+
+from ...app.rows import make_job
+from ..scene import ago, at
+from .test_attempts import failure, operation
+
+pytestmark = pytest.mark.django_db
+
+SECOND = timedelta(seconds=1)
+
+
+def told(job: Job) -> list[tuple[str, ...]]:
+    """Label and details of each moment."""
+    return [(each.label, *each.details) for each in timeline(job, attempts_of(job), timezone.now())]
+
+
+def labels(job: Job) -> list[str]:
+    """The labels alone."""
+    return [label for label, *_ in told(job)]
+
+
+def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
+    now = timezone.now()
+    errors = [
+        failure(1, seconds_ago=0, at=(now - timedelta(seconds=60)).isoformat(), duration_ms=30_000, worker="web-1/1"),
+        failure(2, seconds_ago=0, at=(now - timedelta(seconds=40)).isoformat(), duration_ms=12),
+    ]
+    retry = operation("retry", seconds_ago=0, at=(now - timedelta(seconds=30)).isoformat(), attempts=2)
+    job = make_job(
+        "completed", errors=errors, operations=[retry], attempts=1, locked_by="web-2/1", enqueued_at=now - 100 * SECOND,
+        run_after=now - 30 * SECOND, started_at=now - 20 * SECOND, finished_at=now - 18 * SECOND,
+    )  # fmt: skip
+    assert told(job) == [
+        ("enqueued",),
+        ("attempt 1 failed", "waited 10 s", "ran 30 s", "web-1/1"),
+        ("attempt 2 failed", "waited 20 s", "ran 12 ms"),
+        ("retried by ann",),
+        ("attempt 3 completed", "waited 10 s", "ran 2.0 s", "web-2/1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "fields", "expected"),
+    [
+        ("queued", {}, ["enqueued"]),
+        ("scheduled", {}, ["enqueued", "due"]),
+        ("scheduled", {"attempts": 1, "errors": [failure(1, seconds_ago=1)]},
+         ["enqueued", "attempt 1 failed", "next attempt due"]),
+        ("running", {}, ["enqueued", "attempt 1 running"]),
+        ("completed", {"started_at": at(0.5)}, ["enqueued", "attempt 1 completed"]),
+        ("completed", {}, ["enqueued", "completed"]),
+        ("failed", {}, ["enqueued", "failed"]),
+        ("discarded", {"operations": [operation("discard", seconds_ago=0)]}, ["enqueued", "discarded by ann"]),
+        ("discarded", {"last_error": "DELETE by SQL"}, ["enqueued", "discarded"]),
+        ("scheduled", {"operations": [operation("postpone", seconds_ago=5)]}, ["enqueued", "postponed by ann", "due"]),
+    ],
+)  # fmt: skip
+def test_each_status_ends_as_it_should(status: str, fields: dict[str, Any], expected: list[str]) -> None:
+    yesterday = timedelta(days=-1)  # the values above were made when the tests were collected
+    due = {} if status == "scheduled" else {"run_after": yesterday}
+    job = make_job(status, **({"enqueued_at": yesterday} | due), **fields)
+    assert labels(job) == expected
+
+
+def test_what_is_ahead_is_marked() -> None:
+    moments = timeline(make_job("scheduled"), [], timezone.now())
+    assert [moment.is_ahead for moment in moments] == [False, True]
+    assert moments[1].distance == "in 1 h"
+
+
+def test_a_cancelled_attempt_ends_with_its_operator_behind_it() -> None:
+    job = make_job(
+        "discarded", attempts=1, enqueued_at=at(120), run_after=at(120), started_at=at(110), finished_at=at(1),
+        operations=[operation("cancel", seconds_ago=1, attempts=1, reason="it hung")], locked_by="w",
+    )  # fmt: skip
+    assert told(job) == [
+        ("enqueued",),
+        ("cancelled by ann",),
+        ("attempt 1 cancelled", "waited 10 s", "ran 1 min 49 s", "w"),
+    ]
+
+
+def test_nothing_is_ahead_of_its_time() -> None:
+    job = make_job("running", errors=[failure(1, seconds_ago=10)], started_at=timedelta(seconds=-5), attempts=2)
+    moments = timeline(job, attempts_of(job), timezone.now())
+    assert [moment.at for moment in moments] == sorted(moment.at for moment in moments)
+
+
+def test_entries_without_a_time_are_left_out() -> None:
+    assert labels(make_job("queued", errors=[{"attempt": 1}, {"attempt": 2, "at": "x"}])) == ["enqueued"]
+    assert ago(0) > ago(1)

@@ -1,0 +1,137 @@
+"""`list_order` and `window`: every list is read from an index, in its order, and searched a window at a time."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.admin.jobs import window
+from django_skipqueue.admin.jobs.list_order import Indexed
+from django_skipqueue.models import Job, Status
+
+from ...app.rows import STATUSES, make_job
+from ..conftest import LIST
+
+ROWS = 100_000
+FILL = """
+INSERT INTO skipqueue_job
+    (queue_name, task, args, kwargs, status, priority, run_after, enqueued_at, locked_at, finished_at)
+SELECT
+    (ARRAY['default', 'mail', 'reports'])[1 + n %% 3], (ARRAY['a.jobs.one', 'b.jobs.two'])[1 + n %% 2],
+    '[]', jsonb_build_object('payment_id', n), status, 0, moment, moment,
+    CASE WHEN status = 'running' THEN moment END,
+    CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END
+FROM
+    generate_series(1, %s) AS n,
+    LATERAL (SELECT now() - (%s - n) * interval '1 second' AS moment) AS clock,
+    LATERAL (
+        SELECT CASE
+            WHEN n %% 100 < 60 THEN 'completed' WHEN n %% 100 < 75 THEN 'queued' WHEN n %% 100 < 85 THEN 'failed'
+            WHEN n %% 100 < 93 THEN 'scheduled' WHEN n %% 100 < 98 THEN 'discarded' ELSE 'running'
+        END AS status
+    ) AS life
+"""
+
+INDEXES = {
+    None: "skipqueue_job_pkey",
+    "scheduled": "skipqueue_job_admit",
+    "queued": "skipqueue_job_claim",
+    "running": "skipqueue_job_recover",
+    "completed": "skipqueue_job_prune",
+    "failed": "skipqueue_job_prune",
+    "discarded": "skipqueue_job_prune",
+}
+
+
+@pytest.fixture
+def _many_jobs(transactional_db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [ROWS, ROWS])
+        cursor.execute("VACUUM ANALYZE skipqueue_job")
+
+
+def plan_of(statement: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {statement}")
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+@pytest.mark.usefixtures("_many_jobs")
+def test_the_first_page_of_every_list_is_the_front_of_an_index() -> None:
+    for status, index in INDEXES.items():
+        plan = plan_of(str(Indexed(status).jobs()[:50].query.sql_with_params()[0]) % _quoted(Indexed(status)))
+        assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
+        assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), (status, plan)
+    for status, index in {"queued": "skipqueue_job_claim", "failed": "skipqueue_job_failed"}.items():
+        indexed = Indexed.covering(status, "mail")
+        plan = plan_of(str(indexed.jobs()[:50].query.sql_with_params()[0]) % _quoted(indexed))
+        assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
+
+
+def _quoted(indexed: Indexed) -> tuple[str, ...]:
+    return tuple(f"'{value}'" for value in (indexed.status, indexed.queue_name) if value is not None)
+
+
+@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.parametrize("size", [20_000])
+def test_no_page_reads_the_whole_table(operator: Client, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "WINDOW_SIZE", size)
+    for address in addresses():
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(LIST + address).status_code == 200
+        for query in queries:
+            if '"skipqueue_job"' in query["sql"] and query["sql"].startswith("SELECT"):
+                plan = plan_of(query["sql"])
+                assert "Seq Scan on skipqueue_job" not in plan, (address, query["sql"], plan)
+
+
+def addresses() -> Iterator[str]:
+    yield ""
+    yield from (f"?status={status}" for status in STATUSES)
+    yield from ("?queue=mail", "?queue=nobody", "?status=failed&queue=mail", "?status=queued&queue=mail")
+    yield from ("?task=a.jobs.one", "?task=nothing", "?status=completed&task=nothing", "?status=queued&task=nothing")
+    yield from ("?time=hour", "?time=month", "?status=failed&time=hour", "?status=completed&time=week")
+    yield from ("?status=retrying", "?q=KeyError", "?q=id%3D42", "?q=two&look=2", "?q=42", "?status=retrying&q=two")
+    yield from (
+        "?q=99999",
+        "?q=two",
+        "?q=payment_id%3D42",
+        "?status=failed&q=nothing",
+        "?p=200",
+        "?status=completed&p=100",
+    )
+
+
+@pytest.mark.django_db
+class TestEdge:
+    @pytest.mark.parametrize("status", [None, *STATUSES])
+    def test_it_keeps_the_first_jobs_of_the_list_and_their_equals(self, status: Status | None) -> None:
+        for _ in range(5):
+            make_job(status or "completed")
+        indexed = Indexed(status)
+        edge = indexed.edge(2)
+        assert edge is not None
+        everything = list(indexed.jobs())
+        kept = list(indexed.jobs().filter(indexed.order.up_to(edge)))
+        assert kept == everything[: len(kept)]
+        assert 2 <= len(kept) < 5
+
+    def test_a_list_that_is_not_longer_has_none(self) -> None:
+        for _ in range(2):
+            make_job("failed")
+        make_job("completed")
+        assert Indexed("failed").edge(2) is None
+        assert Indexed().edge(2) is not None
+
+    def test_queued_jobs_are_cut_in_the_order_in_which_they_are_claimed(self) -> None:
+        last = make_job("queued", queue_name="b", priority=5)
+        low = make_job("queued", queue_name="a", priority=-1)
+        first, second = (make_job("queued", queue_name="a", priority=9) for _ in range(2))
+        indexed = Indexed("queued")
+        assert list(indexed.jobs()) == [first, second, low, last]
+        edge = indexed.edge(2)
+        assert edge is not None
+        assert list(Job.objects.queued().filter(indexed.order.up_to(edge)).order_by("pk")) == [first, second]

@@ -1,0 +1,278 @@
+"""The buttons on the page of one job."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from django_skipqueue.admin.verbs.forms import Instruction
+from django_skipqueue.admin.verbs.one_job import VERBS
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+
+from ...app.rows import ALIVE, STATUSES, WAITING, make_job, state
+from ...app.sessions import Session
+from ..conftest import LIST, messages_of, page
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+PERMISSIONS = {
+    "retry": "retry_job",
+    "run_now": "retry_job",
+    "postpone": "retry_job",
+    "discard": "discard_job",
+    "cancel": "discard_job",
+    "run_again": "add_job",
+}
+ALLOWED = {
+    "retry": {"failed", "discarded"},
+    "run_now": {"scheduled"},
+    "postpone": {*WAITING},
+    "discard": {*WAITING},
+    "cancel": {"running"},
+    "run_again": {"completed", "failed", "discarded"},
+}
+
+BEFORE = {"run_now": "scheduled", "postpone": "queued", "discard": "queued", "cancel": "running"}
+
+
+def press(client: Client, verb: str, job: Job) -> Any:
+    return client.post(page(verb, job.pk), {"confirmed": "yes", "minutes": "90"}, follow=True)
+
+
+class TestButtons:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_they_are_those_that_the_status_allows(self, operator: Client, status: str) -> None:
+        job = make_job(status)
+        text = operator.get(page("change", job.pk)).text
+        assert {verb for verb in ALLOWED if page(verb, job.pk) in text} == {
+            verb for verb, allowed in ALLOWED.items() if status in allowed
+        }
+        assert (page("delete", job.pk) in text) == (status != "running")
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_who_may_only_look_has_none(self, log_in: Callable[..., Client], status: str) -> None:
+        job = make_job(status)
+        text = log_in("view_job").get(page("change", job.pk)).text
+        assert not any(page(verb, job.pk) in text for verb in (*ALLOWED, "delete"))
+
+    @pytest.mark.parametrize(("verb", "permission"), PERMISSIONS.items())
+    def test_each_needs_its_own_permission(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
+        job = make_job(BEFORE.get(verb, "failed"))
+        before = state(job)
+        client = log_in("view_job", "change_job", "delete_job", *(set(PERMISSIONS.values()) - {permission}))
+        assert page(verb, job.pk) not in client.get(page("change", job.pk)).text
+        assert press(client, verb, job).status_code == 403
+        assert state(job) == before
+        assert Job.objects.count() == 1
+
+    @pytest.mark.parametrize(("verb", "permission"), PERMISSIONS.items())
+    def test_who_may_not_look_may_not_press(self, log_in: Callable[..., Client], verb: str, permission: str) -> None:
+        job = make_job(BEFORE.get(verb, "failed"))
+        before = state(job)
+        data = {"confirmed": "yes", "minutes": "90"}
+        assert log_in(permission).post(page(verb, job.pk), data).status_code == 403
+        assert state(job) == before
+        assert Job.objects.count() == 1
+
+    @pytest.mark.parametrize("verb", ALLOWED)
+    def test_a_get_changes_nothing(self, operator: Client, verb: str) -> None:
+        job = make_job("failed")
+        before = state(job)
+        assert operator.get(page(verb, job.pk), follow=True).status_code in (200, 405)
+        assert state(job) == before
+
+    @pytest.mark.parametrize("verb", ALLOWED)
+    def test_a_post_from_elsewhere_is_refused(self, operator: Client, verb: str) -> None:
+        job = make_job("failed")
+        operator.handler.enforce_csrf_checks = True
+        assert press(operator, verb, job).status_code == 403
+        assert state(job)["status"] == "failed"
+
+    def test_strangers_are_asked_to_log_in(self, client: Client) -> None:
+        job = make_job("failed")
+        assert "/login/" in client.post(page("retry", job.pk)).headers["Location"]
+
+
+class TestTheQuestion:
+    @pytest.mark.parametrize("verb", ["postpone", "discard", "cancel", "run_again"])
+    def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, verb: str) -> None:
+        job = make_job(BEFORE.get(verb, "completed"))
+        before = state(job)
+        response = operator.get(page(verb, job.pk))
+        assert f"job {job.pk}" in response.context["title"]
+        assert response.context["title"].endswith("?")
+        assert 'name="confirmed"' in response.text
+        assert 'name="confirmed"' in operator.post(page(verb, job.pk)).text
+        assert state(job) == before
+        assert Job.objects.count() == 1
+        assert not LogEntry.objects.exists()
+
+    def test_retry_alone_is_done_at_once(self, operator: Client) -> None:
+        job = make_job("failed")
+        assert operator.get(page("retry", job.pk)).status_code == 405
+        operator.post(page("retry", job.pk))
+        assert state(job)["status"] == "queued"
+
+    def test_retry_alone_stands_out(self, operator: Client) -> None:
+        text = operator.get(page("change", make_job("failed").pk)).text
+        assert re.findall(r'<(?:button|a)[^>]* class="button"[^>]*>([^<]*)<', text) == ["Retry"]
+        for status in (*ALIVE, "completed"):
+            assert 'class="button"' not in operator.get(page("change", make_job(status).pk)).text
+
+    def test_nothing_is_asked_that_would_do_nothing(self, operator: Client) -> None:
+        job = make_job("completed")
+        response = operator.get(page("cancel", job.pk), follow=True)
+        assert response.redirect_chain[-1][0] == page("change", job.pk)
+        assert messages_of(response) == [f"“Cancel” did nothing: job {job.pk} is completed now."]
+
+    def test_a_reason_stays_with_the_job(self, operator: Client) -> None:
+        job = make_job("running")
+        operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "it hung"})
+        assert state(job)["last_error"] == "Cancelled by ann: it hung"
+
+    def test_a_reason_that_is_too_long_is_asked_for_again(self, operator: Client) -> None:
+        job = make_job("running")
+        response = operator.post(page("cancel", job.pk), {"confirmed": "yes", "reason": "x" * 201})
+        assert "at most 200 characters" in response.text
+        assert state(job)["status"] == "running"
+
+
+class TestRetry:
+    def test_it_puts_the_job_back_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("failed", queue_name="mail")
+        response = press(operator, "retry", job)
+        assert response.redirect_chain[-1][0] == page("change", job.pk)
+        assert messages_of(response) == [f"Job {job.pk} is back in the queue “mail”."]
+        assert state(job)["status"] == "queued"
+        (entry,) = LogEntry.objects.all()
+        assert (entry.object_id, entry.change_message, entry.user.username) == (str(job.pk), "Retried.", "ann")
+
+    def test_a_held_unique_key_is_told(self, operator: Client) -> None:
+        job = make_job("failed", unique_key="k")
+        holder = make_job("running", unique_key="k")
+        message = f"Nothing was done: the unique key “k” is held by job {holder.pk}, which is running."
+        assert messages_of(press(operator, "retry", job)) == [message]
+        assert not LogEntry.objects.exists()
+
+
+class TestRunNow:
+    def test_it_makes_the_job_due_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("scheduled", attempts=2)
+        assert messages_of(press(operator, "run_now", job)) == [f"Job {job.pk} is due now."]
+        assert (state(job)["status"], state(job)["attempts"]) == ("queued", 2)
+        assert LogEntry.objects.get().change_message == "Made due."
+
+
+class TestPostpone:
+    def test_it_has_the_job_wait_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("queued")
+        assert messages_of(press(operator, "postpone", job)) == [f"Job {job.pk} is due in 1 h 30 min."]
+        assert state(job)["status"] == "scheduled"
+        assert LogEntry.objects.get().change_message == "Postponed."
+
+    def test_a_job_that_is_due_later_stays_as_it_is(self, operator: Client) -> None:
+        job = make_job("scheduled", run_after=timedelta(days=1))
+        before = state(job)
+        assert messages_of(press(operator, "postpone", job)) == [f"Job {job.pk} is due later than that already."]
+        assert state(job) == before
+
+
+class TestDiscard:
+    def test_it_finishes_the_job_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("scheduled")
+        assert messages_of(press(operator, "discard", job)) == [f"Job {job.pk} is discarded."]
+        assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Discarded by ann.")
+        assert LogEntry.objects.get().change_message == "Discarded."
+        assert "Discarded by ann." in operator.get(page("change", job.pk)).text
+
+
+class TestCancel:
+    def test_it_discards_what_runs_says_so_and_is_logged(self, operator: Client) -> None:
+        job = make_job("running")
+        told = [f"Job {job.pk} is cancelled; its task ends within a second or two."]
+        assert messages_of(press(operator, "cancel", job)) == told
+        assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Cancelled by ann.")
+        assert LogEntry.objects.get().change_message == "Cancelled."
+
+
+class TestRunAgain:
+    def test_it_enqueues_a_copy_and_leaves_the_job_as_it_is(self, operator: Client) -> None:
+        job = make_job(
+            "completed", queue_name="mail", task="t", args=[1, "é"], kwargs={"a": [None]}, priority=7, max_attempts=3
+        )
+        before = state(job)
+        response = press(operator, "run_again", job)
+        copy = Job.objects.exclude(pk=job.pk).get()
+        assert response.redirect_chain[-1][0] == page("change", copy.pk)
+        assert state(job) == before
+        same = ("queue_name", "task", "args", "kwargs", "priority", "max_attempts")
+        assert [getattr(copy, name) for name in same] == [getattr(job, name) for name in same]
+        assert (copy.status, copy.attempts) == ("queued", 0)
+        assert dict(LogEntry.objects.values_list("object_id", "change_message")) == {
+            str(job.pk): f"Run again as job {copy.pk}.",
+            str(copy.pk): f"Copied from job {job.pk}.",
+        }
+
+    def test_numbers_that_python_could_not_keep_are_copied_as_they_are(self, operator: Client) -> None:
+        from django.db import connection
+
+        job = make_job("completed")
+        with connection.cursor() as cursor:
+            cursor.execute("UPDATE skipqueue_job SET args = '[1e400, 1.10]' WHERE id = %s", [job.pk])
+            press(operator, "run_again", job)
+            cursor.execute("SELECT count(DISTINCT args::text), count(*) FROM skipqueue_job")
+            assert cursor.fetchone() == (1, 2)
+
+    def test_the_unique_key_goes_along(self, operator: Client) -> None:
+        job = make_job("completed", unique_key="k")
+        press(operator, "run_again", job)
+        assert Job.objects.queued().get().unique_key == "k"
+        assert "is held by job" in messages_of(press(operator, "run_again", job))[0]
+        assert Job.objects.count() == 2
+
+    @pytest.mark.parametrize("status", ALIVE)
+    def test_a_job_that_is_not_finished_is_not_copied(self, operator: Client, status: str) -> None:
+        job = make_job(status)
+        assert messages_of(press(operator, "run_again", job)) == [
+            f"“Run again as a new job” did nothing: job {job.pk} is {status} now."
+        ]
+        assert Job.objects.count() == 1
+
+
+class TestRaces:
+    @pytest.mark.parametrize(("verb", "status"), [("retry", "completed"), ("discard", "running")])
+    def test_what_has_changed_meanwhile_is_told(self, operator: Client, verb: str, status: str) -> None:
+        job = make_job(status)
+        before = state(job)
+        assert f"job {job.pk} is {status} now." in messages_of(press(operator, verb, job))[0]
+        assert state(job) == before
+        assert not LogEntry.objects.exists()
+
+    @pytest.mark.parametrize("verb", ALLOWED)
+    def test_a_job_that_is_gone_leads_to_the_list(self, operator: Client, verb: str) -> None:
+        response = operator.post(page(verb, 4_711), follow=True)
+        assert response.redirect_chain[-1][0] == LIST
+        assert messages_of(response) == ["There is no job 4711. It may have been deleted."]
+
+    def test_a_job_that_goes_between_looking_and_doing_is_told(self) -> None:
+        for verb in VERBS:
+            job = make_job(next(iter(verb.statuses)))
+            Job.objects.filter(pk=job.pk).delete()
+            assert verb.apply(job, Instruction("ann")).message == f"Job {job.pk} was deleted meanwhile."
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_job_that_somebody_else_is_changing_is_told(self, session: Callable[[], Session]) -> None:
+        job = make_job("failed")
+        other = session()
+        other.begin()
+        other(lambda: store.retry([job.pk]))
+        (retry,) = (verb for verb in VERBS if verb.name == "retry")
+        assert "is changing right now" in retry.apply(job, Instruction("ann")).message
+        other.rollback()

@@ -1,0 +1,134 @@
+"""`worker_admin`: which processes there are, whether they are alive, and what they run now."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_skipqueue.admin.health.notices import lookout
+from django_skipqueue.models import Worker
+
+from ...app import jobs
+from ...app.rows import make_job, make_worker
+from ..conftest import WORKERS, page
+
+pytestmark = pytest.mark.django_db
+
+LIVE, LATE, STALE = 'data-status="live"', 'data-status="late"', 'data-status="stale"'
+
+
+def test_a_row_says_what_a_worker_is(operator: Client) -> None:
+    make_worker(name="web/1", hostname="web-1", pid=4711, queues=["mail", "default"], concurrency=8)
+    text = operator.get(WORKERS).text
+    for expected in ("web/1", "web-1 · pid 4711", "mail, default", "0/8 busy", LIVE):
+        assert expected in text
+
+
+def test_a_worker_without_queues_serves_all(operator: Client) -> None:
+    make_worker(queues=[])
+    assert '<td class="field-queue_names">all queues</td>' in operator.get(WORKERS).text
+
+
+@pytest.mark.parametrize(("worker_timeout", "state"), [(60, STALE), (600, LATE)])
+def test_a_worker_is_live_for_the_worker_timeout(
+    operator: Client, settings: Any, worker_timeout: int, state: str
+) -> None:
+    settings.SKIPQUEUE = {"WORKER_TIMEOUT": worker_timeout}
+    make_worker(heartbeat=timedelta(minutes=-5))
+    text = operator.get(WORKERS).text
+    assert state in text
+    assert "5 min ago" in text
+
+
+def test_what_runs_now_is_linked_the_oldest_first(operator: Client) -> None:
+    worker, idle = make_worker(), make_worker()
+    young = make_job("running", locked_by=str(worker.pk), task="a.jobs.young")
+    old = make_job("running", locked_by=str(worker.pk), task="a.jobs.old", locked_at=timedelta(hours=-1))
+    make_job("running", locked_by="somebody else", task="a.jobs.other")
+    make_job("completed", locked_by=str(idle.pk), task="a.jobs.done")
+    text = operator.get(WORKERS).text
+    assert text.index(page("change", old.pk)) < text.index(page("change", young.pk))
+    assert "other" not in text
+    assert "done" not in text
+    assert "nothing" in text
+
+
+def test_of_many_only_the_first_are_shown(operator: Client) -> None:
+    worker = make_worker()
+    for _ in range(7):
+        make_job("running", locked_by=str(worker.pk))
+    text = operator.get(WORKERS).text
+    assert text.count("skipqueue-running") == 4
+    assert "and more" not in text
+    assert "4/4 busy" in text
+    assert "3 claimed ahead" in text
+    Worker.objects.update(concurrency=8)
+    text = operator.get(WORKERS).text
+    assert text.count("skipqueue-running") == 5
+    assert "and more" in text
+    assert "7/8 busy" in text
+
+
+def test_coroutines_take_no_thread(operator: Client) -> None:
+    worker = make_worker()
+    for task, number in ((jobs.noop, 2), (jobs.anoop, 6)):
+        for _ in range(number):
+            make_job("running", locked_by=str(worker.pk), task=task.name)
+    text = operator.get(WORKERS).text
+    assert "2/4 threads, 4/4 coroutines busy" in text
+    assert "2 claimed ahead" in text
+
+
+def test_what_runs_says_for_how_long(operator: Client) -> None:
+    make_job("running", locked_by=make_worker().pk, locked_at=timedelta(minutes=-12, seconds=-20))
+    assert re.search(r"for 12 min 2\d s", operator.get(WORKERS).text)
+
+
+def test_without_workers_there_is_the_command(operator: Client) -> None:
+    assert operator.get(WORKERS).text.count("<code>python manage.py runworker</code>") == 1
+    make_job()
+    lookout.forget()
+    text = operator.get(WORKERS).text
+    assert "Jobs are waiting, but no worker is alive" in text
+    assert text.count("<code>python manage.py runworker</code>") == 1
+
+
+def test_its_queries_do_not_grow_with_the_workers(operator: Client) -> None:
+    numbers = []
+    for amount in (1, 20):
+        for _ in range(amount):
+            make_job("running", locked_by=str(make_worker().pk))
+        lookout.forget()
+        with CaptureQueriesContext(connection) as queries:
+            operator.get(WORKERS)
+        numbers.append(len(queries))
+    assert numbers[0] == numbers[1] <= 9
+
+
+def test_nothing_in_it_is_markup(operator: Client) -> None:
+    hostile = "<script>alert(1)</script>"
+    worker = make_worker(name=hostile, hostname=hostile, queues=[hostile])
+    make_job("running", locked_by=str(worker.pk), task=hostile)
+    assert "<script>alert" not in operator.get(WORKERS).text
+
+
+def test_it_is_only_to_be_looked_at(operator: Client) -> None:
+    worker = make_worker()
+    text = operator.get(WORKERS).text
+    assert 'name="action"' not in text
+    for name, args in (("add", []), ("delete", [worker.pk])):
+        assert operator.get(reverse(f"admin:django_skipqueue_worker_{name}", args=args)).status_code == 403
+    address = reverse("admin:django_skipqueue_worker_change", args=[worker.pk])
+    assert operator.post(address, {"name": "other"}).status_code == 403
+    worker.refresh_from_db()
+    assert worker.name == "w"
+
+
+def test_it_is_for_those_who_may_look(log_in: Callable[..., Client]) -> None:
+    assert log_in("view_job").get(WORKERS).status_code == 403
