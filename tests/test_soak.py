@@ -71,7 +71,8 @@ def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
     assert last.files <= early.files, samples
     assert last.threads <= early.threads + 1, samples  # one for what coroutines do in a thread starts when it is needed
     assert last.table <= early.table, samples
-    # Where the pages of a wave were not used again, six waves more would have made this several times as large.
-    assert last.indexes <= early.indexes * 1.5, samples
+    # Where the pages of a wave were not used again, six waves more would have made this five times as large. A page is
+    # used again once every session that was there when it was emptied is through, also those of other tests.
+    assert last.indexes <= early.indexes * 2.5, samples
     process.send(signal.SIGTERM)
     assert process.wait() == 0

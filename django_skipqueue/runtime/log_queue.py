@@ -21,7 +21,7 @@ MOST_WAITING = 10_000
 
 
 class LogQueue:
-    """One for each process: the supervisor's, and that of each worker. Starts when it is made."""
+    """One for each process: the supervisor's, and that of each worker."""
 
     def __init__(self, logger: logging.Logger = logs.logger) -> None:
         self._logger = logger
@@ -31,10 +31,6 @@ class LogQueue:
         self._end: threading.Event | None = None  # of the thread, among what waits
         self._ending = threading.Lock()  # whether a thread ends, or goes on as there is no other
         self._process = os.getpid()
-        # First of all filters, so that no code of the project's comes before it. A parent's has no thread here.
-        own = [each for each in logger.filters if not isinstance(each, LogQueue)]
-        logger.filters[:] = [self, *own]
-        self.start()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """For `logging`: whether to go on with this record now, in this thread."""
@@ -47,7 +43,10 @@ class LogQueue:
         return False
 
     def start(self) -> None:
-        """Write what waits from here on."""
+        """Write in a thread what is logged from here on, and what waits."""
+        # First of all filters, so that no code of the project's comes before it. A parent's has no thread here.
+        others = [each for each in self._logger.filters if not isinstance(each, LogQueue)]
+        self._logger.filters[:] = [self, *others]
         with self._ending:
             self._end = None
             if self._writer is None:
@@ -57,7 +56,8 @@ class LogQueue:
     def stop(self, timeout: float) -> bool:
         """Write what waits, and end the thread, for a fork; whether that was done within `timeout` seconds."""
         writer = self._writer
-        assert writer is not None  # noqa: S101 (for the type checker: it is made with one)
+        if writer is None:
+            return True
         self._end = threading.Event()
         self._waiting.put(self._end)
         writer.join(timeout)

@@ -161,14 +161,13 @@ class WorkerProcess:
 def _run_and_exit(name: str, run: Callable[[int], int], lifeline: int) -> None:
     """In the child. Never returns: it must not run the parent's code on its way out."""
     code = 1
-    log = None
+    log = LogQueue()
     try:
         revive_listeners()
-        log = LogQueue()
+        log.start()
         code = run(lifeline)
     except BaseException as error:
         liveness_logs.part_died(name, error)
     finally:
-        if log is not None:
-            log.end_process(LAST_LINES)
+        log.end_process(LAST_LINES)
         os._exit(code)

@@ -81,6 +81,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Keep workers running until told to stop."""
+        self._log.start()
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():

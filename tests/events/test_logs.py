@@ -244,39 +244,31 @@ def test_lines_that_nobody_reads_cost_no_receiver(caplog: pytest.LogCaptureFixtu
             signal.disconnect(dispatch_uid="django_skipqueue.events.logs")
 
 
-@pytest.fixture
-def package() -> Iterator[logging.Logger]:
-    """The package's logger as it is before any configuration."""
-    logger = logging.getLogger("django_skipqueue")
-    handlers, level, propagate = logger.handlers, logger.level, logger.propagate
-    logger.handlers, logger.propagate = [], True
-    logger.setLevel(logging.NOTSET)
-    yield logger
-    logger.handlers, logger.propagate = handlers, propagate
-    logger.setLevel(level)
-
-
 @pytest.mark.parametrize(("verbosity", "level"), [(0, "WARNING"), (1, "INFO"), (2, "DEBUG"), (3, "DEBUG")])
 def test_without_configuration_lines_go_to_the_terminal(
-    package: logging.Logger, verbosity: int, level: str, monkeypatch: pytest.MonkeyPatch
+    package_logger: logging.Logger, verbosity: int, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = io.StringIO()
     monkeypatch.setattr("sys.stderr", out)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own
     configure(verbosity)
-    assert logging.getLevelName(package.level) == level
+    assert logging.getLevelName(package_logger.level) == level
     liveness_logs.stopping_now("SIGINT")
     assert out.getvalue().endswith(
         ' WARNING supervisor stopping now signal=SIGINT hint="giving back what still runs"\n'
     )
 
 
-def test_the_projects_configuration_is_left_alone(package: logging.Logger) -> None:
+def test_the_projects_configuration_is_left_alone(package_logger: logging.Logger) -> None:
     handler = logging.NullHandler()
-    package.addHandler(handler)
-    package.setLevel(logging.CRITICAL)
+    package_logger.addHandler(handler)
+    package_logger.setLevel(logging.CRITICAL)
     configure(3)
-    assert (package.handlers, package.level, package.propagate) == ([handler], logging.CRITICAL, True)
+    assert (package_logger.handlers, package_logger.level, package_logger.propagate) == (
+        [handler],
+        logging.CRITICAL,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("restart_in", "text"), [(None, ""), (0.0, " restart_in=0s"), (1.5, " restart_in=1.5s")])
@@ -336,7 +328,7 @@ class Terminal(io.StringIO):
     ],
 )
 def test_a_terminal_gets_colours_unless_told_otherwise(
-    package: logging.Logger,
+    package_logger: logging.Logger,
     monkeypatch: pytest.MonkeyPatch,
     stream: io.StringIO,
     environment: dict[str, str],
@@ -368,7 +360,7 @@ def failed_by(error: BaseException) -> Outcome:
 
 @pytest.mark.parametrize(("stream", "asked"), [(Terminal(), False), (io.StringIO(), True), (io.StringIO(), False)])
 def test_a_failure_shows_its_traceback_to_who_sits_before_it(
-    package: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, asked: bool
+    package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, asked: bool
 ) -> None:
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -384,7 +376,7 @@ def test_a_failure_shows_its_traceback_to_who_sits_before_it(
 
 
 def test_what_breaks_a_worker_shows_its_traceback_everywhere(
-    package: logging.Logger, monkeypatch: pytest.MonkeyPatch
+    package_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)

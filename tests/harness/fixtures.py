@@ -1,5 +1,6 @@
 """Workers for the tests: as processes, and as threads of the test's own process."""
 
+import logging
 import secrets
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -32,6 +33,31 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for process in item.stash.get(LOGS, []):
             report.sections.append((f"Log of manage.py {process.arguments}", process.log))
     return report
+
+
+@pytest.fixture
+def package_logger() -> Iterator[logging.Logger]:
+    """The package's logger as it is before any configuration. What the test does to it is undone."""
+    logger = logging.getLogger("django_skipqueue")
+    handlers, level, propagate = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
+    yield logger
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def logging_left_alone() -> Iterator[None]:
+    """A test that leaves the loggers of the package otherwise than it found them fails, and not one after it."""
+    before = _state_of_logging()
+    yield
+    assert _state_of_logging() == before
+
+
+def _state_of_logging() -> list[Any]:
+    loggers = [logging.getLogger(name) for name in ("django_skipqueue", "django_skipqueue.worker")]
+    return [(one.level, one.propagate, one.disabled, list(one.handlers), list(one.filters)) for one in loggers]
 
 
 @pytest.fixture

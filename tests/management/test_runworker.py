@@ -211,6 +211,7 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ..
         ("SKIPQUEUE_RELOAD", "2", "SKIPQUEUE_RELOAD must be one of"),
     ],
 )
+@pytest.mark.usefixtures("package_logger")
 def test_a_wrong_variable_of_the_environment_is_named(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: str
 ) -> None:
@@ -400,6 +401,7 @@ def test_processes_that_fork_share_no_connection_pool(runworker: Run) -> None:
     assert Ledger.objects.count() == 200
 
 
+@pytest.mark.usefixtures("package_logger")
 def test_the_command_refuses_in_process_what_the_shell_would(settings: Any) -> None:
     with pytest.raises(CommandError, match="nosuch"):
         call_command("runworker", "--database", "nosuch")

@@ -52,6 +52,7 @@ def kept(logger: logging.Logger) -> Iterator[Kept]:
 
 def test_lines_are_written_in_their_order_by_a_thread_of_their_own(logger: logging.Logger, kept: Kept) -> None:
     waiting = LogQueue(logger)
+    waiting.start()
     for number in range(100):
         logger.info("%s", number)  # returns, or the test would never reach the line that opens
     kept.open.set()
@@ -66,6 +67,7 @@ def test_those_beyond_its_size_are_counted(
 ) -> None:
     monkeypatch.setattr(log_queue, "MOST_WAITING", 10)
     waiting = LogQueue(logger)
+    waiting.start()
     for number in range(100):
         logger.info("%s", number)
     kept.open.set()
@@ -78,6 +80,7 @@ def test_its_thread_ends_for_a_fork_and_what_comes_then_is_written_after_it(logg
     kept.open.set()
     before = threading.active_count()
     waiting = LogQueue(logger)
+    waiting.start()
     logger.info("before")
     assert waiting.stop(DEADLINE)
     assert threading.active_count() == before
@@ -90,6 +93,7 @@ def test_its_thread_ends_for_a_fork_and_what_comes_then_is_written_after_it(logg
 
 def test_a_writer_that_is_stuck_is_not_waited_for_and_goes_on_when_it_can(logger: logging.Logger, kept: Kept) -> None:
     waiting = LogQueue(logger)
+    waiting.start()
     logger.info("stuck")
     assert not waiting.stop(0.01)
     waiting.start()
@@ -108,6 +112,7 @@ def test_a_filter_that_raises_harms_nothing(logger: logging.Logger, kept: Kept) 
     logger.addFilter(broken)
     kept.open.set()
     waiting = LogQueue(logger)
+    waiting.start()
     logger.info("bad")
     logger.info("good")
     assert waiting.end(DEADLINE)
