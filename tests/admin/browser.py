@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
@@ -46,11 +46,15 @@ class Complaints(list[str]):
 
     def listen_to(self, page: Page) -> None:
         """Collect from this page."""
-        page.on("console", self._heard)
+        page.on("console", self._add_message)
         page.on("pageerror", lambda error: self.append(str(error)))
-        page.on("dialog", lambda dialog: (self.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("dialog", self._dismiss)
 
-    def _heard(self, message: ConsoleMessage) -> None:
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _add_message(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and "favicon" not in message.location.get("url", ""):
             self.append(f"{message.text} ({message.location.get('url')})")
 

@@ -16,7 +16,8 @@ from ...models import Job, Status
 from ...values.outcomes import Discard
 from ..ui.durations import span
 from ..ui.json_time import moment_of
-from .operations import ENDS, Operation, attempts_before, operations_of
+from ..verbs.table import CANCEL
+from .operations import Operation, attempts_before, operations_of
 from .tracebacks import Part, parts_of
 
 ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
@@ -101,7 +102,7 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
     """The last attempt with an error: of a discarded job it is the one that discarded it, unless an operator did."""
     if job.status != Status.DISCARDED:
         return attempt
-    end = operations[-1] if operations and operations[-1].verb in ENDS else None
+    end = operations[-1] if operations and operations[-1].finished_the_job else None
     if end is not None:
         was_stuck = attempt.ended_at is not None and attempt.ended_at >= end.at
         return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
@@ -117,7 +118,7 @@ def _says_so(attempt: Attempt, line: str) -> bool:
 def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> Iterator[Attempt]:
     """The attempt that has left no error behind, if there is one: `newest` is the last that has."""
     number = job.attempts + attempts_before(operations, None)
-    cancel = operations[-1] if operations and operations[-1].verb == "cancel" else None
+    cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
     is_cancelled = job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest
     if job.started_at is None or not (is_cancelled or job.status in (Status.RUNNING, Status.COMPLETED)):
         return

@@ -23,6 +23,7 @@ from ...values.outcomes import RetryPolicy
 from ..health.worker_health import Workforce
 from ..ui.counts import Count
 from ..ui.durations import distance, span
+from ..verbs.table import POSTPONE
 from .attempts import Attempt, number_of_attempts
 from .operations import operations_of
 
@@ -104,10 +105,10 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     if job.run_after <= now:
         return gettext("Is due now, and goes into its queue within a second or two.")
     last = operations_of(job)[-1:]
-    if last and (last[0].verb == "postpone" or not job.attempts):  # put off by hand, or retried at a later time
+    if last and (last[0].verb == POSTPONE.name or not job.attempts):  # put off by hand, or retried at a later time
         return gettext("%(operation)s: due %(distance)s, at %(time)s.") % {
             **values,
-            "operation": capfirst(last[0].label),
+            "operation": capfirst(last[0].done_by),
         }
     if job.attempts:
         return gettext("Attempt %(attempt)s is due %(distance)s, at %(time)s.") % values

@@ -37,7 +37,7 @@ def history_of(job: Job) -> list[Entry]:
     entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
     told: list[Entry] = []
     for operation in reversed(operations_of(job)):
-        told.append(Entry(operation.at, operation.by, operation.word, operation.reason))
+        told.append(Entry(operation.at, operation.by, operation.done, operation.reason))
         if twin := _twin(operation, entries):
             entries.remove(twin)
     told += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)

@@ -18,6 +18,7 @@ from ..health.worker_health import Workforce
 from ..ui.arguments import named, redacted
 from ..ui.durations import span
 from ..ui.job_states import STATES, state_of
+from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of, number_of_attempts
 from .explanations import why_it_waits, why_it_was_not_retried
 from .operations import operations_of
@@ -181,7 +182,7 @@ class JobPage:
 
     @property
     def _retries(self) -> int:
-        return sum(each.verb == "retry" for each in operations_of(self.job))
+        return sum(each.verb == RETRY.name for each in operations_of(self.job))
 
     def _shown(self, attempt: Attempt) -> Attempt:
         """Masked and cut. A row's texts are short, unless somebody else has written them."""

@@ -1,39 +1,22 @@
-"""What operators did to a job, as its row tells it: who, what, when and why, also when they did it to many at once.
+"""What operators did to a job, by the column `operations` of its row: who, what, when and why.
 
-What is missing or of another kind shows as nothing: whoever may write the row may have written anything.
+An entry that lacks a value, or has one of another type, is read without it: anybody who may write the row may have
+written anything.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.utils.functional import Promise
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Status
 from ...values.codec import shorten
 from ..ui.json_time import moment_of
+from ..verbs.table import PAST, RETRY
 
 TEXT_LIMIT = 500
-
-WORDS: Mapping[str, str | Promise] = {
-    "retry": _("retried"),
-    "discard": _("discarded"),
-    "cancel": _("cancelled"),
-    "run_now": _("made due"),
-    "postpone": _("postponed"),
-}
-LEADS_TO: Mapping[str, str] = {
-    "retry": Status.QUEUED,
-    "discard": Status.DISCARDED,
-    "cancel": Status.DISCARDED,
-    "run_now": Status.QUEUED,
-    "postpone": Status.SCHEDULED,
-}
-ENDS = ("discard", "cancel")
-"""The verbs that finish a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +32,29 @@ class Operation:
     """How many attempts of the job counted at that moment."""
 
     @property
-    def word(self) -> str:
-        """What was done."""
-        return str(WORDS.get(self.verb) or self.verb)
+    def done(self) -> str:
+        """The verb as a participle: `retried`."""
+        past = PAST.get(self.verb)
+        return str(past.done) if past else self.verb
 
     @property
-    def label(self) -> str:
-        """What was done, and by whom."""
-        return gettext("%(done)s by %(user)s") % {"done": self.word, "user": self.by} if self.by else self.word
+    def done_by(self) -> str:
+        """The same with the user, where it was one."""
+        past = PAST.get(self.verb)
+        if not self.by:
+            return self.done
+        return str(past.done_by if past else gettext("%(verb)s by %(user)s")) % {"verb": self.verb, "user": self.by}
 
     @property
-    def status(self) -> str:
-        """The status that it leads to, for its colour."""
-        return LEADS_TO.get(self.verb, Status.SCHEDULED)
+    def status(self) -> Status:
+        """The status that it led to, for its colour."""
+        past = PAST.get(self.verb)
+        return past.leads_to if past else Status.SCHEDULED
+
+    @property
+    def finished_the_job(self) -> bool:
+        """Whether it discarded the job."""
+        return self.status.is_finished
 
 
 def operations_of(job: Job) -> list[Operation]:
@@ -72,7 +65,7 @@ def operations_of(job: Job) -> list[Operation]:
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
     """How many attempts counted when operators retried the job, up to `moment` (`None`: ever): each began anew at 1."""
-    retries = (each for each in operations if each.verb == "retry")
+    retries = (each for each in operations if each.verb == RETRY.name)
     return sum(each.attempts for each in retries if moment is None or each.at <= moment)
 
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext
 from ...models import Job, Status
 from ..ui.durations import distance, span
 from .attempts import Attempt
-from .operations import ENDS, Operation, operations_of
+from .operations import Operation, operations_of
 
 SAME = timedelta(milliseconds=1)
 """What is not further apart is one moment."""
@@ -55,7 +55,7 @@ def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
 
 
 def _operated(operation: Operation) -> Moment:
-    return Moment(label=operation.label, at=operation.at, status=operation.status, reason=operation.reason)
+    return Moment(label=operation.done_by, at=operation.at, status=operation.status, reason=operation.reason)
 
 
 def _before(attempt: Attempt, moments: Sequence[Moment]) -> datetime | None:
@@ -87,6 +87,6 @@ def _tried(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[
 def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
     """The end, where neither an attempt nor an operator tells it."""
     is_told = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
-    is_told |= job.status == Status.DISCARDED and any(each.verb in ENDS for each in operations[-1:])
+    is_told |= job.status == Status.DISCARDED and any(each.finished_the_job for each in operations[-1:])
     if job.finished_at and not is_told:
         yield Moment(label=job.get_status_display(), at=job.finished_at, status=job.status)

@@ -1,8 +1,9 @@
-"""The actions of the job list: which are offered, what is asked, and what the log says of them.
+"""The actions of the job list: each verb of the table that has one, with its question and its log entries.
 
 Invariant: nothing is done to many jobs before a question has been answered, nor offered where it would skip them all.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -11,35 +12,50 @@ from django.contrib.admin import helpers
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
 
 from ...models import Job
 from ..ui.ids import is_id
 from ..ui.job_states import STATES, status_of
-from ..verbs import log
+from ..verbs import log, many_jobs
 from ..verbs.forms import MANY, Instruction
-from ..verbs.many_jobs import Action
+from ..verbs.many_jobs import Tally
 from ..verbs.selection import Selection
-from ..verbs.table import ACTIONS, Cancel, Delete, Discard, Postpone, Retry, RunNow
+from ..verbs.table import ACTIONS
+from ..verbs.verb import Action, Verb
 from .filters import StateFilter
-from .views import JobViews
+from .verb_views import VerbViews
 
 MOST_COUNTED = 1_000_000
 """Jobs that are counted one by one, for somebody to type their number."""
 
 
-class JobActions(JobViews):
-    """What can be done with the jobs that are chosen in the list."""
+def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse | None]:
+    """The verb as a function that Django takes for an action, by the name that the list posts."""
 
-    actions = tuple(ACTIONS)
+    def run(model_admin: "JobActions", request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+        return model_admin.ask_or_apply(request, verb, action, queryset)
+
+    run.__name__ = verb.action_name
+    return admin.action(run, description=action.label)
+
+
+class JobActions(VerbViews):
+    """The actions on the jobs that are chosen in the list."""
+
+    actions: Sequence[Callable[..., Any] | str] = tuple(
+        _as_django_has_it(verb, action) for verb, action in ACTIONS.values()
+    )
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Those that the user may, and that could change a job of the list. Django 6.1 says for which page."""
         state = request.GET.get(StateFilter.parameter_name, "")
         status = status_of(state) if state in STATES else None
         location = {} if action_location is None else {"action_location": action_location}
-        allowed = super().get_actions(request, **location)
-        return {name: action for name, action in allowed.items() if ACTIONS[name].is_offered(status)}
+        return {
+            name: action
+            for name, action in super().get_actions(request, **location).items()
+            if name not in ACTIONS or self._is_offered(request, ACTIONS[name][0], status)
+        }
 
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **kwargs: Any
@@ -51,61 +67,42 @@ class JobActions(JobViews):
         request.POST = posted
         return super().response_action(request, queryset, *args, **kwargs)
 
-    @admin.action(permissions=["retry"], description=_("Retry selected %(verbose_name_plural)s"))
-    def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Put the failed and discarded ones back into their queues."""
-        return self._act(request, Retry(), queryset)
-
-    @admin.action(permissions=["run_now"], description=_("Run selected %(verbose_name_plural)s now"))
-    def run_now_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Make the scheduled and retrying ones due."""
-        return self._act(request, RunNow(), queryset)
-
-    @admin.action(permissions=["postpone"], description=_("Postpone selected %(verbose_name_plural)s"))
-    def postpone_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Have those wait that are not running."""
-        return self._act(request, Postpone(), queryset)
-
-    @admin.action(permissions=["discard"], description=_("Discard selected %(verbose_name_plural)s"))
-    def discard_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Finish the scheduled and queued ones without running them."""
-        return self._act(request, Discard(), queryset)
-
-    @admin.action(permissions=["cancel"], description=_("Cancel selected %(verbose_name_plural)s"))
-    def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Discard those that are not finished, and interrupt those that run."""
-        return self._act(request, Cancel(), queryset)
-
-    @admin.action(permissions=["delete"], description=_("Delete selected %(verbose_name_plural)s"))
-    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Remove those that are not running."""
-        return self._act(request, Delete(), queryset)
-
-    def _act(self, request: HttpRequest, action: Action, queryset: QuerySet[Job]) -> HttpResponse | None:
-        """Ask first; then do it."""
+    def ask_or_apply(
+        self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]
+    ) -> HttpResponse | None:
+        """Ask first; apply the verb once the answer is valid."""
         if request.POST.get("select_across") == "1":
             selection = Selection.all_matching(queryset)
         else:
             selection = Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
-        question = action.question(request.POST, number=_large_number(request, selection))
-        if not question.is_valid():
-            return self.ask(request, action, selection, question)
-        self._do(request, action, selection, question.instruction(request.user.get_username()))
+        form = verb.form(request.POST, number=_large_number(request, selection))
+        if not form.is_valid():
+            return self.ask_for_many(request, verb, action, selection, form)
+        instruction = form.instruction(request.user.get_username())
+        names = log.names_of(selection.ids or ())
+        tally = many_jobs.apply(verb, selection, instruction)
+        message = many_jobs.message_of(action, tally)
+        if selection.ids is None:
+            self._log_all(request, verb, tally, message, instruction)
+        else:
+            entry = _with_reason(str(verb.log_entry), instruction)
+            log.record(request, {pk: names[pk] for pk in tally.ids}, entry, flag=verb.log_flag)
+        level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
+        self.message_user(request, message, level)
         return None
 
-    def _do(self, request: HttpRequest, action: Action, selection: Selection, wanted: Instruction) -> None:
-        names = log.names_of(selection.ids or ())
-        tally, changed = action.run(selection, wanted)
-        told = action.told(tally)
-        if selection.ids is not None:
-            logged = _with_reason(str(action.logged), wanted)
-            log.record(request, {pk: names[pk] for pk in changed}, logged, flag=action.flag)
-        elif tally.changed:
-            name = gettext("all jobs matching %(filter)s") % {"filter": _filter(request)}
-            logged = _with_reason(f"{told} {gettext('Filter: %s') % _filter(request)}", wanted)
-            log.record_many(request, name, logged, flag=action.flag)
-        level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
-        self.message_user(request, told, level)
+    def _is_offered(self, request: HttpRequest, verb: Verb, status: str | None) -> bool:
+        """Whether the user has the permission, and the list of the jobs in this status (`None`: in any) offers it."""
+        return (status is None or verb.is_offered_for(status)) and self.may(request, verb)
+
+    def _log_all(self, request: HttpRequest, verb: Verb, tally: Tally, message: str, instruction: Instruction) -> None:
+        """Write one entry for all the jobs that matched, if any was changed."""
+        if not tally.changed:
+            return
+        searched = f"?{unquote_plus(request.GET.urlencode())}"  # to be read, and to be typed after the list's address
+        name = gettext("all jobs matching %(filter)s") % {"filter": searched}
+        entry = _with_reason(f"{message} {gettext('Filter: %s') % searched}", instruction)
+        log.record_all(request, name, entry, flag=verb.log_flag)
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
@@ -116,10 +113,5 @@ def _large_number(request: HttpRequest, selection: Selection) -> int:
     return int(shown) if is_id(shown) and int(shown) > MANY else selection.count(MOST_COUNTED)
 
 
-def _with_reason(logged: str, wanted: Instruction) -> str:
-    return f"{logged} {gettext('Reason: %s') % wanted.reason}" if wanted.reason else logged
-
-
-def _filter(request: HttpRequest) -> str:
-    """What the list was filtered by, to be read and to be typed after its address."""
-    return f"?{unquote_plus(request.GET.urlencode())}"
+def _with_reason(entry: str, instruction: Instruction) -> str:
+    return f"{entry} {gettext('Reason: %s') % instruction.reason}" if instruction.reason else entry

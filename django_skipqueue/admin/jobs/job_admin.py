@@ -3,12 +3,14 @@
 Invariant: jobs are never added or edited here, and the list reads nothing that it does not show.
 """
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet, TextField
 from django.db.models.functions import Cast, Left, Now
 from django.http import HttpRequest
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -16,6 +18,7 @@ from ...models import Job
 from ..ui.cells import CELL_LIMIT
 from ..ui.counts import CappedPaginator
 from ..ui.job_states import badge_of
+from ..verbs.table import BUTTONS
 from . import job_cells
 from .actions import JobActions
 from .changelist import JobChangeList
@@ -47,6 +50,16 @@ class JobAdmin(JobActions):
         super().__init__(model, admin_site)
         if admin_site.index_template is None:  # a project's own says itself where `{% queue_notices %}` stands
             admin_site.index_template = "admin/django_skipqueue/index.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        """The pages of jobs: a line for each of ours, then Django's."""
+        return [
+            *(
+                self.page(f"<int:job_id>/{verb.slug}/", verb.name, partial(self.verb_view, verb=verb, button=button))
+                for verb, button in BUTTONS
+            ),
+            *super().get_urls(),
+        ]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         """The list that stays within an index."""

@@ -51,7 +51,7 @@ class Count:
         return f"{grouped(self.shown)}+" if self.is_capped else grouped(self.shown)
 
     @property
-    def spoken(self) -> str:
+    def in_words(self) -> str:
         """The number within a sentence."""
         number = grouped(self.shown)
         return gettext("more than %(number)s") % {"number": number} if self.is_capped else number

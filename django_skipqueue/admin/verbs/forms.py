@@ -1,10 +1,11 @@
-"""What an operator is asked before something is done to jobs, and what was answered.
+"""The forms that ask an operator before a verb is applied to jobs, and the instruction that an answered form makes.
 
 Invariant: an answer that cannot be used is asked for again, beside its field, and nothing is done.
 """
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django import forms
@@ -26,20 +27,25 @@ MANY = 10_000
 
 @dataclass(frozen=True)
 class Instruction:
-    """What an operator wants, beside the verb."""
+    """Who applies a verb, and the answers to its questions."""
 
     user: str
     reason: str = ""
     minutes: int = 0
     """To wait, or to spread the jobs over."""
 
+    @property
+    def delay(self) -> timedelta:
+        """The minutes as a span of time."""
+        return timedelta(minutes=self.minutes)
 
-class Question(forms.Form):
+
+class ReasonForm(forms.Form):
     """Asks for a reason."""
 
     reason = forms.CharField(
         label=_("Reason"),
-        help_text=_("Optional. It stays with the job, for whoever looks at it later."),
+        help_text=_("Optional. It is kept with the job, for everybody who looks at it later."),
         max_length=200,
         required=False,
         widget=AdminTextInputWidget,
@@ -51,16 +57,19 @@ class Question(forms.Form):
         self.number = number
 
     def instruction(self, user: str) -> Instruction:
-        """What was answered, once it is valid."""
+        """The instruction of this user, once the form is valid."""
         return Instruction(user, self.cleaned_data["reason"], self.cleaned_data.get("minutes") or 0)
 
 
-class SpreadQuestion(Question):
-    """Asks over how long jobs are spread, too."""
+class SpreadForm(ReasonForm):
+    """Asks for the time over which jobs are spread, too."""
 
     minutes = forms.IntegerField(
         label=_("Spread over minutes"),
-        help_text=_("With 0 all are due at once. Otherwise each is due at a random time within so many minutes."),
+        help_text=_(
+            "With 0 all jobs are due at once. With a higher number each job is due at a random time within so many "
+            "minutes."
+        ),
         initial=0,
         min_value=0,
         max_value=LONGEST_DELAY,
@@ -70,8 +79,8 @@ class SpreadQuestion(Question):
     field_order = ("minutes", "reason")
 
 
-class PostponeQuestion(Question):
-    """Asks for how long jobs shall wait, too."""
+class PostponeForm(ReasonForm):
+    """Asks for the time until jobs are due, too."""
 
     minutes = forms.IntegerField(
         label=_("Minutes from now"), initial=60, min_value=1, max_value=LONGEST_DELAY, widget=AdminIntegerFieldWidget
@@ -79,18 +88,19 @@ class PostponeQuestion(Question):
     field_order = ("minutes", "reason")
 
 
-class DeleteQuestion(Question):
-    """Has the number typed, where it is large."""
+class DeleteForm(ReasonForm):
+    """Has the operator type the number of jobs, where it is large."""
 
     typed = forms.CharField(label=_("Number of jobs"), max_length=30, widget=AdminTextInputWidget)
     field_order = ("typed", "reason")
 
     def __init__(self, posted: Any = None, *, number: int = 0) -> None:
         super().__init__(posted, number=number)
-        self.fields["reason"].help_text = _("Optional. It stands in the admin's log.")
+        self.fields["reason"].help_text = _("Optional. It is kept in the admin's log.")
         if number:
-            shown = grouped(number)
-            self.fields["typed"].help_text = gettext("Type %(number)s to delete so many.") % {"number": shown}
+            self.fields["typed"].help_text = gettext("Type %(number)s to delete so many jobs.") % {
+                "number": grouped(number)
+            }
         else:
             del self.fields["typed"]
 

@@ -13,17 +13,17 @@ from ...models import Job
 
 
 def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag: int = CHANGE) -> None:
-    """One entry for each job: ids, and what they are called."""
+    """Write an entry for each of the jobs: ids with their names."""
     LogEntry.objects.bulk_create(_entry(request, message, flag, str(pk), name) for pk, name in jobs.items())
 
 
-def record_many(request: HttpRequest, name: str, message: str, *, flag: int = CHANGE) -> None:
-    """One entry for as many jobs as `name` says."""
+def record_all(request: HttpRequest, name: str, message: str, *, flag: int = CHANGE) -> None:
+    """Write one entry for all the jobs that `name` describes."""
     _entry(request, message, flag, None, name).save()
 
 
 def names_of(ids: Iterable[int]) -> dict[int, str]:
-    """What these jobs are called."""
+    """The names of these jobs."""
     return {job.pk: str(job) for job in Job.objects.filter(pk__in=ids).only("pk", "task")}
 
 

@@ -1,4 +1,4 @@
-"""What an operator should know of many jobs before something is done to them: how many, of which kinds.
+"""A summary of the chosen jobs, for the question before they are changed: how many, of which tasks and errors.
 
 Invariant: no more jobs are read than a count counts, whatever the size of the table.
 """
@@ -37,20 +37,20 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What was found among the first jobs of a selection, as many as a count counts."""
+class Summary:
+    """Of the first jobs of a selection, as many as a count counts."""
 
     count: Count
     eligible: int
     """How many are in a status that allows the action."""
     refused: list[tuple[int, Any]]
-    """How many each other status has, and what it is called; nothing where there may be more."""
+    """The number of jobs of each other status, and its label; empty where there may be more jobs."""
     kinds: list[Kind]
     """Of those that are eligible, the most frequent first."""
 
     @classmethod
-    def of(cls, selection: Selection, statuses: Collection[str]) -> "Survey":
-        """Look at the jobs of the selection, for an action that these statuses allow."""
+    def of(cls, selection: Selection, statuses: Collection[str]) -> "Summary":
+        """Read the jobs of the selection, for a verb that these statuses allow."""
         columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
         rows = list(selection.jobs.values_list(*columns)[: counts.CAP + 1])
         found = Counter(status for status, *_ in rows)
@@ -64,6 +64,11 @@ class Survey:
             refused if len(rows) <= counts.CAP else [],
             [Kind(number, *kind) for kind, number in kinds.most_common()],
         )
+
+    @property
+    def can_change_any(self) -> bool:
+        """Whether there are jobs that the verb can change, or may be among those that were not read."""
+        return self.eligible > 0 or self.count.is_capped
 
     @property
     def kinds_shown(self) -> list[Kind]:

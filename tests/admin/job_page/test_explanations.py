@@ -118,7 +118,12 @@ class TestNotRetried:
     def told(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
         """Why a job was not tried again after one attempt of five."""
         entry = failure(1, seconds_ago=0, worker="w") | fields.pop("entry", {})
-        values = {"attempts": 1, "max_attempts": 5, "errors": [entry], "last_error": "Blocked: no"} | fields
+        values: dict[str, Any] = {
+            "attempts": 1,
+            "max_attempts": 5,
+            "errors": [entry],
+            "last_error": "Blocked: no",
+        } | fields
         job = make_job(status, task=task, **values)
         return why_it_was_not_retried(job, attempts_of(job))
 

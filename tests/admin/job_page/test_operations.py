@@ -21,10 +21,10 @@ def test_what_the_verbs_really_wrote_is_read_back() -> None:
     job.discard("no longer wanted", by="bob")
     job.refresh_from_db()
     retried, discarded = operations_of(job)
-    assert (retried.label, retried.reason, retried.attempts, retried.status) == (
+    assert (retried.done_by, retried.reason, retried.attempts, retried.status) == (
         "retried by ann", "the bank is back", 3, "queued",
     )  # fmt: skip
-    assert (discarded.label, discarded.reason, discarded.status) == (
+    assert (discarded.done_by, discarded.reason, discarded.status) == (
         "discarded by bob",
         "no longer wanted",
         "discarded",
@@ -38,14 +38,14 @@ def test_many_at_once_leave_it_in_each_row() -> None:
     store.retry([job.pk for job in jobs], by="ann")
     for job in jobs:
         job.refresh_from_db()
-        assert [operation.label for operation in operations_of(job)] == ["retried by ann"]
+        assert [operation.done_by for operation in operations_of(job)] == ["retried by ann"]
 
 
 def test_a_program_has_no_name() -> None:
     job = make_job()
     job.cancel()
     job.refresh_from_db()
-    assert [operation.label for operation in operations_of(job)] == ["cancelled"]
+    assert [operation.done_by for operation in operations_of(job)] == ["cancelled"]
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
 )  # fmt: skip
 def test_each_status_ends_as_it_should(status: str, fields: dict[str, Any], expected: list[str]) -> None:
     yesterday = timedelta(days=-1)  # the values above were made when the tests were collected
-    due = {} if status == "scheduled" else {"run_after": yesterday}
-    job = make_job(status, **({"enqueued_at": yesterday} | due), **fields)
+    times: dict[str, Any] = {"enqueued_at": yesterday} | ({} if status == "scheduled" else {"run_after": yesterday})
+    job = make_job(status, **(times | fields))
     assert labels(job) == expected
 
 

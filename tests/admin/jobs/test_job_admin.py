@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.db import connection
+from django.db.models import F
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -257,7 +258,8 @@ class TestFilters:
             timedelta(days=25),
             timedelta(days=50),
         ):
-            make_job(status, **{column: -age})
+            times: dict[str, Any] = {column: -age}
+            make_job(status, **times)
         assert len(listed(operator, f"?time={preset}{address}")) == found
 
     @pytest.mark.parametrize(
@@ -280,7 +282,7 @@ class TestWindow:
         self, operator: Client, address: str
     ) -> None:
         jobs = [make_job("completed", task="a", queue_name="mail") for _ in range(2)]
-        Job.objects.filter(pk=jobs[0].pk).update(finished_at=jobs[0].finished_at - timedelta(hours=1))
+        Job.objects.filter(pk=jobs[0].pk).update(finished_at=F("finished_at") - timedelta(hours=1))
         assert set(listed(operator, address)) == {job.pk for job in jobs}
         for _ in range(3):
             make_job("completed", task="b", queue_name="b")

@@ -9,16 +9,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from django_skipqueue.admin.verbs.forms import Instruction
-from django_skipqueue.admin.verbs.one_job import VERBS
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
 
 from ...app.rows import ALIVE, STATUSES, WAITING, make_job, state
-from ...app.sessions import Session
 from ..conftest import LIST, messages_of, page
-
-store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
@@ -260,19 +254,3 @@ class TestRaces:
         response = operator.post(page(verb, 4_711), follow=True)
         assert response.redirect_chain[-1][0] == LIST
         assert messages_of(response) == ["There is no job 4711. It may have been deleted."]
-
-    def test_a_job_that_goes_between_looking_and_doing_is_told(self) -> None:
-        for verb in VERBS:
-            job = make_job(next(iter(verb.statuses)))
-            Job.objects.filter(pk=job.pk).delete()
-            assert verb.apply(job, Instruction("ann")).message == f"Job {job.pk} was deleted meanwhile."
-
-    @pytest.mark.django_db(transaction=True)
-    def test_a_job_that_somebody_else_is_changing_is_told(self, session: Callable[[], Session]) -> None:
-        job = make_job("failed")
-        other = session()
-        other.begin()
-        other(lambda: store.retry([job.pk]))
-        (retry,) = (verb for verb in VERBS if verb.name == "retry")
-        assert "is changing right now" in retry.apply(job, Instruction("ann")).message
-        other.rollback()

@@ -37,8 +37,8 @@ def test_only_jobs_below_the_cap_can_be_paged_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "text", "spoken"),
+    ("found", "text", "in_words"),
     [(0, "0", "0"), (7, "7", "7"), (10_000, "10,000", "10,000"), (10_001, "10,000+", "more than 10,000")],
 )
-def test_a_capped_count_says_that_there_are_more(found: int, text: str, spoken: str) -> None:
-    assert (str(Count(found)), Count(found).spoken) == (text, spoken)
+def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words: str) -> None:
+    assert (str(Count(found)), Count(found).in_words) == (text, in_words)

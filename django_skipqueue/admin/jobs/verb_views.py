@@ -1,0 +1,124 @@
+"""The views behind the buttons of a job, and the question before a verb is applied to one job or to many.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+"""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+
+from ...models import Job
+from ..ui.job_states import badge_of
+from ..verbs import log, many_jobs, one_job
+from ..verbs.forms import Instruction, ReasonForm
+from ..verbs.selection import SAMPLE, Selection
+from ..verbs.summary import Summary
+from ..verbs.table import ACTIONS, DELETE
+from ..verbs.verb import Action, Button, Verb
+from .views import JobViews
+
+
+class VerbViews(JobViews):
+    """The views that change jobs."""
+
+    def verb_view(self, request: HttpRequest, job_id: int, *, verb: Verb, button: Button) -> HttpResponse:
+        """Apply the verb to a job; first ask, if the button does."""
+        methods = ["GET", "HEAD", "POST"] if button.asks else ["POST"]
+        if request.method not in methods:
+            return HttpResponseNotAllowed(methods)
+        if not self.may(request, verb):
+            raise PermissionDenied
+        job = Job.objects.filter(pk=job_id).first()
+        if job is None:
+            return self.gone(request, str(job_id))
+        if not button.asks:
+            return self._apply(request, verb, button, job, Instruction(request.user.get_username()))
+        form = verb.form(request.POST)
+        if form.is_valid():
+            return self._apply(request, verb, button, job, form.instruction(request.user.get_username()))
+        return self._ask_for_one(request, verb, button, job, form)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Ask whether to delete one job. The answer goes to the list's action: jobs are deleted in one way only."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.may(request, DELETE):
+            raise PermissionDenied
+        selection = Selection.by_hand([object_id])
+        if not selection.jobs.exists():
+            return self.gone(request, object_id)
+        verb, action = ACTIONS[DELETE.action_name]
+        return self.ask_for_many(request, verb, action, selection, verb.form(), target=self.address("changelist"))
+
+    def ask_for_many(
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        action: Action,
+        selection: Selection,
+        form: ReasonForm,
+        *,
+        target: str = "",
+    ) -> HttpResponse:
+        """Ask whether to change the selected jobs; the answer is posted to `target`, or to where the question was."""
+        summary = Summary.of(selection, verb.statuses)
+        return self._ask(
+            request,
+            title=many_jobs.title_of(action, summary),
+            order=many_jobs.order_of(action, summary),
+            explanation=action.explanation,
+            summary=summary,
+            sample=_with_badges(selection.sample()) if summary.count.found <= SAMPLE else [],
+            can_be_done=summary.can_change_any,
+            hidden=[("action", verb.action_name), ("number", form.number), *selection.posted()],
+            form=form,
+            is_dangerous=verb.is_dangerous,
+            target=target,
+            back=request.get_full_path(),
+        )
+
+    def _ask_for_one(
+        self, request: HttpRequest, verb: Verb, button: Button, job: Job, form: ReasonForm
+    ) -> HttpResponse:
+        """Ask whether to apply the verb to this job, unless its status does not allow it."""
+        page = self.address("change", job.pk)
+        if not verb.is_offered_for(job.status):
+            self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
+            return HttpResponseRedirect(page)
+        order = str(button.order) % {"id": job.pk}
+        return self._ask(
+            request,
+            title=gettext("%(order)s?") % {"order": order},
+            order=order,
+            explanation=button.hint,
+            sample=_with_badges([job]),
+            can_be_done=True,
+            form=form,
+            is_dangerous=verb.is_dangerous,
+            target=self.address(verb.name, job.pk),
+            back=page,
+        )
+
+    def _ask(self, request: HttpRequest, *, title: str, order: str, **context: Any) -> HttpResponse:
+        context |= self.context(request, order, title=title)
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _apply(
+        self, request: HttpRequest, verb: Verb, button: Button, job: Job, instruction: Instruction
+    ) -> HttpResponse:
+        result = one_job.apply(verb, button, job, instruction)
+        for pk, name, entry in result.log_entries:
+            log.record(request, {pk: name}, entry, flag=verb.log_flag)
+        self.message_user(request, result.message, messages.SUCCESS if result.log_entries else messages.WARNING)
+        return HttpResponseRedirect(self.address("change", result.shown_id))
+
+
+def _with_badges(jobs: list[Job]) -> list[tuple[Job, SafeString]]:
+    return [(job, badge_of(job)) for job in jobs]

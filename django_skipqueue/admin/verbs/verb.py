@@ -1,0 +1,112 @@
+"""A verb of operators, with all that buttons, actions, permissions, questions, history and logs say about it.
+
+The sentences are whole, so that each can be translated; `Button` and `Action` say which values a sentence may contain.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from django.contrib.admin.models import CHANGE
+
+from ...models import Job, Status
+from .forms import Instruction, ReasonForm
+
+if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise
+
+Text: TypeAlias = "str | _StrPromise"
+PluralText: TypeAlias = Any
+"""A text whose plural `count` chooses; by Django's types `%` does not take a mapping."""
+
+Changed: TypeAlias = dict[int, int]
+"""The id of each job that was changed, with the id of the job to look at next: its own, or that of its copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Button:
+    """A verb on the page of a job. Its texts may contain the `id`, the `queue`, the id of a `copy`, and the `delay`."""
+
+    label: Text
+    hint: Text
+    """Its effect, in a sentence or two."""
+    order: Text
+    """The title of the question, without its question mark."""
+    done: Text
+    """The message after it."""
+    asks: bool = True
+    """Whether it is applied only after a question is answered."""
+    is_primary: bool = False
+    """Whether it stands out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """A verb on the list of jobs. Its texts may contain the `number` of jobs, of which `count` chooses the plural."""
+
+    label: Text
+    explanation: Text
+    """Its effect, in a few sentences."""
+    order: PluralText
+    """The title of the question, without its question mark, where all chosen jobs can be changed."""
+    order_some: Text
+    """The same, where only `some` of the `number` can."""
+    refusal: PluralText
+    """Instead of a question, where none can."""
+    done: PluralText
+    """The message after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """A verb in the history of a job, as the row's `operations` have it."""
+
+    done: Text
+    done_by: Text
+    """The same with the `user`."""
+    leads_to: Status
+    """The status after it, for its colour."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """Something that operators do to jobs."""
+
+    name: str
+    """In the names of its view and its action, and in the `operations` of a row."""
+    permission: str
+    """On jobs: `retry` stands for `django_skipqueue.retry_job`."""
+    statuses: Collection[str]
+    """In which a job can be changed."""
+    offered_for: Collection[str] | None = None
+    """The statuses for which it is offered, where they are fewer: for the others another verb has the same effect."""
+    change: Callable[[Collection[int], Instruction], Changed]
+    """Apply it to the jobs with these ids, as far as they allow it."""
+    why_unchanged: Callable[[Job, Instruction], str] | None = None
+    """Why a job with a fitting status was not changed, if this verb has a reason of its own; else an empty string."""
+    form: type[ReasonForm] = ReasonForm
+    is_dangerous: bool = False
+    """Whether the button below its question is red."""
+    button: Button | None = None
+    action: Action | None = None
+    past: Past | None = None
+    log_entry: Text
+    """For a job that was changed; may contain the id of its `copy`."""
+    log_entry_of_copy: Text = ""
+    """For the copy; may contain the `id` of the job."""
+    log_flag: int = CHANGE
+    """How Django's log files it."""
+
+    @property
+    def slug(self) -> str:
+        """The name in addresses."""
+        return self.name.replace("_", "-")
+
+    @property
+    def action_name(self) -> str:
+        """The name of its action in Django's admin."""
+        return f"{self.name}_selected"
+
+    def is_offered_for(self, status: str) -> bool:
+        """Whether the page of a job, or the list of jobs, in this status offers it."""
+        return status in (self.statuses if self.offered_for is None else self.offered_for)

@@ -1,0 +1,96 @@
+"""`table`: every verb says all that the admin needs of it, and changes the jobs that it should."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission
+
+from django_skipqueue.admin.verbs.forms import Instruction
+from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS, DELETE, PAST, VERBS
+from django_skipqueue.admin.verbs.verb import Action, Button, Verb
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+
+from ...app.rows import STATUSES, make_job, make_worker
+from ...app.sessions import Session
+
+pytestmark = pytest.mark.django_db
+
+INSTRUCTION = Instruction("ann", "why", 5)
+VALUES = {"id": 1, "copy": 2, "queue": "q", "delay": "5 min"}
+
+
+def test_each_has_a_name_of_its_own() -> None:
+    names = [verb.name for verb in VERBS]
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+class TestEach:
+    def test_it_stands_on_a_page_or_a_list(self, verb: Verb) -> None:
+        assert verb.button or verb.action
+
+    def test_its_permission_exists(self, verb: Verb) -> None:
+        permissions = Permission.objects.filter(content_type__app_label="django_skipqueue")
+        assert permissions.filter(codename=f"{verb.permission}_job").exists()
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_it_changes_jobs_in_its_statuses_and_no_others(self, verb: Verb, status: str) -> None:
+        job = make_job(status)
+        changed = verb.change([job.pk], Instruction("ann", "why", 90))
+        assert set(changed) == ({job.pk} if status in verb.statuses else set())
+
+    def test_it_is_offered_for_no_status_in_which_it_does_nothing(self, verb: Verb) -> None:
+        assert {status for status in STATUSES if verb.is_offered_for(status)} <= set(verb.statuses)
+
+    def test_its_log_entry_takes_the_values(self, verb: Verb) -> None:
+        assert "%" not in str(verb.log_entry) % VALUES
+        assert "%" not in str(verb.log_entry_of_copy) % VALUES
+
+
+@pytest.mark.parametrize(("verb", "button"), BUTTONS, ids=lambda each: getattr(each, "name", ""))
+def test_the_texts_of_a_button_take_its_values(verb: Verb, button: Button) -> None:
+    for text in (button.label, button.hint, button.order, button.done):
+        assert "%" not in str(text) % VALUES
+
+
+@pytest.mark.parametrize(("verb", "action"), ACTIONS.values(), ids=ACTIONS)
+class TestActions:
+    def test_their_texts_take_the_numbers(self, verb: Verb, action: Action) -> None:
+        for count in (1, 2):
+            values = {"number": count, "count": count, "some": 1}
+            for text in (action.order, action.refusal, action.done):
+                assert "%" not in str(text % values)
+            assert "%" not in str(action.order_some) % values
+
+    def test_a_batch_is_a_few_statements_however_many_jobs(
+        self, verb: Verb, action: Action, django_assert_max_num_queries: Any
+    ) -> None:
+        jobs = [make_job("failed").pk for _ in range(20)]
+        with django_assert_max_num_queries(4):
+            verb.change(jobs, INSTRUCTION)
+
+
+def test_the_history_has_all_that_the_store_notes_in_a_row() -> None:
+    job = make_job("queued")
+    store = Store.default()
+    for change in (store.discard, store.retry, store.cancel):
+        change([job.pk])
+    store.retry([job.pk], over=60)
+    store.run_now([job.pk])
+    store.postpone([job.pk], INSTRUCTION.delay)
+    noted = {entry["verb"] for entry in Job.objects.get(pk=job.pk).operations or []}
+    assert noted == set(PAST) == {"discard", "retry", "cancel", "run_now", "postpone"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_claimed_while_it_is_to_be_deleted_is_left_alone(session: Callable[[], Session]) -> None:
+    job, waiting = make_job("queued", priority=1), make_job("queued")
+    make_worker()
+    other = session()
+    other.begin()
+    other(lambda: Job.objects.claim(queue_names=["default"], limit=1, worker_id="w"))
+    assert set(DELETE.change([job.pk, waiting.pk], INSTRUCTION)) == {waiting.pk}
+    other.commit()
+    assert dict(Job.objects.values_list("pk", "status")) == {job.pk: "running"}
