@@ -1,6 +1,6 @@
-"""For templates of the admin: `{% load skipqueue %}{% queue_notices %}` says what an operator has to see.
+"""For templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
 
-Invariant: it says nothing to those who may see neither jobs nor workers, nor where the queue cannot be asked.
+Invariant: it is empty for those who may view neither jobs nor workers, and where the queue's database is out of reach.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ register = template.Library()
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context, *, workers: bool = True) -> dict[str, Any]:
-    """Jobs that wait for a worker, queues that are jammed and, if `workers`, those that are not heard of."""
-    from ..admin.health.notices import lookout  # a project without the admin imports this module, too
+    """Queues without a worker, queues without a free slot and, if `workers`, workers without a heartbeat."""
+    from ..admin.health.notices import notices_cache  # a project without the admin imports this module, too
 
     request: Any = context.get("request")
     user = getattr(request, "user", None)
@@ -23,8 +23,8 @@ def queue_notices(context: Context, *, workers: bool = True) -> dict[str, Any]:
     ):
         return {}
     return {
-        "notices": lookout.notices(),
-        "tells_workers": workers,
+        "notices": notices_cache.get(),
+        "shows_workers": workers,
         "may_view_jobs": user.has_perm("django_skipqueue.view_job"),
         "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
     }

@@ -8,7 +8,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_skipqueue.admin.health.notices import lookout
+from django_skipqueue.admin.health.notices import notices_cache
 
 from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fixtures)
 from .pictures import picture  # noqa: F401 (a fixture)
@@ -25,7 +25,7 @@ def page(name: str, job_id: int) -> str:
 @pytest.fixture(autouse=True)
 def _fresh_notices() -> None:
     """A process looks for what it has to say only now and then; each test is a process of its own."""
-    lookout.forget()
+    notices_cache.clear()
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def at(seconds: float) -> timedelta:
 
 
 def make_workers() -> list[Worker]:
-    """Two machines, of which one is not heard of any more."""
+    """Two machines, of which one sends no heartbeats any more."""
     fields: list[dict[str, Any]] = [
         {"name": "web-1/1", "hostname": "web-1", "pid": 4711, "heartbeat": at(4)},
         {"name": "web-1/2", "hostname": "web-1", "pid": 4712, "heartbeat": at(4)},

@@ -1,6 +1,6 @@
-"""What an operator must see on every page: a queue without a worker, a task that holds every slot, a silent worker.
+"""The notices over every page: a queue without a worker, a queue without a free slot, a worker without a heartbeat.
 
-Invariant: the queries are bounded, whatever the tables' size, and a process asks them once in a few seconds.
+Invariant: the queries are bounded, whatever the tables' size, and a process runs them once in a few seconds.
 """
 
 import shlex
@@ -22,35 +22,35 @@ from ...store.columns import MAX_KEY_BYTES
 from ...tasks.registry import registry
 from ...values.codec import shorten
 from ..ui.durations import span
-from .worker_health import Hand, Workforce
+from .worker_health import WorkerHealth, Workforce
 
 MOST = 20
-"""Queues that are named at once; once those are served, it is the next ones' turn."""
+"""Queues that are named at once; once those are served, the next ones are named."""
 
 MOST_RUNNING = 5_000
-"""Running jobs that are looked at."""
+"""Running jobs that are read."""
 
 LONG = timedelta(minutes=1)
 """A job that runs for longer takes its slot away from the others."""
 
-FRESH_SECONDS = 5.0
-"""For so long a process says what it has seen, before it looks again."""
+CACHE_SECONDS = 5.0
+"""For so long a process shows the same notices, before it queries again."""
 
 
 @dataclass(frozen=True)
-class Banner:
-    """Jobs wait, and nobody will run them."""
+class NoWorker:
+    """Jobs wait, and no worker serves their queues."""
 
     queue_names: tuple[str, ...]
     """The queues that wait; empty where no worker is alive at all, so that any worker helps."""
 
     @classmethod
-    def now(cls) -> "Banner | None":
-        """What has to be said, by the database's clock; mostly nothing."""
+    def now(cls) -> "NoWorker | None":
+        """The notice, by the database's clock; mostly there is none."""
         return cls.of(Workforce.now(), Store.default().queues_with_jobs())
 
     @classmethod
-    def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Banner | None":
+    def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
         """The same, where the workers and the queues with jobs to claim are known."""
         if not workforce.live:
             return cls(()) if waiting or _is_overdue() else None
@@ -67,13 +67,13 @@ class Banner:
 
 
 @dataclass(frozen=True)
-class Jam:
-    """Jobs wait, and jobs that run for long hold every slot of those who serve their queues."""
+class NoFreeSlot:
+    """Jobs wait, and jobs that run for long hold every slot of the workers that serve their queues."""
 
     queue_names: tuple[str, ...]
     slots: int
     task: str
-    """The one that holds most of them."""
+    """The task that holds most of them."""
     longest: timedelta
     """For how long the first of the jobs has run."""
     waits: timedelta
@@ -92,44 +92,44 @@ class Jam:
 
 @dataclass(frozen=True)
 class Notices:
-    """All that has to be said."""
+    """All notices of one moment."""
 
-    banner: Banner | None
-    jams: tuple[Jam, ...]
-    silent: tuple[Hand, ...]
-    """The workers that are late, or taken for dead."""
+    no_worker: NoWorker | None
+    no_free_slot: tuple[NoFreeSlot, ...]
+    late_workers: tuple[WorkerHealth, ...]
+    """The workers that are late, or count as dead."""
 
     @classmethod
     def now(cls) -> "Notices":
-        """What there is to say this moment."""
+        """Query what there is to notice."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
-        jams = tuple(_jams(workforce, waiting[:MOST])) if waiting and workforce.live else ()
-        return cls(Banner.of(workforce, waiting), jams, tuple(workforce.silent[:MOST]))
+        no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.live else ()
+        return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.late[:MOST]))
 
 
-class _Lookout:
-    """What this process has seen last."""
+class _Cache:
+    """The notices that this process has queried last."""
 
     def __init__(self) -> None:
-        self._seen: tuple[str, float, Notices | None] = ("", 0.0, None)  # in which database, when, what
+        self._cached: tuple[str, float, Notices | None] = ("", 0.0, None)  # of which database, when, what
 
-    def notices(self) -> Notices | None:
-        """What there was to say at most a few seconds ago; nothing where the queue could not be asked.
+    def get(self) -> Notices | None:
+        """The notices of at most a few seconds ago; `None` where the queue's database could not be queried.
 
-        Two threads may look at once: they see the same.
+        Two threads may query at once: they find the same.
         """
         database, now = settings.database, time.monotonic()
-        seen_in, seen_at, notices = self._seen
-        if seen_in != database or now - seen_at >= FRESH_SECONDS:
-            notices = self._look(database)
-            self._seen = (database, now, notices)
+        cached_of, cached_at, notices = self._cached
+        if cached_of != database or now - cached_at >= CACHE_SECONDS:
+            notices = self._query(database)
+            self._cached = (database, now, notices)
         return notices
 
-    def forget(self) -> None:
-        """Look again next time."""
-        self._seen = ("", 0.0, None)
+    def clear(self) -> None:
+        """Query again next time."""
+        self._cached = ("", 0.0, None)
 
-    def _look(self, database: str) -> Notices | None:
+    def _query(self, database: str) -> Notices | None:
         """The admin's index works without the queue's tables, and without its database, as ever."""
         try:
             with transaction.atomic(using=database):  # an error stays within it
@@ -138,26 +138,27 @@ class _Lookout:
             return None
 
 
-lookout = _Lookout()
+notices_cache = _Cache()
 
 
-def _jams(workforce: Workforce, waiting: Sequence[str]) -> Iterator[Jam]:
+def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFreeSlot]:
     """One for all queues that the same workers serve. A query for all, and one more for each queue that waits."""
-    queues: dict[tuple[Hand, ...], list[str]] = {}
+    queues: dict[tuple[WorkerHealth, ...], list[str]] = {}
     for queue_name in waiting:
         queues.setdefault(tuple(workforce.serving(queue_name)), []).append(queue_name)
     long = list(_long_jobs())
-    for hands, queue_names in queues.items():
-        ids = {hand.id for hand in hands}
-        held = [(worker, task, ran) for worker, task, ran in long if worker in ids]
-        taken = Counter((worker, registry.is_async(task)) for worker, task, _ in held)
-        if not hands or any(max(taken[hand.id, False], taken[hand.id, True]) < hand.concurrency for hand in hands):
+    for workers, queue_names in queues.items():
+        ids = {worker.id for worker in workers}
+        held = [(worker_id, task, ran) for worker_id, task, ran in long if worker_id in ids]
+        taken = Counter((worker_id, registry.is_async(task)) for worker_id, task, _ in held)
+        if not workers or any(max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers):
             continue  # somewhere both a thread and a coroutine are free
         waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
-            slots = sum(hand.concurrency for hand in hands)
-            yield Jam(tuple(map(_printed, queue_names)), slots, _printed(task), max(ran for _, _, ran in held), waits)
+            slots = sum(worker.concurrency for worker in workers)
+            longest = max(ran for _, _, ran in held)
+            yield NoFreeSlot(tuple(map(_printed, queue_names)), slots, _printed(task), longest, waits)
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:

@@ -1,4 +1,4 @@
-"""The workers there are, and which of them can be counted on, by the database's clock. One query, of a few rows."""
+"""Which workers are alive, by the age of their heartbeats on the database's clock. One query, of a few rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from ..ui.durations import span
 State = Literal["live", "late", "stale"]
 
 STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
-"""The words for them."""
+"""The label of each state."""
 
 MOST = 1_000
-"""Workers that are looked at."""
+"""Workers that are read."""
 
 
 def state_after(age: timedelta) -> State:
-    """Of a worker not heard of for so long: `late` after two missed heartbeats, `stale` when taken for dead."""
+    """The state of a worker by the age of its heartbeat: `late` after two missed ones, `stale` if it counts as dead."""
     interval = min(settings.heartbeat_interval, settings.worker_timeout / 4)
     if age >= timedelta(seconds=settings.worker_timeout):
         return "stale"
@@ -31,8 +31,8 @@ def state_after(age: timedelta) -> State:
 
 
 @dataclass(frozen=True)
-class Hand:
-    """One worker process."""
+class WorkerHealth:
+    """One worker process, and the age of its heartbeat."""
 
     id: str
     name: str
@@ -44,12 +44,12 @@ class Hand:
 
     @property
     def state(self) -> State:
-        """Whether it can be counted on."""
+        """Live, late or stale."""
         return state_after(self.age)
 
     @property
     def is_live(self) -> bool:
-        """Whether it is not taken for dead."""
+        """Whether it does not count as dead."""
         return self.state != "stale"
 
     @property
@@ -66,36 +66,37 @@ class Hand:
 class Workforce:
     """All workers, at one moment."""
 
-    hands: tuple[Hand, ...]
+    workers: tuple[WorkerHealth, ...]
 
     @classmethod
     def now(cls) -> "Workforce":
-        """As the rows say this moment."""
-        return cls(tuple(_hands()))
+        """As the rows are now."""
+        return cls(tuple(_read()))
 
     @property
-    def live(self) -> list[Hand]:
-        """Those that are not taken for dead."""
-        return [hand for hand in self.hands if hand.is_live]
+    def live(self) -> list[WorkerHealth]:
+        """Those that do not count as dead."""
+        return [worker for worker in self.workers if worker.is_live]
 
     @property
-    def silent(self) -> list[Hand]:
-        """Those that are late or stale, the longest silent last."""
-        return sorted((hand for hand in self.hands if hand.state != "live"), key=lambda hand: hand.age)
+    def late(self) -> list[WorkerHealth]:
+        """Those that are late or stale, the oldest heartbeat last."""
+        late = (worker for worker in self.workers if worker.state != "live")
+        return sorted(late, key=lambda worker: worker.age)
 
-    def serving(self, queue_name: str) -> list[Hand]:
+    def serving(self, queue_name: str) -> list[WorkerHealth]:
         """Those that claim jobs of this queue."""
-        return [hand for hand in self.live if hand.serves(queue_name)]
+        return [worker for worker in self.live if worker.serves(queue_name)]
 
-    def get(self, worker_id: str) -> Hand | None:
+    def get(self, worker_id: str) -> WorkerHealth | None:
         """The worker with this id."""
-        return next((hand for hand in self.hands if hand.id == worker_id), None)
+        return next((worker for worker in self.workers if worker.id == worker_id), None)
 
 
-def _hands() -> Iterator[Hand]:
+def _read() -> Iterator[WorkerHealth]:
     rows = Worker.objects.annotate(now=Now()).order_by("-heartbeat_at")
     columns = ("id", "name", "queues", "concurrency", "heartbeat_at", "now")
     heartbeat: datetime
     now: datetime
     for worker_id, name, queues, concurrency, heartbeat, now in rows.values_list(*columns)[:MOST]:
-        yield Hand(str(worker_id), name, tuple(map(str, queues)), concurrency, now - heartbeat)
+        yield WorkerHealth(str(worker_id), name, tuple(map(str, queues)), concurrency, now - heartbeat)

@@ -22,7 +22,7 @@ from ...values.codec import shorten
 from ...values.outcomes import RetryPolicy
 from ..health.worker_health import Workforce
 from ..ui.counts import Count
-from ..ui.durations import distance, span
+from ..ui.durations import roughly, span
 from ..verbs.table import POSTPONE
 from .attempts import Attempt, number_of_attempts
 from .operations import operations_of
@@ -97,35 +97,35 @@ def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
 def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     values = {
         "time": date_format(localtime(job.run_after), "Y-m-d H:i:s T"),
-        "distance": distance(job.run_after, now),
+        "span": roughly(job.run_after - now),
         "attempt": number_of_attempts(job) + 1,
     }
     if job.run_after <= now and not workforce.live:
-        return gettext("Was due %(distance)s, but no worker is alive.") % values
+        return gettext("It was due %(span)s ago, but no worker is alive.") % values
     if job.run_after <= now:
-        return gettext("Is due now, and goes into its queue within a second or two.")
+        return gettext("It is due now, and goes into its queue within a second or two.")
     last = operations_of(job)[-1:]
     if last and (last[0].verb == POSTPONE.name or not job.attempts):  # put off by hand, or retried at a later time
-        return gettext("%(operation)s: due %(distance)s, at %(time)s.") % {
+        return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
             **values,
             "operation": capfirst(last[0].done_by),
         }
     if job.attempts:
-        return gettext("Attempt %(attempt)s is due %(distance)s, at %(time)s.") % values
-    return gettext("Scheduled: due %(distance)s, at %(time)s.") % values
+        return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
+    return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
 
 
 def _whether_its_worker_is_silent(job: Job, workforce: Workforce) -> str:
-    hand = workforce.get(job.locked_by)
-    if hand is None or hand.state == "live":
+    worker = workforce.get(job.locked_by)
+    if worker is None or worker.state == "live":
         return ""
     values = {
-        "worker": shorten(hand.name, LINE_LIMIT),
-        "time": span(hand.age),
+        "worker": shorten(worker.name, LINE_LIMIT),
+        "time": span(worker.age),
         "timeout": span(settings.worker_timeout),
     }
     return (
-        gettext("Its worker %(worker)s has not been heard of for %(time)s. After %(timeout)s the job is taken back.")
+        gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
         % values
     )
 

@@ -144,11 +144,14 @@ class JobPage:
     @property
     def attempts_made(self) -> str:
         """How many of how many; after a manual retry, which gives all of them anew, how many before it too."""
-        counted = f"{self.job.attempts}/{self.job.max_attempts}"
-        if earlier := number_of_attempts(self.job) - self.job.attempts:
-            more = ngettext("%(number)s before the retry", "%(number)s before the retries", self._retries)
-            return f"{counted} · {more % {'number': earlier}}"
-        return counted
+        earlier = number_of_attempts(self.job) - self.job.attempts
+        if not earlier:
+            return f"{self.job.attempts}/{self.job.max_attempts}"
+        return ngettext(
+            "%(made)s/%(most)s · %(earlier)s before the retry",
+            "%(made)s/%(most)s · %(earlier)s before the retries",
+            self._retries,
+        ) % {"made": self.job.attempts, "most": self.job.max_attempts, "earlier": earlier}
 
     @cached_property
     def worker_name(self) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Status
 from ..ui.durations import distance, span
@@ -16,7 +17,15 @@ from .attempts import Attempt
 from .operations import Operation, operations_of
 
 SAME = timedelta(milliseconds=1)
-"""What is not further apart is one moment."""
+"""Times that are no further apart count as one moment."""
+
+ATTEMPTS = {
+    Status.RUNNING.value: _("attempt %(number)s running"),
+    Status.COMPLETED.value: _("attempt %(number)s completed"),
+    Status.FAILED.value: _("attempt %(number)s failed"),
+    Status.DISCARDED.value: _("attempt %(number)s discarded"),
+}
+CANCELLED = _("attempt %(number)s cancelled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +78,18 @@ def _tried(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
-    values = {"number": attempt.number or "?", "outcome": attempt.label}
+    label = CANCELLED if attempt.is_cancelled else ATTEMPTS[attempt.status]
     details = []
     if since is not None and attempt.started_at is not None:
-        details.append(gettext("waited %s") % span(attempt.started_at - since))
+        details.append(gettext("waited %(span)s") % {"span": span(attempt.started_at - since)})
     if attempt.duration is not None:
-        details.append(gettext("ran %s") % span(attempt.duration))
+        details.append(gettext("ran %(span)s") % {"span": span(attempt.duration)})
     elif attempt.started_at is not None:
-        details.append(gettext("running for %s") % span(now - attempt.started_at))
+        details.append(gettext("running for %(span)s") % {"span": span(now - attempt.started_at)})
     if attempt.worker:
         details.append(attempt.worker)
     yield Moment(
-        label=gettext("attempt %(number)s %(outcome)s") % values, at=at, status=attempt.status, details=tuple(details)
+        label=str(label) % {"number": attempt.number or "?"}, at=at, status=attempt.status, details=tuple(details)
     )
 
 

@@ -80,13 +80,14 @@ def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
         return distance(job.finished_at, now), job.finished_at
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
-        return gettext("for %s") % span(max(now - started, timedelta(0))), started
+        return gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}, started
     if job.run_after > now:
-        in_time = distance(job.run_after, now)
-        return (gettext("next %s") % in_time if state_of(job) == RETRYING else in_time), job.run_after
+        if state_of(job) == RETRYING:
+            return gettext("next in %(span)s") % {"span": roughly(job.run_after - now)}, job.run_after
+        return distance(job.run_after, now), job.run_after
     if job.status == Status.QUEUED:
-        return gettext("waiting %s") % roughly(now - job.run_after), job.run_after
-    return gettext("due %s") % distance(job.run_after, now), job.run_after
+        return gettext("waiting %(span)s") % {"span": roughly(now - job.run_after)}, job.run_after
+    return gettext("due %(span)s ago") % {"span": roughly(now - job.run_after)}, job.run_after
 
 
 def _dumped(value: Any) -> str:

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Worker
 from ...tasks.registry import registry
-from ..health.notices import Banner, lookout
+from ..health.notices import NoWorker, notices_cache
 from ..health.worker_health import STATES, state_after
 from ..ui.cells import badge, shortened
 from ..ui.durations import distance, span
@@ -85,10 +85,10 @@ class WorkerAdmin(WorkerModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """The list, by its plain name: nothing here is selected."""
-        notices = lookout.notices()
+        notices = notices_cache.get()
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
-            "command": "" if notices and notices.banner else Banner(()).command,
+            "command": "" if notices and notices.no_worker else NoWorker(()).command,
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -105,7 +105,7 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:
-        """Whether it is heard of, by the database's clock: live, late, or taken for dead."""
+        """Live, late or stale, by the age of its heartbeat on the database's clock."""
         state = state_after(worker.now - worker.heartbeat_at)
         return badge(state, STATES[state])
 
@@ -113,10 +113,9 @@ class WorkerAdmin(WorkerModelAdmin):
     def worker(self, worker: Worker) -> SafeString:
         """Its name; host and process id below it."""
         return format_html(
-            '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{} · pid {}</span>',
+            '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
             shortened(worker.name),
-            shortened(worker.hostname),
-            worker.pid,
+            gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid},
         )
 
     @admin.display(description=_("queues"))
@@ -163,5 +162,5 @@ class WorkerAdmin(WorkerModelAdmin):
     def _link(self, now: datetime, *, id: int, task: str, since: str) -> tuple[str, str, int, str]:
         address = reverse("admin:django_skipqueue_job_change", args=[id], current_app=self.admin_site.name)
         began = moment_of(since)
-        ran = gettext("for %s") % span(now - began) if began else ""
+        ran = gettext("for %(span)s") % {"span": span(now - began)} if began else ""
         return address, shortened(task.rpartition(".")[2] or task), id, ran

@@ -13,8 +13,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.admin import JobAdmin
-from django_skipqueue.admin.health import notices as banner
-from django_skipqueue.admin.health.notices import Banner, Notices, lookout
+from django_skipqueue.admin.health import notices
+from django_skipqueue.admin.health.notices import Notices, NoWorker, notices_cache
 from django_skipqueue.admin.health.worker_health import state_after
 from django_skipqueue.models import Job, Worker
 
@@ -30,29 +30,29 @@ LONG_AGO = timedelta(minutes=-5)
 def test_it_is_not_there_while_nothing_waits() -> None:
     for status in ("scheduled", "running", "completed", "failed", "discarded"):
         make_job(status)
-    assert Banner.now() is None
+    assert NoWorker.now() is None
 
 
 def test_jobs_that_wait_without_a_live_worker_bring_it_up() -> None:
     make_job()
     make_worker(heartbeat=LONG_AGO)
-    seen = Banner.now()
-    assert seen == Banner(())
+    seen = NoWorker.now()
+    assert seen == NoWorker(())
     assert seen.command == "python manage.py runworker"
 
 
 def test_so_does_a_scheduled_job_that_is_overdue() -> None:
     make_job("scheduled", run_after=LONG_AGO)
-    assert Banner.now() == Banner(())
+    assert NoWorker.now() == NoWorker(())
     make_worker()
-    assert Banner.now() is None
+    assert NoWorker.now() is None
 
 
 def test_a_live_worker_for_all_queues_is_enough() -> None:
     make_job(queue_name="mail")
     make_worker(queues=["default"])
     make_worker(queues=[])
-    assert Banner.now() is None
+    assert NoWorker.now() is None
 
 
 def test_a_queue_that_no_live_worker_serves_is_named() -> None:
@@ -61,8 +61,8 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
     make_job(queue_name="it's")
     make_worker(queues=["default"])
     make_worker(queues=["mail"], heartbeat=LONG_AGO)
-    seen = Banner.now()
-    assert seen == Banner(("it's", "mail"))
+    seen = NoWorker.now()
+    assert seen == NoWorker(("it's", "mail"))
     assert seen.command == """python manage.py runworker --queues 'it'"'"'s,mail'"""
 
 
@@ -74,7 +74,7 @@ APP = "/admin/django_skipqueue/"
 def test_every_page_shows_it(operator: Client, address: str) -> None:
     assert "skipqueue-banner" not in operator.get(address).text
     job = make_job()
-    lookout.forget()
+    notices_cache.clear()
     assert COMMAND in operator.get(address).text
     assert COMMAND in operator.get(page("change", job.pk)).text
 
@@ -83,7 +83,7 @@ def test_a_process_looks_once_in_a_few_seconds(operator: Client, monkeypatch: py
     assert COMMAND not in operator.get("/admin/").text
     make_job()
     assert COMMAND not in operator.get("/admin/").text
-    monkeypatch.setattr(banner, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(notices, "CACHE_SECONDS", 0.0)
     assert COMMAND in operator.get("/admin/").text
 
 
@@ -115,7 +115,7 @@ def test_an_index_of_the_projects_own_stays() -> None:
     assert own.index_template == "own.html"
 
 
-class TestJams:
+class TestNoFreeSlot:
     @pytest.fixture
     def workers(self) -> list[Worker]:
         """Two, with two slots each, for all queues but `mail`, and one for that."""
@@ -133,35 +133,35 @@ class TestJams:
         self.hang(workers[1], 3)  # one is claimed ahead
         for queue_name in ("default", "reports", "mail"):
             make_job(queue_name=queue_name, run_after=timedelta(minutes=-11))
-        (jam,) = Notices.now().jams
-        assert (jam.queue_names, jam.slots, jam.task) == (("default", "reports"), 4, "shop.hang")
-        assert (jam.longest_in_words, jam.waits_in_words) == ("12 min", "11 min")
+        (full,) = Notices.now().no_free_slot
+        assert (full.queue_names, full.slots, full.task) == (("default", "reports"), 4, "shop.hang")
+        assert (full.longest_in_words, full.waits_in_words) == ("12 min", "11 min")
 
-    def test_a_free_slot_is_no_jam(self, workers: list[Worker]) -> None:
+    def test_a_free_slot_brings_no_notice(self, workers: list[Worker]) -> None:
         self.hang(workers[0], 4)
         self.hang(workers[1], 1)
         make_job(run_after=timedelta(minutes=-11))
-        assert not Notices.now().jams
+        assert not Notices.now().no_free_slot
 
     def test_threads_and_coroutines_are_counted_apart(self, workers: list[Worker]) -> None:
         make_job(queue_name="mail", run_after=timedelta(minutes=-11))
         self.hang(workers[2], 1)
         self.hang(workers[2], 1, task=jobs.anoop.name)
-        assert not Notices.now().jams
+        assert not Notices.now().no_free_slot
         self.hang(workers[2], 1, task=jobs.anoop.name)
-        assert [(jam.task, jam.slots) for jam in Notices.now().jams] == [(jobs.anoop.name, 2)]
+        assert [(full.task, full.slots) for full in Notices.now().no_free_slot] == [(jobs.anoop.name, 2)]
 
-    def test_short_jobs_are_no_jam(self, workers: list[Worker]) -> None:
+    def test_short_jobs_bring_no_notice(self, workers: list[Worker]) -> None:
         self.hang(workers[0], 2)
         self.hang(workers[1], 2, locked_at=timedelta(seconds=-5))
         make_job(run_after=timedelta(minutes=-11))
-        assert not Notices.now().jams
+        assert not Notices.now().no_free_slot
 
-    def test_a_job_that_has_just_come_is_no_jam(self, workers: list[Worker]) -> None:
+    def test_a_job_that_has_just_come_brings_no_notice(self, workers: list[Worker]) -> None:
         for worker in workers:
             self.hang(worker, 2)
         make_job()
-        assert not Notices.now().jams
+        assert not Notices.now().no_free_slot
 
     def test_the_pages_say_so(self, workers: list[Worker], operator: Client) -> None:
         self.hang(workers[2], 2, task="crm.jobs.push_to_crm")
@@ -172,16 +172,16 @@ class TestJams:
         assert "The next job has waited for 11 min." in text
 
 
-class TestSilentWorkers:
+class TestLateWorkers:
     def test_one_that_is_late_or_dead_is_named(self, operator: Client) -> None:
         make_worker(name="web-1/1")
         assert "skipqueue-banner" not in operator.get(LIST).text
         make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
-        lookout.forget()
+        notices_cache.clear()
         text = " ".join(operator.get(LIST).text.split())
-        assert re.search("Worker <strong>web-2/1</strong> has not been heard of for 4[0-9] s", text)
+        assert re.search("Worker <strong>web-2/1</strong> has sent no heartbeat for 4[0-9] s", text)
         make_worker(name="web-3/1", heartbeat=LONG_AGO)
-        lookout.forget()
+        notices_cache.clear()
         assert "2 workers are late or dead" in operator.get(LIST).text
 
     @pytest.mark.parametrize(
@@ -198,5 +198,5 @@ def test_the_queries_are_few_whatever_there_is(operator: Client) -> None:
             make_job("running", locked_by=worker.pk, locked_at=timedelta(hours=-1), queue_name=f"q{queue}")
             make_job(queue_name=f"q{queue}", run_after=LONG_AGO)
     with CaptureQueriesContext(connection) as queries:
-        assert len(Notices.now().jams) == 3
+        assert len(Notices.now().no_free_slot) == 3
     assert len(queries) <= 6

@@ -83,9 +83,9 @@ class TestScheduled:
 
     def test_overdue(self) -> None:
         job = make_job("scheduled", run_after=at(43))
-        assert waits(job) == "Was due 43 s ago, but no worker is alive."
+        assert waits(job) == "It was due 43 s ago, but no worker is alive."
         make_worker()
-        assert waits(job).startswith("Is due now")
+        assert waits(job).startswith("It is due now")
 
 
 class TestRunning:
@@ -93,7 +93,7 @@ class TestRunning:
         live, late = make_worker(), make_worker(name="web-1/1", heartbeat=at(44))
         assert waits(make_job("running", locked_by=live.pk)) == waits(make_job("running", locked_by="by hand")) == ""
         told = waits(make_job("running", locked_by=late.pk))
-        assert told.startswith("Its worker web-1/1 has not been heard of for 4")
+        assert told.startswith("Its worker web-1/1 has sent no heartbeat for 4")
         assert told.endswith("After 1 min the job is taken back.")
 
 

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from django_skipqueue.admin.health.notices import lookout
+from django_skipqueue.admin.health.notices import notices_cache
 from django_skipqueue.admin.jobs import job_cells, window
 from django_skipqueue.admin.ui import counts
 from django_skipqueue.admin.ui.cells import CELL_LIMIT
@@ -69,7 +69,7 @@ class TestTheList:
             for status in STATUSES:
                 for _ in range(amount):
                     make_job(status, errors=[{"attempt": 1}], last_error="x")
-            lookout.forget()
+            notices_cache.clear()
             with CaptureQueriesContext(connection) as queries:
                 operator.get(LIST)
             numbers.append(len(queries))

@@ -1,0 +1,158 @@
+"""Every text on the admin's pages goes through gettext.
+
+The pages are rendered in a language that puts each translated text into brackets; all that the rows carry is made of
+the letter z. Whatever else stands outside of brackets is a text that cannot be translated.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import translation
+
+from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.rows import STATUSES, make_job, make_worker
+from .conftest import LIST, WORKERS, page
+
+pytestmark = pytest.mark.django_db
+
+READ_BY_PEOPLE = ("title", "aria-label", "placeholder", "alt", "data-live", "data-paused", "data-stopped", "data-done")
+NOT_TO_BE_TRANSLATED = {"UTC", "token", "Discarded", "Cancelled", "by"}
+"""A time zone, the name of an argument, and the `last_error` that the queue writes into the row of a discarded job."""
+AGES = (timedelta(milliseconds=3), timedelta(seconds=4), timedelta(minutes=7), timedelta(hours=30), timedelta(days=3))
+
+
+class Texts(HTMLParser):
+    """The texts of a page that people read, those of attributes included."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        """Of attributes, and of the elements together: a translated text may contain elements."""
+        self._open: list[str] = []
+        self._data: list[str] = []
+        self.feed(html)
+        self.found.append("".join(self._data))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("input", "link", "meta", "img", "br"):
+            self._open.append(tag)
+        self.found += [value for name, value in attrs if name in READ_BY_PEOPLE and value]
+        self.found += [value or "" for name, value in attrs if name == "value" and ("type", "submit") in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._open:
+            while self._open.pop() != tag:
+                pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style", "code", "pre", "symbol"} & set(self._open):
+            self._data.append(data)
+
+
+def untranslated(html: str) -> set[str]:
+    """The words of a page that stand outside of brackets."""
+    words: set[str] = set()
+    html = re.sub(r'(?s)<nav[^>]* id="nav-sidebar".*?</nav>|<div id="content-related".*', "", html)  # of other apps
+    for text in Texts(html).found:
+        rest, replaced = text, 1
+        while replaced:
+            rest, replaced = re.subn("⟦[^⟦⟧]*⟧", " ", rest)
+        words |= {word for word in re.findall(r"[^\W\d_]+", rest) if set(word.lower()) != {"z"}}
+    return words - NOT_TO_BE_TRANSLATED
+
+
+@pytest.fixture
+def _brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A language that puts each text into brackets."""
+
+    def gettext(message: str) -> str:
+        return f"⟦{message}⟧"
+
+    def ngettext(singular: str, plural: str, number: float) -> str:
+        return gettext(singular if number == 1 else plural)
+
+    functions: dict[str, Any] = {
+        "gettext": gettext,
+        "ngettext": ngettext,
+        "pgettext": lambda context, message: gettext(message),
+        "npgettext": lambda context, *texts: ngettext(*texts),
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(translation._trans, name, function)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def boss(db: None) -> Client:
+    """The browser of somebody whose name needs no translation."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("zz", password="secret"))
+    return client
+
+
+def make_rows() -> list[Job]:
+    """Jobs in all states and of all ages, and workers that serve none of them."""
+    operation = {"at": "2026-01-01T00:00:00+00:00", "by": "zz", "reason": "zz", "attempts": 1}
+    verbs = ("retry", "discard", "cancel", "run_now", "postpone")
+    jobs: list[Job] = []
+    for status in STATUSES:
+        for number, age in enumerate(AGES):
+            values: dict[str, Any] = {
+                "task": "zz.zz", "queue_name": "zz", "args": [1], "kwargs": {"token": "zz"}, "locked_by": "zz",
+                "last_error": "Zz: zz", "attempts": number, "metadata": {"zz": 1},
+                "errors": [{"attempt": 1, "exception": "Zz", "message": "zz", "traceback": "zz\nzz\nzz\nzz\nzz"}],
+                "operations": [operation | {"verb": verb} for verb in verbs[: number + 1]], "timeout": 90.5,
+                "run_after": age if status == "scheduled" else -age, "enqueued_at": -age - timedelta(seconds=1),
+            }  # fmt: skip
+            if status == "running":
+                values |= {"started_at": -age, "locked_at": -age}
+            jobs.append(make_job(status, **(values | {"unique_key": "z" * (len(jobs) + 1)})))
+    make_worker(name="zz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-40))
+    make_worker(name="zzz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-400))
+    return jobs
+
+
+def addresses(jobs: list[Job]) -> Iterator[str]:
+    yield from ("/admin/django_skipqueue/", LIST, WORKERS)
+    for query in ("status=retrying", "status=failed", "q=zz", "q=nothing", "task=zz.zz", "time=hour&status=running"):
+        yield f"{LIST}?{query.replace('nothing', 'zzzzz')}"
+    for job in jobs:
+        yield from (page(name, job.pk) for name in ("change", "history", "delete"))
+
+
+@pytest.mark.usefixtures("_brackets")
+def test_every_page_can_be_translated(boss: Client, registry: Registry) -> None:
+    for address in addresses(make_rows()):
+        notices_cache.clear()
+        assert untranslated(boss.get(address, follow=True).text) == set(), address
+
+
+@pytest.mark.usefixtures("_brackets")
+def test_every_question_and_every_message_can_be_translated(boss: Client, registry: Registry) -> None:
+    jobs = make_rows()
+    chosen = [job.pk for job in jobs]
+    for name in ACTIONS:
+        data = {"action": name, "_selected_action": chosen, "minutes": "90"}
+        for more in ({}, {"confirmed": "yes", "minutes": "x"}, {"confirmed": "yes"}):
+            assert untranslated(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
+        Job.objects.all().delete()
+        jobs = make_rows()
+        chosen = [job.pk for job in jobs]
+    for verb, _ in BUTTONS:
+        for job in jobs:
+            for send in (boss.get, boss.post):
+                text = send(page(verb.name, job.pk), {"confirmed": "yes", "minutes": "90"}, follow=True).text
+                assert untranslated(text) == set(), (verb.name, job.status)
+
+
+def test_what_is_not_translated_is_found() -> None:
+    assert untranslated('<p title="⟦a ⟦b⟧ c⟧ late">⟦b⟧ Zz <b>later</b></p><code>d</code>') == {"late", "later"}
