@@ -12,6 +12,7 @@ from django.db import connections
 from django.db.models import ForeignKey
 
 from . import conf
+from .execution.middleware import import_middleware
 from .store.database_advice import use_postgresql
 from .store.preflight import OLDEST_POSTGRESQL
 from .tasks.registry import describe_duplicate, registry
@@ -25,6 +26,7 @@ def register_all() -> None:
         check_settings,
         check_engine,
         check_worker_timeout,
+        check_middleware,
         check_task_names,
         check_runworker,
         check_relations,
@@ -107,6 +109,27 @@ def check_worker_timeout(**_: Any) -> list[CheckMessage]:
             id="skipqueue.E004",
         )
     ]
+
+
+def check_middleware(**_: Any) -> list[CheckMessage]:
+    """E008: a middleware that cannot be imported or called."""
+    try:
+        paths = conf.load().middleware
+    except ImproperlyConfigured:
+        return []  # E001 says why
+    problems: list[CheckMessage] = []
+    for path in paths:
+        try:
+            import_middleware(path)
+        except ImproperlyConfigured as error:
+            problems.append(
+                Error(
+                    str(error),
+                    hint="The page Middleware of the documentation (docs/how-to/middleware.md) shows one.",
+                    id="skipqueue.E008",
+                )
+            )
+    return problems
 
 
 def check_task_names(**_: Any) -> list[CheckMessage]:

@@ -65,6 +65,9 @@ class Settings:
     max_result_bytes: int = 1_048_576
     """How large what a task returns may be, as JSON."""
 
+    middleware: tuple[str, ...] = ()
+    """Dotted paths of what wraps each attempt: called with the job, each returns a context manager."""
+
     redact: tuple[str, ...] = ()
     """Names of arguments, of any task, that the admin and the log mask beside those that they mask anyway."""
 

@@ -8,6 +8,7 @@ from asgiref.sync import async_to_sync
 
 from .exceptions import LeaseLost, UnknownTask
 from .execution.executor import Executor
+from .execution.running_attempt import RunningAttempt
 from .models import Job, Status
 from .store import Store
 from .tasks.registry import registry
@@ -36,7 +37,7 @@ def run(job: Job) -> Attempt:
 
 def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
     """Run the task of a claimed job, of whichever kind it is."""
-    return (async_to_sync(executor.execute_async) if _is_async(job) else executor.execute)(job)
+    return (async_to_sync(executor.execute_async) if _is_async(job) else executor.execute)(RunningAttempt(job))
 
 
 def _is_async(job: ClaimedJob) -> bool:

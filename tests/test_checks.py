@@ -175,6 +175,20 @@ def test_e005_names_both_functions_of_one_name(registry: Registry) -> None:
     assert "second" in message.msg
 
 
+@pytest.mark.parametrize(
+    ("middleware", "expected"),
+    [
+        (["contextlib.nullcontext"], []),
+        (["contextlib.nullcontext", "shop.middleware.timed"], ["skipqueue.E008"]),
+        (["os.sep", "contextlib.nothing"], ["skipqueue.E008", "skipqueue.E008"]),
+        ("contextlib.nullcontext", []),  # E001 says that it is no tuple
+    ],
+)
+def test_e008_names_a_middleware_that_is_none(middleware: Any, expected: list[str]) -> None:
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": middleware}):
+        assert ids(found(checks.check_middleware)) == expected
+
+
 @pytest.mark.parametrize("first", ["django_skipqueue", "channels"])
 def test_w001_says_whose_runworker_it_is(monkeypatch: pytest.MonkeyPatch, settings: Any, first: str) -> None:
     assert found(checks.check_runworker) == []

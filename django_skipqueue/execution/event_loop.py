@@ -10,18 +10,19 @@ import contextvars
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
 from asgiref.sync import SyncToAsync
 
-from ..values.records import ClaimedJob, LeaseRef
+from ..values.records import ClaimedJob
 from .call_threads import MOST_LEFT, CallThreads
 from .connections import IDLE_TIME, ThreadConnections
 from .executor import Executor, Finish
 from .forked_children import children
 from .interruption import STUCK_AFTER
+from .running_attempt import NEVER, RunningAttempt
 from .running_jobs import RunningJobs
 
 LEFTOVER_TIME = 60.0
@@ -30,21 +31,21 @@ LEFTOVER_TIME = 60.0
 CHECK_INTERVAL = 1.0
 """Seconds for which a connection of that thread is taken to be alive."""
 
-NEVER = float("inf")
-
 
 class EventLoopRunner:
     """Up to `concurrency` at once, in one event loop in a thread of its own."""
 
-    def __init__(self, executor: Executor, concurrency: int, started: RunningJobs, finish: Finish) -> None:
+    def __init__(
+        self, executor: Executor, concurrency: int, started: RunningJobs, entries: Sequence[int], finish: Finish
+    ) -> None:
         self._executor = executor
         self._concurrency = concurrency
         self._started = started
-        self._free_indexes = list(range(2 * concurrency, 4 * concurrency))  # those before are the threads'
+        self._free_entries = list(entries)
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[asyncio.Task[None], ClaimedJob | None] = {}  # the job until its attempt has come out
-        self._stuck: set[LeaseRef] = set()  # attempts that are given up, and still run
+        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None once it is reported
+        self._stuck: set[RunningAttempt] = set()  # those that are given up, and still run
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._call_threads = CallThreads()
@@ -89,21 +90,16 @@ class EventLoopRunner:
         """Whether as many attempts are stuck as may run."""
         return len(self._stuck) >= self._concurrency
 
-    def give_up_attempt(self, ref: LeaseRef) -> None:
+    def give_up(self, running: RunningAttempt) -> None:
         """Have another attempt take the place of this one, which is stuck; if the loop is, that is found out."""
         assert self._loop is not None  # noqa: S101
-        self._stuck.add(ref)
-        self._loop.call_soon_threadsafe(self._still_stuck, ref)
+        self._stuck.add(running)
+        self._loop.call_soon_threadsafe(self._still_stuck, running)
         self._call()
 
-    def give_up(self) -> None:
+    def ignore_blocked(self) -> None:
         """Find nothing blocked from here on: the worker is being replaced."""
         self._is_given_up = True
-
-    @property
-    def is_used(self) -> bool:
-        """Whether it has been given a job yet."""
-        return self._loop is not None
 
     @property
     def unfinished(self) -> int:
@@ -152,10 +148,10 @@ class EventLoopRunner:
             self._loop.close()
             self._call_threads.end()
 
-    def _still_stuck(self, ref: LeaseRef) -> None:
+    def _still_stuck(self, running: RunningAttempt) -> None:
         """It may have ended when it was given up."""
-        if not any(job is not None and job.ref == ref for job in self._running.values()):
-            self._stuck.discard(ref)
+        if running not in self._running.values():
+            self._stuck.discard(running)
 
     def _fill(self) -> None:
         """Start what there is room for."""
@@ -170,20 +166,21 @@ class EventLoopRunner:
                 job = self._waiting.popleft()
             except IndexError:  # all started, or withdrawn meanwhile
                 return
-            task = self._loop.create_task(self._execute(job), context=contextvars.Context())
-            self._running[task] = job
+            running = RunningAttempt(job)
+            task = self._loop.create_task(self._execute(running), context=contextvars.Context())
+            self._running[task] = running
             task.add_done_callback(self._done)
 
-    async def _execute(self, job: ClaimedJob) -> None:
-        index = self._free_indexes.pop()
-        self._started.begin(index, job.id)
-        attempt = await self._executor.execute_async(job)
-        self._finish(attempt)
-        ref = job.ref
-        if ref in self._stuck:
-            self._stuck.remove(ref)
-            self._started.end(index)
-        self._free_indexes.append(index)
+    async def _execute(self, running: RunningAttempt) -> None:
+        entry = self._free_entries.pop()
+        self._started.begin(entry, running.job.id)
+        attempt = await self._executor.execute_async(running)
+        if running.take_report():
+            self._finish(attempt)
+        else:  # it was given up as stuck
+            self._stuck.discard(running)
+            self._started.end(entry)
+        self._free_entries.append(entry)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._running[task] = None
@@ -202,7 +199,7 @@ class EventLoopRunner:
         """Once for all who ask while it is on its way: that thread does one thing after the other."""
         if self._is_tidying():
             return
-        self._ahead_of_tidying = {task for task, job in self._running.items() if job is not None}
+        self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
         self._note_left_alone()
         self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
@@ -247,12 +244,12 @@ class EventLoopRunner:
         self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
-        job = self._running.pop(task)
+        running = self._running.pop(task)
         if task in self._ahead_of_tidying:
             self._ahead_of_tidying.remove(task)
             self._note_left_alone()
-        if job is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
-            self._waiting.appendleft(job)
+        if running is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
+            self._waiting.appendleft(running.job)
         self._report_broken(task)
         if self._call_threads.replace_left() >= MOST_LEFT:
             self._calls_left_at = time.monotonic()

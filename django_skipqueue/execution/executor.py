@@ -1,4 +1,4 @@
-"""`execute(job) -> Attempt`: run a task, and decide the outcome.
+"""`execute(running) -> Attempt`: run a task, and decide the outcome.
 
 It writes nothing, except for a task that shares its transaction with its outcome: there, one commit is for both.
 
@@ -37,9 +37,11 @@ from ..values.outcomes import (
     error_entry,
     summary,
 )
-from ..values.records import Attempt, ClaimedJob, LeaseRef
+from ..values.records import Attempt, ClaimedJob
 from .forked_children import children
-from .interruption import STUCK_AFTER, Interrupter, Interruption
+from .interruption import STUCK_AFTER, Interrupter
+from .middleware import load_middleware, wrap, wrap_async
+from .running_attempt import RunningAttempt
 
 UNKNOWN_TASK_DELAY = 10.0
 """Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
@@ -60,125 +62,91 @@ class Executor:
         self.worker = worker
         self.database = database
         self.interrupter = interrupter or Interrupter()
-        self._began: dict[LeaseRef, float] = {}  # when each attempt under way did, in monotonic seconds
-        self._completed: dict[
-            LeaseRef, Outcome
-        ] = {}  # committed by the attempts themselves, which have not come out yet
+        middleware = load_middleware()
+        around = [children.keep_in, *middleware, children.keep_in] if middleware else [children.keep_in]
+        self._run = wrap(self._run_here, around)
+        self._run_async = wrap_async(self._run_in_loop, around)
 
-    def execute(self, job: ClaimedJob) -> Attempt:
+    def execute(self, running: RunningAttempt) -> Attempt:
         """Run a `def` task in this thread."""
-        ref = job.ref
-        started = self._began[ref] = time.monotonic()
+        running.begin()
         task: Task[Any, Any] | None = None
         try:
-            task = registry.get(job.task)
-            call = partial(contextvars.Context().run, self._run, task, job, started)
-            outcome = self.interrupter.run(job, _timeout(task, job), call)
+            task = registry.get(running.job.task)
+            running.timeout = _timeout(task, running.job)
+            # A context of its own: what a task sets there (`decimal.getcontext().prec` too) is not seen by the next.
+            call = partial(contextvars.Context().run, self._run, task, running)
+            outcome = self.interrupter.run(running, call)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
-            outcome = self._outcome_of_error(job, task, error, started)
-        self._began.pop(ref, None)
-        attempt = Attempt(job, outcome, started, time.monotonic(), self.worker)
-        if self._completed and (written := self._completed.pop(ref, None)):
-            return self._written(attempt, written)
-        return attempt
+            outcome = self._outcome_of_error(running, task, error)
+        return self._attempt(running, outcome, time.monotonic())
 
-    async def execute_async(self, job: ClaimedJob) -> Attempt:
+    async def execute_async(self, running: RunningAttempt) -> Attempt:
         """Run an `async def` task in this event loop."""
-        ref = job.ref
-        started = self._began[ref] = time.monotonic()
+        running.begin()
         task: Task[Any, Any] | None = None
         try:
-            task = registry.get(job.task)
-            with self.interrupter.coroutine(job, _timeout(task, job)):
-                try:
-                    args, kwargs = self._begin(task, job, started)
-                    result = await task.function(*args, **kwargs)
-                finally:
-                    if children.is_child:
-                        children.leave()
-            outcome = _outcome_of_result(result)
+            task = registry.get(running.job.task)
+            running.timeout = _timeout(task, running.job)
+            with self.interrupter.coroutine(running):
+                outcome = await self._run_async(task, running)
         except BaseException as error:
-            outcome = self._outcome_of_error(job, task, error, started)
-        self._began.pop(ref, None)
-        attempt = Attempt(job, outcome, started, time.monotonic(), self.worker)
-        if self._completed and (written := self._completed.pop(ref, None)):
-            return self._written(attempt, written)
-        return attempt
+            outcome = self._outcome_of_error(running, task, error)
+        return self._attempt(running, outcome, time.monotonic())
 
-    def completing(self, ref: LeaseRef) -> None:
-        """Raise where the attempt is interrupted: it has failed, whatever its task makes of that."""
-        self.interrupter.require_in_time(ref)
-
-    def completed(self, ref: LeaseRef, outcome: Outcome) -> None:
-        """Note that the task has committed its outcome itself. Called in the thread of its transaction.
-
-        Between the commit and this nothing is interrupted: Django would call no hooks.
-        """
-        self._completed[ref] = outcome
-        self.interrupter.unshield(ref)
-
-    def has_completed(self, ref: LeaseRef) -> bool:
-        """Whether the task of this attempt has committed its outcome itself, and goes on."""
-        return ref in self._completed
-
-    def is_cancelled(self, ref: LeaseRef) -> bool:
-        """Whether this attempt was told to end because its job is no longer the worker's. For any thread."""
-        return self.interrupter.is_cancelled(ref)
-
-    def stuck(self, interruption: Interruption, stack: str) -> Attempt:
+    def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
         """The attempt that a job comes to whose code ignores that it is to end. For the control loop's thread."""
-        job, error, ended = interruption.job, interruption.error, time.monotonic()
-        ref = job.ref
-        started = self._began.get(ref, ended)
-        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=(ended - started) * 1000)
+        job, error, ended = running.job, running.error, time.monotonic()
+        assert error is not None  # noqa: S101 (for the type checker: it was interrupted, and goes on)
+        duration_ms = (ended - running.started) * 1000
+        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
         entry["message"] = f"{error}, and did not end within {STUCK_AFTER:g} s more: it is stuck"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        if written := self._completed.pop(ref, None):  # it is stuck in what came after its commit
+        if running.completed:  # it is stuck in what came after its commit
             outcome = Outcome("failed", last_error=summary(error), error=entry)
-            return self._written(Attempt(job, outcome, started, ended, self.worker), written)
-        outcome = self._decide_with_timeout(job, registry.get(job.task), error, entry)
-        return Attempt(job, outcome, started, ended, self.worker)
+        else:
+            outcome = self._decide_with_timeout(job, registry.get(job.task), error, entry)
+        return self._attempt(running, outcome, ended)
 
-    def _run(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> Outcome:
-        """All that is limited: the receivers of `job_started`, the task, and for an atomic one the hooks of its commit.
+    def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        """All that the middleware is around: the receivers of `job_started`, the task, the hooks of its commit.
 
-        The commit itself is not interrupted, but found to be stuck. A context of its own: what a task sets there
-        (`decimal.getcontext().prec` too) is not seen by the next.
+        The commit itself is not interrupted, but found to be stuck.
         """
-        try:
-            args, kwargs = self._begin(task, job, started)
-            if task.atomic:
-                return self._in_transaction(job, partial(task.function, *args, **kwargs), started)
-            return _outcome_of_result(task.function(*args, **kwargs))
-        finally:
-            if children.is_child:
-                children.leave()
+        args, kwargs = self._begin(task, running)
+        if task.atomic:
+            return self._in_transaction(running, partial(task.function, *args, **kwargs))
+        return _outcome_of_result(task.function(*args, **kwargs))
 
-    def _begin(self, task: Task[Any, Any], job: ClaimedJob, started: float) -> tuple[list[Any], dict[str, Any]]:
+    async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        """The same for an `async def` task."""
+        args, kwargs = self._begin(task, running)
+        return _outcome_of_result(await task.function(*args, **kwargs))
+
+    def _begin(self, task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
         """Say that the attempt begins; the arguments of the task."""
+        job = running.job
         if job_started.has_listeners(job.task):
-            emit(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(started))
+            emit(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(running.started))
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, task.context(self._context(job, task, started), job))
+            args.insert(0, task.context(self._context(task, running), job))
         return args, decode(job.kwargs)
 
-    def _in_transaction(self, job: ClaimedJob, run: Callable[[], Any], started: float) -> Outcome:
+    def _in_transaction(self, running: RunningAttempt, run: Callable[[], Any]) -> Outcome:
         """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
-            try:
+            with children:
                 outcome = _outcome_of_result(run())
-            finally:
-                if children.is_child:
-                    children.leave()
-            complete(self.database, Settlement(job.id, job.lease, outcome, started), self)
+            complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
         return outcome
 
-    def _context(self, job: ClaimedJob, task: Task[Any, Any], started: float) -> JobContext:
+    def _context(self, task: Task[Any, Any], running: RunningAttempt) -> JobContext:
+        job = running.job
         return JobContext(
             job_id=job.id,
             attempt=job.attempt,
@@ -187,22 +155,23 @@ class Executor:
             worker=self.worker,
             database=self.database,
             lease=job.lease,
-            started=started,
+            started=running.started,
             is_atomic=task.atomic,
-            runner=self,
+            running=running,
         )
 
-    def _written(self, attempt: Attempt, written: Outcome) -> Attempt:
-        """The attempt of a task that has committed its outcome itself, whatever it came to after that."""
-        if attempt.outcome.status != "completed":
+    def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
+        """The attempt with its outcome: the one that the task has committed itself, whatever came after that."""
+        if running.completed is None:
+            return Attempt(running.job, outcome, running.started, ended, self.worker)
+        if outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project's
-                logs.raised_after_completion(attempt.job, attempt.outcome)
-        return attempt._replace(outcome=written, is_written=True)
+                logs.raised_after_completion(running.job, outcome)
+        return Attempt(running.job, running.completed, running.started, ended, self.worker, is_written=True)
 
-    def _outcome_of_error(
-        self, job: ClaimedJob, task: Task[Any, Any] | None, error: BaseException, started: float
-    ) -> Outcome:
-        duration_ms = (time.monotonic() - started) * 1000
+    def _outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
+        job = running.job
+        duration_ms = (time.monotonic() - running.started) * 1000
         entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
         if task is None and isinstance(error, UnknownTask):
             return _postpone_unknown_task(job, entry)

@@ -15,6 +15,8 @@ from typing import Any
 
 from django.db import connections
 
+from ..values.records import ClaimedJob
+
 
 class Children:
     """What there is to know in a process about whether it is a worker, or was forked by a task in one."""
@@ -32,6 +34,17 @@ class Children:
     def call_in_child(self, callback: Callable[[], object]) -> None:
         """Have this called in each child, in the thread that has forked it, which is its only one."""
         self._in_child.append(callback)
+
+    def __enter__(self) -> None:
+        """Begin a block that a child does not leave: where its parent leaves it, the child ends."""
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_child:
+            self.leave()
+
+    def keep_in(self, job: ClaimedJob) -> "Children":
+        """Middleware: a child forked in an attempt ends with it."""
+        return self
 
     def leave(self) -> None:
         """End a child with the exit code that the exception being handled asks for. It runs nothing on its way out."""

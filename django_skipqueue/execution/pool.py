@@ -1,4 +1,4 @@
-"""Where jobs run: threads for `def` tasks, one event loop for `async def` tasks.
+"""Where jobs run: each in the runner that its task names.
 
 Invariant: a job handed in comes out exactly once: as an attempt in `finished`, or from `withdraw`. Nothing here
 touches the queue's tables. A thread that breaks says so, by an exception in `finished`, instead of leaving its jobs
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from ..events import logs
 from ..tasks.registry import registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
-from .event_loop import EventLoopRunner
 from .executor import Executor, Finished
 from .interruption import stacks
-from .running_jobs import ENTRIES_PER_PLACE, RunningJobs
-from .threads import ThreadRunner
+from .runners import ENTRIES_PER_PLACE, RUNNERS, Runner, entries_of_runners
+from .running_jobs import RunningJobs
 
 CHANCE = 0.5
 """Seconds for which an event loop that seems to be blocked may show that it is not."""
@@ -33,22 +32,21 @@ class Pool:
     ) -> None:
         self._started = started or RunningJobs(ENTRIES_PER_PLACE * concurrency)
         self.finished: deque[Finished] = deque()
-        self._given_up: dict[LeaseRef, Attempt] = {}  # as stuck; they may come out nevertheless
         self._executor = executor
-        self._threads = ThreadRunner(executor, concurrency, self._started, self._finish)
-        self._event_loop = EventLoopRunner(executor, concurrency, self._started, self._finish)
+        self._runners: dict[str, Runner] = {
+            name: make_runner(executor, concurrency, self._started, entries, self._finish)
+            for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
+        }
         self._wake = wake
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
         """Run these as soon as there is room, in this order."""
-        threaded: list[ClaimedJob] = []
-        coroutines: list[ClaimedJob] = []
+        parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
         for job in jobs:
-            (coroutines if registry.is_async(job.task) else threaded).append(job)
-        if threaded:
-            self._threads.submit(threaded)
-        if coroutines:
-            self._event_loop.submit(coroutines)
+            parts[registry.runner_of(job.task)].append(job)
+        for name, part in parts.items():
+            if part:
+                self._runners[name].submit(part)
 
     def take_finished(self) -> list[Attempt]:
         """The attempts finished since the last call. If a runner broke, the next call raises its exception."""
@@ -61,7 +59,7 @@ class Pool:
                 self.finished.appendleft(finished)
                 break
             taken.append(finished)
-        return [attempt for attempt in taken if not self._was_given_up(attempt)] if self._given_up else taken
+        return taken
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
         """Take back those of these jobs that have not started; the others keep their order."""
@@ -74,62 +72,49 @@ class Pool:
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
         """Interrupt the attempt of this job, if it runs. One that has completed its job itself is left alone."""
-        if not self._executor.has_completed(job.ref):
-            self._executor.interrupter.cancel(job, reason)
+        self._executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started."""
-        return self._threads.withdraw() + self._event_loop.withdraw()
+        return [job for runner in self._runners.values() for job in runner.withdraw()]
 
-    def withdraw_last(self, *, threads: int, coroutines: int) -> list[ClaimedJob]:
-        """Take back so many of the jobs of each kind that have not started, the last ones."""
-        withdrawn = self._threads.withdraw_last(threads) if threads else []
-        return withdrawn + (self._event_loop.withdraw_last(coroutines) if coroutines else [])
-
-    @property
-    def coroutines(self) -> int:
-        """How many jobs of `async def` tasks run and wait here."""
-        return self._event_loop.unfinished
-
-    def count_coroutines(self, attempts: Iterable[Attempt]) -> int:
-        """How many of these were of `async def` tasks. Costs nothing where no such task has run."""
-        return sum(registry.is_async(attempt.job.task) for attempt in attempts) if self._event_loop.is_used else 0
+    def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
+        """Take back so many of the jobs of each runner that have not started, the last ones."""
+        return [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
 
     @property
     def next_deadline(self) -> float:
         """When to call `enforce_limits` and `is_blocked` next, in monotonic seconds."""
-        return min(self._executor.interrupter.next_deadline, self._event_loop.blocked_at)
+        return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> bool:
         """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
         stuck = self._executor.interrupter.enforce()
-        for interruption, stack in stuck:
-            attempt = self._executor.stuck(interruption, stack)
-            if not self._has_come_out(attempt.job):  # while its retry policy was asked
-                ref = attempt.job.ref
-                self._given_up[ref] = attempt
+        for running, stack in stuck:
+            attempt = self._executor.stuck(running, stack)
+            if running.take_report():  # else it has come out while its retry policy was asked
                 self.finished.append(attempt)
-                logs.stuck(attempt, str(interruption.error), stack)
-                if not self._threads.give_up(interruption.thread):
-                    self._event_loop.give_up_attempt(ref)
+                logs.stuck(attempt, str(running.error), stack)
+                self._runners[registry.runner_of(running.job.task)].give_up(running)
         return bool(stuck)
 
     @property
     def has_stuck(self) -> bool:
         """Whether an attempt that was given up still runs."""
-        return bool(self._given_up)
+        return bool(self._executor.interrupter.stuck())
 
     @property
     def is_used_up(self) -> bool:
-        """Whether as many attempts are stuck as may run at once, of either kind."""
-        return bool(self._given_up) and (self._threads.is_used_up or self._event_loop.is_used_up)
+        """Whether as many attempts are stuck as may run at once, in any runner."""
+        return any(runner.is_used_up for runner in self._runners.values())
 
     def is_blocked(self) -> bool:
         """Whether code that no attempt waits for any more keeps others from running. True once."""
         deadline = time.monotonic() + CHANCE
-        while self._event_loop.blocked_at <= time.monotonic():
+        while self._blocked_at() <= time.monotonic():
             if deadline <= time.monotonic():
-                self._event_loop.give_up()
+                for runner in self._runners.values():
+                    runner.ignore_blocked()
                 logs.blocked(self._executor.worker, stacks())
                 return True
             time.sleep(CHANCE / 10)  # a call into C may have held up all threads, and this one is the first to go on
@@ -137,24 +122,20 @@ class Pool:
 
     def charge_nothing(self) -> None:
         """Have no attempt charged for what runs, however the process ends from here on, unless it is stuck."""
-        self._started.charge_nothing(but=[job_id for job_id, _ in self._given_up])
+        self._started.charge_nothing(but=[running.job.id for running in self._executor.interrupter.stuck()])
 
     def stop(self) -> None:
         """End the runners once they have nothing to run; returns when they are gone, or a moment later."""
         deadline = time.monotonic() + END_TIME
-        self._threads.stop(deadline)
-        self._event_loop.stop(deadline)
+        for runner in self._runners.values():
+            runner.stop(deadline)
 
-    def _has_come_out(self, job: ClaimedJob) -> bool:
-        return any(isinstance(finished, Attempt) and finished.job is job for finished in self.finished.copy())
+    def unfinished(self, runner: str) -> int:
+        """How many jobs run and wait in the runner of this name, but for those that are stuck."""
+        return self._runners[runner].unfinished
 
-    def _was_given_up(self, attempt: Attempt) -> bool:
-        """Whether it has ended after all."""
-        ref = attempt.job.ref
-        if self._given_up.get(ref, attempt) is attempt:
-            return False
-        del self._given_up[ref]
-        return True
+    def _blocked_at(self) -> float:
+        return min(runner.blocked_at for runner in self._runners.values())
 
     def _finish(self, finished: Finished) -> None:
         """Called by the runners' threads."""

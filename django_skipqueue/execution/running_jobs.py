@@ -9,10 +9,6 @@ import mmap
 import struct
 from collections.abc import Collection
 
-ENTRIES_PER_PLACE = 4
-"""A place is one of `--concurrency`: an entry for its thread, one for its coroutine, two for those that replace stuck
-ones."""
-
 _ENTRY = struct.Struct("q")
 
 

@@ -7,32 +7,41 @@ was interrupted, broke it or is stuck; then another takes its place.
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
 from ..events import logs
 from ..values.records import ClaimedJob
 from .connections import ThreadConnections
 from .executor import Executor, Finish
+from .running_attempt import NEVER, RunningAttempt
 from .running_jobs import RunningJobs
 
 
 class ThreadRunner:
     """`concurrency` threads, which are started when they are first needed."""
 
-    def __init__(self, executor: Executor, concurrency: int, started: RunningJobs, finish: Finish) -> None:
+    blocked_at = NEVER  # its threads share nothing that could be blocked
+
+    def __init__(
+        self, executor: Executor, concurrency: int, started: RunningJobs, entries: Sequence[int], finish: Finish
+    ) -> None:
         self._executor = executor
         self._concurrency = concurrency
         self._to_start = concurrency
         self._started = started
         self._finish = finish
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
-        self._threads: dict[int, threading.Thread] = {}  # by index
+        self._threads: dict[int, threading.Thread] = {}  # by entry
         self._stuck: dict[int, threading.Thread] = {}  # of those that are given up
-        self._free_indexes = list(reversed(range(2 * concurrency)))  # the last that was free is the next in use
+        self._free_entries = list(reversed(entries))  # the last that was free is the next in use
         self._changing = threading.Lock()  # who is where; never held while a job runs
         self._is_ending = False
+        self._submitted = 0
+        self._reported = dict.fromkeys(entries, 0)  # by entry: each has one writer at a time
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Queue jobs for the threads."""
+        self._submitted += len(jobs)
         while self._to_start:
             self._to_start -= 1
             with self._changing:
@@ -49,6 +58,7 @@ class ThreadRunner:
                 if job is not None:
                     withdrawn.append(job)
         except queue.Empty:
+            self._submitted -= len(withdrawn)
             return withdrawn
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
@@ -58,15 +68,23 @@ class ThreadRunner:
         self.submit(withdrawn[:kept])
         return withdrawn[kept:]
 
-    def give_up(self, thread_id: int) -> bool:
-        """Have another thread take the place of this one, which is stuck; False: it is none of ours."""
+    def give_up(self, running: RunningAttempt) -> None:
+        """Have another thread take the place of the one in which this attempt is stuck."""
         with self._changing:
-            for index, thread in self._threads.items():
-                if thread.ident == thread_id:
-                    self._stuck[index] = self._threads.pop(index)
+            for entry, thread in self._threads.items():
+                if thread.ident == running.thread:
+                    self._submitted -= 1  # it was reported in its place
+                    self._stuck[entry] = self._threads.pop(entry)
                     self._start_another()
-                    return True
-        return False
+                    return
+
+    def ignore_blocked(self) -> None:
+        """Do nothing: nothing is found to be blocked here."""
+
+    @property
+    def unfinished(self) -> int:
+        """How many jobs run and wait here, but for those that are stuck."""
+        return self._submitted - sum(self._reported.values())
 
     @property
     def is_used_up(self) -> bool:
@@ -83,49 +101,52 @@ class ThreadRunner:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _start(self) -> None:
-        index = self._free_indexes.pop()
+        entry = self._free_entries.pop()
         # Daemons: one that is stuck in a task must not keep the process from ending.
-        thread = threading.Thread(target=self._run, args=[index], name=f"skipqueue-{index + 1}", daemon=True)
-        self._threads[index] = thread
+        thread = threading.Thread(target=self._run, args=[entry], name=f"skipqueue-{entry + 1}", daemon=True)
+        self._threads[entry] = thread
         thread.start()
 
     def _start_another(self) -> None:
         """Whoever has taken a thread out of `_threads` calls this: the control loop that gave it up, or the thread."""
-        if self._free_indexes and not self._is_ending:
+        if self._free_entries and not self._is_ending:
             self._start()
 
     # In the threads
 
-    def _run(self, index: int) -> None:
+    def _run(self, entry: int) -> None:
         try:
             connections = ThreadConnections(self._executor.interrupter)
             try:
-                self._work(index, connections)
+                self._work(entry, connections)
             finally:
                 connections.throw_away()
-                self._leave(index)
+                self._leave(entry)
         except BaseException as error:
             self._finish(error)
 
-    def _leave(self, index: int) -> None:
+    def _leave(self, entry: int) -> None:
         with self._changing:
-            is_given_up = self._threads.pop(index, None) is None
+            is_given_up = self._threads.pop(entry, None) is None
             if is_given_up:
-                self._stuck.pop(index, None)
-                self._started.end(index)
-            self._free_indexes.append(index)
+                self._stuck.pop(entry, None)
+                self._started.end(entry)
+            self._free_entries.append(entry)
             if not is_given_up:
                 self._start_another()
 
-    def _work(self, index: int, connections: ThreadConnections) -> None:
+    def _work(self, entry: int, connections: ThreadConnections) -> None:
         """Run jobs, until the thread is to end or is not fit for another one."""
         while (job := self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
-            self._started.begin(index, job.id)
-            attempt = self._executor.execute(job)
-            self._finish(attempt)
-            if self._executor.interrupter.take_taint():
+            self._started.begin(entry, job.id)
+            running = RunningAttempt(job)
+            attempt = self._executor.execute(running)
+            if running.take_report():  # else it was given up as stuck
+                self._finish(attempt)
+                self._reported[entry] += 1
+            if running.has_harmed_thread:
                 return
             if connections.opened:
                 try:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..events import liveness_logs
-from ..execution.running_jobs import ENTRIES_PER_PLACE, RunningJobs
+from ..execution.runners import ENTRIES_PER_PLACE
+from ..execution.running_jobs import RunningJobs
 from ..runtime.log_queue import LogQueue, revive_listeners
 from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, describe_exit
 from ..runtime.stamps import Stamps

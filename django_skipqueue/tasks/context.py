@@ -11,22 +11,22 @@ from ..exceptions import CannotComplete, LeaseLost
 from ..store import Store
 from ..values.codec import encode
 from ..values.outcomes import COMPLETED, Outcome, Settlement
-from ..values.records import LeaseRef
 
 if TYPE_CHECKING:
     from ..models import Job
 
 
-class Runner(Protocol):
-    """Whoever runs the task."""
+class Running(Protocol):
+    """The attempt that a context belongs to, as far as a task has to do with it."""
 
-    def is_cancelled(self, ref: LeaseRef) -> bool:
-        """Whether the attempt was told to end because its job is no longer the worker's."""
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the attempt was interrupted because its job is no longer the worker's."""
 
-    def completing(self, ref: LeaseRef) -> None:
-        """Called in the transaction in which a task completes its job; raises if the attempt was told to end."""
+    def require_in_time(self) -> None:
+        """Called in the transaction in which a task completes its job; raises if the attempt was interrupted."""
 
-    def completed(self, ref: LeaseRef, outcome: Outcome) -> None:
+    def note_completed(self, outcome: Outcome) -> None:
         """Called once that transaction is committed."""
 
 
@@ -48,7 +48,7 @@ class JobContext:
     """When the attempt began, in monotonic seconds."""
     is_atomic: bool = False
     """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
-    runner: Runner | None = field(default=None, repr=False, compare=False)
+    running: Running | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def job(self) -> "Job":
@@ -72,7 +72,7 @@ class JobContext:
 
         Known within a second. For code that catches `JobCancelled`, and for threads that the task has started.
         """
-        return self.runner is not None and self.runner.is_cancelled((self.job_id, self.lease))
+        return self.running is not None and self.running.is_cancelled
 
     def complete(self, result: Any = None) -> None:
         """Finish the job with `result` in the transaction that the task is in: both are committed, or neither is.
@@ -81,7 +81,7 @@ class JobContext:
         `atomic` anyway, `InvalidArguments` for a result that is not JSON, and `LeaseLost` if the job is no longer this
         worker's: let that roll the transaction back. What the task returns or raises after the commit changes nothing.
         """
-        if self.runner is None:
+        if self.running is None:
             raise CannotComplete("No worker runs this job, so there is nothing to complete.")
         if self.is_atomic:
             raise CannotComplete("The task is atomic: its job is completed with what it returns.")
@@ -90,27 +90,27 @@ class JobContext:
                 f"complete() must share a transaction: call it within transaction.atomic(using={self.database!r})."
             )
         outcome = COMPLETED if result is None else Outcome("completed", result=encode("The result", result))
-        complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.runner)
+        complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
 
 
-def complete(database: str, settlement: Settlement, runner: Runner) -> None:
-    """Write the outcome in the transaction that is open; the runner is told after the commit, before any other hook.
+def complete(database: str, settlement: Settlement, running: Running) -> None:
+    """Write the outcome in the transaction that is open; the attempt notes it after the commit, before any other hook.
 
     Before any other: one that raises keeps those after it from being called.
     """
-    ref = settlement.job_id, settlement.lease
     if not Store(database).settle([settlement], raises=True):
-        raise LeaseLost(f"Job {ref[0]} is no longer held by lease {ref[1]}; what its task wrote is rolled back.")
-    runner.completing(ref)
-    transaction.on_commit(_Completion(runner.completed, ref, settlement.outcome), using=database)
+        held = f"Job {settlement.job_id} is no longer held by lease {settlement.lease}"
+        raise LeaseLost(f"{held}; what its task wrote is rolled back.")
+    running.require_in_time()
+    transaction.on_commit(_Completion(running.note_completed, settlement.outcome), using=database)
     hooks = connections[database].run_on_commit
     hooks.insert(0, hooks.pop())
 
 
 class _Completion(partial[None]):
-    """The hook by which a runner is told."""
+    """The hook by which an attempt notes that its job is completed."""
 
 
 def is_completion(hook: object) -> bool:
-    """Whether this hook of a transaction tells a runner that its job's completion is committed."""
+    """Whether this hook of a transaction notes that the completion of a job is committed."""
     return isinstance(hook, _Completion)

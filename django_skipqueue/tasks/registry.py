@@ -14,6 +14,12 @@ from ..exceptions import DuplicateTask, UnknownTask
 if TYPE_CHECKING:
     from .task import Task
 
+THREADS = "threads"
+"""The name of the runner of `def` tasks."""
+
+EVENT_LOOP = "event_loop"
+"""The name of the runner of `async def` tasks."""
+
 
 class Registry:
     """The tasks of this process, by name."""
@@ -49,6 +55,11 @@ class Registry:
             return self._tasks[name]
         except KeyError:
             raise UnknownTask(f"No task is registered as {name!r}.") from None
+
+    def runner_of(self, name: str) -> str:
+        """The name of the runner of this task; that of unknown tasks says what becomes of them."""
+        task = self._tasks.get(name)
+        return THREADS if task is None else task.runner
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; of an unknown one nobody can say so."""

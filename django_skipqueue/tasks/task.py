@@ -27,7 +27,7 @@ from ..values.redaction import redact as redacted_call
 from .advice import check_names, instead_of_method, wrong_keyword
 from .context import JobContext
 from .options import Options, UsingOptions, check_size
-from .registry import registry
+from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -65,6 +65,7 @@ class Task(Generic[P, R]):
         self.redact = redact
         self.takes_context = takes_context
         self.is_async = inspect.iscoroutinefunction(function)
+        self.runner = EVENT_LOOP if self.is_async else THREADS
         self.signature = _signature(function, takes_context)
         self._form = lru_cache(maxsize=64)(self._check_form)
         self.__doc__ = function.__doc__

@@ -17,6 +17,7 @@ from ..runtime.dispatcher import EventDispatcher
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
 from ..store.parameters import ExchangeResult
+from ..tasks.registry import EVENT_LOOP, THREADS, registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .cancel_check import CancelCheck
 from .claiming.kinds import Free
@@ -89,7 +90,7 @@ class InFlightJobs:
         finished = len(self._pending) + len(self._pool.finished)
         if self._unapplied:
             finished += len(self._unapplied.attempts)
-        coroutines = self._pool.coroutines
+        coroutines = self._pool.unfinished(EVENT_LOOP)
         return len(self.jobs) - finished - coroutines, coroutines
 
     def _finished(self) -> list[Attempt]:
@@ -175,7 +176,7 @@ class InFlightJobs:
         for attempt in attempts:
             self.jobs.pop(attempt.job.ref, None)
         self.jobs_done += len(attempts)
-        coroutines = self._pool.count_coroutines(attempts)
+        coroutines = _count_coroutines(attempts)
         self.claiming.finished(len(attempts) - coroutines, coroutines, time.monotonic())
 
     def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
@@ -225,12 +226,12 @@ class InFlightJobs:
         self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         threads, coroutines = self._unfinished()
         finished = self._finished()
-        of_coroutines = self._pool.count_coroutines(finished)
+        of_coroutines = _count_coroutines(finished)
         threads = self.claiming.threads.surplus(threads - (len(finished) - of_coroutines), now)
         coroutines = self.claiming.coroutines.surplus(coroutines - of_coroutines, now)
         if threads or coroutines or self._misplaced:
             self.apply_exchange()
-            self._release_withdrawn(self._pool.withdraw_last(threads=threads, coroutines=coroutines))
+            self._release_withdrawn(self._pool.withdraw_last({THREADS: threads, EVENT_LOOP: coroutines}))
 
     def release_unstarted(self) -> None:
         """Give back what no thread has begun."""
@@ -332,3 +333,8 @@ class InFlightJobs:
             if orphans:
                 logs.orphans_released(self._name, len(orphans))
         return not self._control.is_broken
+
+
+def _count_coroutines(attempts: list[Attempt]) -> int:
+    """How many of these were of `async def` tasks. Costs nothing where a project has none."""
+    return sum(registry.is_async(attempt.job.task) for attempt in attempts) if registry.has_async else 0

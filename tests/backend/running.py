@@ -4,6 +4,7 @@ from asgiref.sync import async_to_sync
 
 from django_skipqueue.backend.definition import entry
 from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.signals import emit
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import Attempt, ClaimedJob
@@ -24,7 +25,7 @@ def execute(job: ClaimedJob, *, database: str = "default") -> Attempt:
     executor = Executor(worker="w", database=database)
     known = entry(job.task)
     run = async_to_sync(executor.execute_async) if known and known.is_async else executor.execute
-    return run(job)
+    return run(RunningAttempt(job))
 
 
 def finish(attempt: Attempt, *, database: str = "default") -> None:

@@ -14,6 +14,7 @@ from django_skipqueue import JobContext, job
 from django_skipqueue.exceptions import CannotComplete, InvalidTask, LeaseLost
 from django_skipqueue.execution import interruption
 from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
 from django_skipqueue.runtime.protocol import EXIT_OK, EXIT_STUCK
 from django_skipqueue.signals import job_completed, lease_lost
@@ -62,7 +63,7 @@ def run(transactional_db: None) -> Callable[..., tuple[Job, Attempt]]:
     def run(task: Task[..., Any], *args: Any, **kwargs: Any) -> tuple[Job, Attempt]:
         deferred = task.using(max_attempts=1).defer(*args, **kwargs)
         _, [claimed] = settle_and_claim([], queue_names=["default"], limit=1, worker_id="w")
-        attempt = Executor(worker="w", database="default").execute(claimed)
+        attempt = Executor(worker="w", database="default").execute(RunningAttempt(claimed))
         if not attempt.is_written:
             store.settle([attempt.settlement])
         deferred.refresh_from_db()
@@ -291,7 +292,7 @@ def test_a_task_that_got_over_the_end_of_its_time_cannot_complete(
     monkeypatch.setattr(interruption, "STUCK_AFTER", 60.0)
     late = atomic_gets_over_its_timeout.defer("g")
     worker = worker_thread()
-    wait_until(lambda: worker.worker._pool._executor.interrupter._interrupted)
+    wait_until(lambda: worker.worker._pool._executor.interrupter.interrupted_at < float("inf"))
     gates["g"].open()
     wait_for_statuses(failed=1)
     late.refresh_from_db()

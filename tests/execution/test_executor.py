@@ -13,6 +13,7 @@ from django.test import override_settings
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.execution.executor import UNKNOWN_TASK_DELAY, Executor
+from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.signals import job_started
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.values.outcomes import MESSAGE_LIMIT, TRACEBACK_LIMIT, Outcome
@@ -49,7 +50,7 @@ def executor() -> Executor:
 
 @pytest.fixture
 def run(executor: Executor) -> Run:
-    return executor.execute
+    return lambda job: executor.execute(RunningAttempt(job))
 
 
 @pytest.fixture(params=["def", "async def"])
@@ -59,8 +60,9 @@ def run_either(request: pytest.FixtureRequest, executor: Executor) -> Callable[.
     def run(task: str, *args: Any, **fields: Any) -> Outcome:
         module, _, name = task.rpartition(".")
         if request.param == "def":
-            return executor.execute(claimed(task, *args, **fields)).outcome
-        return asyncio.run(executor.execute_async(claimed(f"{module}.a{name}", *args, **fields))).outcome
+            return executor.execute(RunningAttempt(claimed(task, *args, **fields))).outcome
+        running = RunningAttempt(claimed(f"{module}.a{name}", *args, **fields))
+        return asyncio.run(executor.execute_async(running)).outcome
 
     return run
 
@@ -89,7 +91,8 @@ def test_an_exception_schedules_a_retry_with_an_entry_that_tells_all(run_either:
 def test_a_traceback_begins_in_the_code_of_the_task(executor: Executor, name: str) -> None:
     job = claimed(f"{APP}.{name}", "boom")
     task_is_async = name.startswith("a")
-    outcome = (asyncio.run(executor.execute_async(job)) if task_is_async else executor.execute(job)).outcome
+    running = RunningAttempt(job)
+    outcome = (asyncio.run(executor.execute_async(running)) if task_is_async else executor.execute(running)).outcome
     assert outcome.error is not None
     _, first, *_ = outcome.error["traceback"].splitlines()
     assert "tests/app/jobs.py" in first

@@ -13,6 +13,7 @@ from django_skipqueue import Retry
 from django_skipqueue.exceptions import InvalidOption, JobTimeout
 from django_skipqueue.execution import interruption as module
 from django_skipqueue.execution.interruption import Interrupter
+from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 
@@ -122,7 +123,7 @@ def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
 
 def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
     interrupter = Interrupter()
-    assert interrupter.run(claimed(), 60, lambda: "done") == "done"
+    assert interrupter.run(RunningAttempt(claimed(), 60), lambda: "done") == "done"
     assert interrupter.next_deadline == float("inf")
 
 
@@ -131,7 +132,7 @@ def test_a_call_that_takes_too_long_gets_a_timeout_that_says_how_long() -> None:
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s"):
-            interrupter.run(claimed(), 0.05, lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
+            interrupter.run(RunningAttempt(claimed(), 0.05), lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
     finally:
         end()
 
@@ -146,7 +147,7 @@ def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
     try:
         for number in range(2_000):
             try:
-                interrupter.run(claimed(number), 0.0004, lambda: busy(0.0004))
+                interrupter.run(RunningAttempt(claimed(number), 0.0004), lambda: busy(0.0004))
             except JobTimeout:
                 outcomes["too late"] += 1
             else:
@@ -176,7 +177,7 @@ def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None
     try:
         for number in range(300):
             with pytest.raises(JobTimeout):
-                interrupter.run(claimed(number), 0.0002, call)
+                interrupter.run(RunningAttempt(claimed(number), 0.0002), call)
             busy(0.00005)
     finally:
         end()
@@ -186,7 +187,7 @@ def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None
 def test_what_the_call_raises_comes_out() -> None:
     interrupter = Interrupter()
     with pytest.raises(ZeroDivisionError):
-        interrupter.run(claimed(), 60, lambda: 1 / 0)
+        interrupter.run(RunningAttempt(claimed(), 60), lambda: 1 / 0)
 
 
 def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interruption() -> None:
@@ -202,7 +203,7 @@ def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interru
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
-            interrupter.run(claimed(), 0.05, call)
+            interrupter.run(RunningAttempt(claimed(), 0.05), call)
     finally:
         end()
     assert isinstance(raised.value.__cause__, ProgrammingError)
@@ -220,7 +221,7 @@ def test_what_a_task_makes_of_its_interruption_comes_out() -> None:
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(Retry):
-            interrupter.run(claimed(), 0.05, call)
+            interrupter.run(RunningAttempt(claimed(), 0.05), call)
     finally:
         end()
 
@@ -237,7 +238,7 @@ def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatc
             except JobTimeout:
                 continue
 
-    thread = threading.Thread(target=lambda: interrupter.run(claimed(7), 0.05, stubborn), daemon=True)
+    thread = threading.Thread(target=lambda: interrupter.run(RunningAttempt(claimed(7), 0.05), stubborn), daemon=True)
     thread.start()
     try:
         [(limit, stack)] = collect(interrupter.enforce, 1, "the call is found to be stuck")

@@ -14,10 +14,12 @@ from django.db import connections
 
 from django_skipqueue.execution import event_loop, executor, interruption
 from django_skipqueue.execution import pool as pool_module
+from django_skipqueue.execution.event_loop import EventLoopRunner
 from django_skipqueue.execution.executor import Executor
 from django_skipqueue.execution.pool import Pool
 from django_skipqueue.runtime.wakeup import Wakeup
 from django_skipqueue.signals import job_started
+from django_skipqueue.tasks.registry import EVENT_LOOP
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -289,10 +291,10 @@ def test_what_is_stuck_in_the_event_loop_is_not_counted_as_unfinished(make_pool:
     pool.submit([limited(f"{WORKER_APP}.apass_gate_come_what_may", "g")])
     find_stuck(pool)
     finish(pool, 1)
-    assert pool.coroutines == 0
+    assert pool.unfinished(EVENT_LOOP) == 0
     gates["g"].open()
     wait_until(lambda: not pool.take_finished() and not pool.has_stuck)
-    wait_until(lambda: pool.coroutines == 0)
+    wait_until(lambda: pool.unfinished(EVENT_LOOP) == 0)
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -304,11 +306,13 @@ def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(ma
     finish(pool, 1)
     pool.submit([limited(task, "g"), limited(task, "g")])
     pool.submit([claimed(f"{WORKER_APP}.apass_gate", "beside") for _ in range(3)])
-    wait_until(lambda: len(pool._event_loop._running) == 3)
+    loop = pool._runners[EVENT_LOOP]
+    assert isinstance(loop, EventLoopRunner)
+    wait_until(lambda: len(loop._running) == 3)
     time.sleep(0.1)  # longer than they may take
-    assert pool._event_loop._loop is not None
-    pool._event_loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
-    wait_until(lambda: not pool.enforce_limits() and len(pool._event_loop._stuck) == 3)
+    assert loop._loop is not None
+    loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
+    wait_until(lambda: not pool.enforce_limits() and len(loop._stuck) == 3)
     finish(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
     gates["beside"].open()

@@ -8,8 +8,10 @@ from typing import Any
 from django.db import connection, connections
 
 from django_skipqueue.execution.running_jobs import RunningJobs
+from django_skipqueue.execution.threads import ThreadRunner
 from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW
 from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.worker.worker import Worker
 
 from ..app.waiting import DEADLINE, wait_until
@@ -84,7 +86,9 @@ class WorkerThread:
             EXIT_BLOCKED,
         ):  # which does not wait for its threads: with a process they end anyway
             self.worker._pool.stop()
-        wait_until(lambda: not self.worker._pool._threads._stuck, "what was stuck has ended")
+        threads = self.worker._pool._runners[THREADS]
+        assert isinstance(threads, ThreadRunner)
+        wait_until(lambda: not threads._stuck, "what was stuck has ended")
 
     def _run(self) -> None:
         self.worker = Worker(

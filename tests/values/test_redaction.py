@@ -14,6 +14,7 @@ from django_skipqueue import job
 from django_skipqueue.events import logs
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import run_jobs
@@ -169,7 +170,7 @@ class TestSurfaces:
         caplog.set_level(logging.DEBUG, logger="django_skipqueue")
         args, kwargs = json.dumps(PASSED), json.dumps(NAMED)
         attempt = Executor(worker="w", database="default").execute(
-            ClaimedJob(7, 1, charge.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}")
+            RunningAttempt(ClaimedJob(7, 1, charge.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}"))
         )
         receivers = [
             receiver for _, receiver, _ in logs.RECEIVERS if "attempt" in inspect.signature(receiver).parameters

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
 from django_skipqueue.signals import job_cancelled, job_completed, job_started
 from django_skipqueue.store import Store
@@ -88,7 +89,7 @@ def run_claimed(*jobs: Job) -> list[Attempt]:
     """Claim them at once, as a worker that looks ahead, run one after the other, and settle them at once."""
     executor = Executor(worker="w", database="default")
     _, claimed = settle_and_claim([], queue_names=["default"], limit=len(jobs), worker_id="w")
-    attempts = [executor.execute(job) for job in claimed]
+    attempts = [executor.execute(RunningAttempt(job)) for job in claimed]
     assert len(attempts) == len(jobs)
     store.settle(attempt.settlement for attempt in attempts if not attempt.is_written)
     return attempts

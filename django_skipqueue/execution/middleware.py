@@ -1,0 +1,85 @@
+"""The middleware around each attempt: context managers, the first of them outermost.
+
+Invariant: what a task raises comes out of the innermost manager first, as it does from nested `with` statements; what a
+manager raises in its place is what the attempt comes to.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from ..conf import settings
+from ..tasks.task import Task
+from ..values.outcomes import COMPLETED, Outcome
+from ..values.records import ClaimedJob
+from .running_attempt import RunningAttempt
+
+Manager = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
+
+Middleware = Callable[[ClaimedJob], Manager]
+"""Makes the context manager for one attempt of this job. For an `async def` task it may be an asynchronous one."""
+
+Run = Callable[[Task[Any, Any], RunningAttempt], Outcome]
+
+AsyncRun = Callable[[Task[Any, Any], RunningAttempt], Awaitable[Outcome]]
+
+
+def load_middleware() -> list[Middleware]:
+    """The middleware of `SKIPQUEUE["MIDDLEWARE"]`, outermost first; raises `ImproperlyConfigured`."""
+    return [import_middleware(path) for path in settings.middleware]
+
+
+def import_middleware(path: str) -> Middleware:
+    """The middleware at this dotted path; raises `ImproperlyConfigured` where there is nothing to call."""
+    try:
+        middleware = import_string(path)
+    except ImportError as error:
+        message = f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which cannot be imported: {error}"
+        raise ImproperlyConfigured(message) from error
+    if not callable(middleware):
+        raise ImproperlyConfigured(
+            f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which is {type(middleware).__name__}: it must be a function or a "
+            "class that is called with a job and returns a context manager."
+        )
+    found: Middleware = middleware
+    return found
+
+
+def wrap(run: Run, middlewares: Iterable[Middleware]) -> Run:
+    """The same for a `def` task, with these around it."""
+    for middleware in reversed([*middlewares]):
+        run = _wrap_once(run, middleware)
+    return run
+
+
+def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
+    """The same for an `async def` task."""
+    for middleware in reversed([*middlewares]):
+        run = _wrap_async_once(run, middleware)
+    return run
+
+
+def _wrap_once(run: Run, middleware: Middleware) -> Run:
+    def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        with middleware(running.job):  # type: ignore[union-attr]  # one that is only asynchronous is a TypeError
+            return run(task, running)
+        return COMPLETED  # it has suppressed what the task raised
+
+    return run_in_it
+
+
+def _wrap_async_once(run: AsyncRun, middleware: Middleware) -> AsyncRun:
+    async def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
+        manager = middleware(running.job)
+        if isinstance(manager, AbstractAsyncContextManager):
+            async with manager:
+                return await run(task, running)
+        else:
+            with manager:
+                return await run(task, running)
+        return COMPLETED
+
+    return run_in_it

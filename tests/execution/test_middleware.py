@@ -1,0 +1,284 @@
+"""What the project has run around each attempt."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.test import override_settings
+
+from django_skipqueue import Discard, job
+from django_skipqueue.exceptions import JobTimeout
+from django_skipqueue.execution.executor import Executor
+from django_skipqueue.execution.middleware import load_middleware
+from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.records import ClaimedJob
+
+from ..harness.processes import ManagePy, wait_for_statuses
+from .test_interruption import busy, keep_enforcing
+
+HERE = __name__
+calls: list[str] = []
+language: ContextVar[str] = ContextVar("language", default="none")
+
+
+@contextlib.contextmanager
+def outer(claimed: ClaimedJob) -> Iterator[None]:
+    calls.append(f"outer {claimed.task}")
+    try:
+        yield
+    except BaseException as error:
+        calls.append(f"outer {type(error).__name__}")
+        raise
+    else:
+        calls.append("outer ends")
+
+
+@contextlib.contextmanager
+def inner(claimed: ClaimedJob) -> Iterator[None]:
+    calls.append(f"inner {claimed.attempt}")
+    language.set("de")
+    yield
+    calls.append("inner ends")
+
+
+class Asynchronous:
+    """A context manager for `async def` tasks alone."""
+
+    def __init__(self, claimed: ClaimedJob) -> None:
+        self._task = claimed.task
+
+    async def __aenter__(self) -> None:
+        await asyncio.sleep(0)
+        calls.append(f"async {self._task}")
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.sleep(0)
+        calls.append("async ends")
+
+
+def suppressing(claimed: ClaimedJob) -> contextlib.AbstractContextManager[None]:
+    return contextlib.suppress(ZeroDivisionError)
+
+
+def refusing(claimed: ClaimedJob) -> contextlib.AbstractContextManager[None]:
+    raise Discard("not today")
+
+
+@contextlib.contextmanager
+def replacing(claimed: ClaimedJob) -> Iterator[None]:
+    try:
+        yield
+    except ZeroDivisionError as error:
+        raise LookupError("replaced") from error
+
+
+not_callable = "a string"
+
+
+def task(function: Callable[..., Any], **options: Any) -> Any:
+    """The function as a task of its own name, as if it stood at the top of this module."""
+    function.__qualname__ = function.__name__
+    return job(name=function.__name__, **options)(function)
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> None:
+    calls.clear()
+
+
+def outcome_of(task: Any, *names: str, **fields: Any) -> Outcome:
+    """What one attempt of the task comes to, within these middlewares of this module."""
+    claimed = ClaimedJob(7, 1, task.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")._replace(**fields)
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.{name}" for name in names]}):
+        executor = Executor(worker="w", database="default")
+        running = RunningAttempt(claimed)
+        if task.is_async:
+            return asyncio.run(executor.execute_async(running)).outcome
+        return executor.execute(running).outcome
+
+
+@pytest.fixture
+def divide(registry: Registry) -> Any:
+    @task
+    def divide() -> float:
+        calls.append("task")
+        return 1 / 0
+
+    return divide
+
+
+@pytest.fixture(params=["def", "async def"])
+def speak(request: pytest.FixtureRequest, registry: Registry) -> Any:
+    """A task that returns the language that a middleware has set."""
+    if request.param == "def":
+
+        @task
+        def speak() -> str:
+            calls.append("task")
+            return language.get()
+    else:
+
+        @task
+        async def speak() -> str:
+            calls.append("task")
+            return language.get()
+
+    return speak
+
+
+def test_the_first_is_outermost_and_the_task_sees_what_they_set(speak: Any) -> None:
+    assert outcome_of(speak, "outer", "inner").result == '"de"'
+    assert calls == ["outer speak", "inner 1", "task", "inner ends", "outer ends"]
+    assert language.get() == "none", "nothing after the attempt sees it"
+
+
+def test_they_see_what_the_task_raises(divide: Any) -> None:
+    outcome = outcome_of(divide, "outer", "inner")
+    assert (outcome.status, outcome.last_error) == ("failed", "ZeroDivisionError: division by zero")
+    assert calls == ["outer divide", "inner 1", "task", "outer ZeroDivisionError"]
+
+
+def test_what_one_raises_in_place_of_it_is_what_counts(divide: Any) -> None:
+    assert outcome_of(divide, "replacing").last_error == "LookupError: replaced"
+
+
+def test_one_that_suppresses_it_completes_the_job(divide: Any) -> None:
+    outcome = outcome_of(divide, "outer", "suppressing")
+    assert (outcome.status, outcome.result) == ("completed", None)
+    assert calls == ["outer divide", "task", "outer ends"]
+
+
+def test_one_may_decide_in_place_of_the_task(speak: Any) -> None:
+    outcome = outcome_of(speak, "outer", "refusing", "inner")
+    assert (outcome.status, outcome.last_error) == ("discarded", "not today")
+    assert calls == ["outer speak", "outer Discard"]
+
+
+def test_an_asynchronous_one_is_waited_for(registry: Registry) -> None:
+    @task
+    async def aspeak() -> str:
+        calls.append("task")
+        return language.get()
+
+    assert outcome_of(aspeak, "Asynchronous", "inner").result == '"de"'
+    assert calls == ["async aspeak", "inner 1", "task", "inner ends", "async ends"]
+
+
+def test_an_asynchronous_one_fails_what_is_no_coroutine(divide: Any) -> None:
+    outcome = outcome_of(divide, "Asynchronous")
+    assert outcome.status == "failed"
+    assert (outcome.last_error or "").startswith("TypeError: 'Asynchronous' object does not support")
+    assert not calls
+
+
+def test_the_time_limit_holds_within_it(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task never begins: what hangs is the middleware."""
+
+    @task
+    def soon() -> None:
+        calls.append("task")
+
+    @contextlib.contextmanager
+    def hanging(claimed: ClaimedJob) -> Iterator[None]:
+        busy(60)
+        yield
+
+    monkeypatch.setattr(f"{HERE}.outer", hanging)
+    claimed = ClaimedJob(7, 1, "soon", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}", timeout=0.01)
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
+        executor = Executor(worker="w", database="default")
+        end = keep_enforcing(executor.interrupter)
+        try:
+            outcome = executor.execute(RunningAttempt(claimed)).outcome
+        finally:
+            end()
+    assert isinstance(outcome.exception, JobTimeout)
+    assert not calls
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_commit_of_an_atomic_task_lies_within_it(registry: Registry) -> None:
+    @partial(task, atomic=True)
+    def commits() -> None:
+        transaction.on_commit(lambda: calls.append("committed"))
+
+    commits.defer()
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
+        (ran,) = run_jobs()
+    assert (ran.status, calls) == ("completed", ["outer commits", "committed", "outer ends"])
+
+
+@pytest.mark.django_db
+def test_tests_of_tasks_go_through_it(speak: Any) -> None:
+    speak.defer()
+    with override_settings(SKIPQUEUE={"MIDDLEWARE": [f"{HERE}.outer"]}):
+        run_jobs()
+    assert calls == ["outer speak", "task", "outer ends"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (f"{HERE}.nowhere", "cannot be imported"),
+        ("no_such_module.timed", "cannot be imported"),
+        ("timed", "cannot be imported"),
+        (f"{HERE}.not_callable", "which is str: it must be a function or a class"),
+    ],
+)
+def test_what_is_no_middleware_is_refused_by_name(path: str, message: str) -> None:
+    with (
+        override_settings(SKIPQUEUE={"MIDDLEWARE": [path]}),
+        pytest.raises(ImproperlyConfigured, match=f"'{path}'.*{message}"),
+    ):
+        load_middleware()
+
+
+JOBS = """
+import contextlib
+import os
+
+from django_skipqueue import job
+
+
+@contextlib.contextmanager
+def marking(claimed):
+    os.environ["MARK"] = str(claimed.id)
+    yield
+
+
+@contextlib.contextmanager
+def forking(claimed):
+    yield
+    if claimed.task.endswith("plain") and os.fork() == 0:
+        raise SystemExit(0)
+
+
+@job
+def plain():
+    return os.environ["MARK"]
+
+
+@job
+async def coroutine():
+    return os.environ["MARK"]
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_runs_it_and_a_child_that_it_forks_settles_nothing(runworker: Callable[..., ManagePy]) -> None:
+    jobs = [Job.objects.enqueue(f"extra.jobs.{name}") for name in ("plain", "coroutine")]
+    middleware = ["extra.jobs.marking", "extra.jobs.forking"]
+    process = runworker("--drain", jobs=JOBS, skipqueue={"MIDDLEWARE": middleware})
+    assert process.wait() == 0
+    wait_for_statuses(completed=2)
+    assert [Job.objects.get(pk=made.pk).result for made in jobs] == [str(made.pk) for made in jobs]
