@@ -88,7 +88,8 @@ not_callable = "a string"
 def task(function: Callable[..., Any], **options: Any) -> Any:
     """The function as a task of its own name, as if it stood at the top of this module."""
     function.__qualname__ = function.__name__
-    return job(name=function.__name__, **options)(function)
+    decorate: Any = job(name=function.__name__, **options)
+    return decorate(function)
 
 
 @pytest.fixture(autouse=True)
