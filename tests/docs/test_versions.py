@@ -1,0 +1,43 @@
+"""The versions that the documentation promises are those that the tests run on."""
+
+import re
+import tomllib
+
+from django_skipqueue.store.preflight import OLDEST_POSTGRESQL
+from scripts.embedded_postgres import POSTGRES_VERSION
+
+from .test_reference import README, REFERENCE, ROOT
+
+TABLE = re.findall(r"^\| (Python|Django|PostgreSQL) \| ([^(|]+)", (REFERENCE / "versions.md").read_text(), re.MULTILINE)
+PROMISED = {name: re.findall(r"\d[\d.]*", versions) for name, versions in TABLE}
+
+
+def test_the_page_has_the_versions_of_the_workflow() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    matrix = workflow.partition("matrix:")[2].partition("services:")[0]
+    for name, key in (("Python", "python"), ("Django", "django"), ("PostgreSQL", "postgres")):
+        tested = re.findall(rf"{key}: (?:\[.*?\]|\".*?\")", matrix)
+        assert set(PROMISED[name]) == set(re.findall(r"\d[\d.]*", " ".join(tested))), name
+
+
+def test_the_package_index_shows_the_same() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name, prefix in (("Python", "Programming Language :: Python :: 3."), ("Django", "Framework :: Django :: ")):
+        versions = [text.rpartition(" ")[2] for text in project["classifiers"] if text.startswith(prefix)]
+        assert versions == PROMISED[name]
+    assert project["requires-python"] == f">={PROMISED['Python'][0]}"
+    assert f"django>={PROMISED['Django'][0]}" in project["dependencies"]
+
+
+def test_the_oldest_and_the_newest_server_are_those_of_ci_run() -> None:
+    oldest, *_, newest = PROMISED["PostgreSQL"]
+    assert oldest == str(OLDEST_POSTGRESQL)
+    assert f"PG{oldest}=/usr/lib/postgresql/{oldest}/bin" in (ROOT / ".ci" / "run").read_text()
+    assert newest == POSTGRES_VERSION, "that of `make test`"
+
+
+def test_the_readme_has_the_oldest_and_the_newest() -> None:
+    for name in ("Python", "PostgreSQL"):
+        assert f"{name} {PROMISED[name][0]} to {PROMISED[name][-1]}" in README
+    *older, newest = PROMISED["Django"]
+    assert f"Django {', '.join(older)} and {newest}" in README
