@@ -51,7 +51,7 @@ class NoWorker:
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
-        """The same, where the workers and the queues with jobs to claim are known."""
+        """The same, from the workers and the queues with jobs to claim."""
         if not workforce.live:
             return cls(()) if waiting or _is_overdue() else None
         unserved = sorted(name for name in waiting if not workforce.serving(name))[:MOST]
@@ -59,7 +59,7 @@ class NoWorker:
 
     @property
     def command(self) -> str:
-        """What to type, for a POSIX shell."""
+        """The command that starts a worker, for a POSIX shell."""
         command = ["python", "manage.py", "runworker"]
         if self.queue_names:
             command += ["--queues", ",".join(self.queue_names)]
@@ -81,12 +81,12 @@ class NoFreeSlot:
 
     @property
     def longest_in_words(self) -> str:
-        """How long that is."""
+        """The time as text."""
         return span(self.longest)
 
     @property
     def waits_in_words(self) -> str:
-        """How long that is."""
+        """The time as text."""
         return span(self.waits)
 
 

@@ -54,7 +54,7 @@ class WorkerHealth:
 
     @property
     def age_in_words(self) -> str:
-        """How long that is."""
+        """The age as text."""
         return span(self.age)
 
     def serves(self, queue_name: str) -> bool:

@@ -1,1 +1,1 @@
-"""What the page of one job shows: its attempts, its history, and why it waits or was not retried."""
+"""The contents of the page of one job: its attempts, its history, and why it waits or was not retried."""

@@ -41,7 +41,7 @@ class Attempt:
 
     @property
     def label(self) -> str:
-        """What the attempt came to, as a word."""
+        """The outcome of the attempt as a word."""
         return gettext("cancelled") if self.is_cancelled else str(Status(self.status).label)
 
     @property
@@ -55,8 +55,8 @@ class Attempt:
         return self.message.strip().partition("\n")[0]
 
     @property
-    def is_told_by_traceback(self) -> bool:
-        """Whether the message stands at the end of the traceback, so that it need not be said twice."""
+    def is_in_traceback(self) -> bool:
+        """Whether the traceback contains the message, which then is not shown twice."""
         return bool(self.message.strip()) and self.message.strip() in self.traceback
 
     @cached_property
@@ -76,12 +76,12 @@ def attempts_of(job: Job) -> list[Attempt]:
 
 
 def number_of_attempts(job: Job) -> int:
-    """How many there were, those before manual retries included."""
+    """The number of attempts, those before manual retries included."""
     return job.attempts + attempts_before(operations_of(job), None)
 
 
 def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
-    """An attempt that left this entry."""
+    """The attempt that left this entry."""
     number, duration, ended_at = entry.get("attempt"), entry.get("duration_ms"), moment_of(entry.get("at"))
     took = _span(duration) if isinstance(duration, int | float) else None
     exception = _text(entry.get("exception"))
@@ -107,10 +107,12 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
         was_stuck = attempt.ended_at is not None and attempt.ended_at >= end.at
         return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
     is_newest = attempt.number == job.attempts + attempts_before(operations, None)
-    return replace(attempt, status=Status.DISCARDED) if is_newest and _says_so(attempt, job.last_error) else attempt
+    return (
+        replace(attempt, status=Status.DISCARDED) if is_newest and _has_last_error(attempt, job.last_error) else attempt
+    )
 
 
-def _says_so(attempt: Attempt, line: str) -> bool:
+def _has_last_error(attempt: Attempt, line: str) -> bool:
     """Whether this attempt's error is the job's last one."""
     return line.endswith(attempt.headline[:100]) if attempt.headline else True
 

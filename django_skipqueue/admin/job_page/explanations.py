@@ -1,7 +1,7 @@
 """Why a job is not finished yet, and why a job that failed was not tried again: in a sentence, or not at all.
 
-Invariant: nothing is guessed. What neither the row nor the code of this process tells is left out; every query reads a
-few rows, or counts as far as `counts.CAP` along an index.
+Invariant: nothing is guessed. There is no sentence where neither the row nor the code of this process has the reason;
+every query reads a few rows, or counts as far as `counts.CAP` along an index.
 """
 
 from datetime import datetime
@@ -33,7 +33,7 @@ ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResul
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """What a job that is not finished waits for; of one that runs, whether its worker can be counted on."""
+    """The condition that a job waits for; of a running one, that its worker is late."""
     match job.status:
         case Status.QUEUED:
             return _why_it_is_queued(job, workforce)
@@ -42,7 +42,7 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
         case Status.BLOCKED:
             return gettext("It is due, and waits for a limit or another job.")
         case Status.RUNNING:
-            return _whether_its_worker_is_silent(job, workforce)
+            return _whether_its_worker_is_late(job, workforce)
     return ""
 
 
@@ -63,7 +63,7 @@ def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
             job.max_attempts,
         ) % {"number": job.max_attempts}
     retried = _retry_on(job)
-    if retried is not None and name not in retried and not _is_the_queues(last):
+    if retried is not None and name not in retried and not _was_ended_by_the_queue(last):
         return gettext("Not retried: %(exception)s is not in the task's retry_on.") % {"exception": name}
     return ""
 
@@ -115,7 +115,7 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
 
 
-def _whether_its_worker_is_silent(job: Job, workforce: Workforce) -> str:
+def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
     worker = workforce.get(job.locked_by)
     if worker is None or worker.state == "live":
         return ""
@@ -139,7 +139,7 @@ def _jobs_before(job: Job) -> Count:
 
 
 def _policy(job: Job) -> RetryPolicy | None:
-    """What this process knows about the task's exceptions."""
+    """The task's policy for exceptions, if this process has the task."""
     try:
         task = registry.get(job.task)
     except UnknownTask:
@@ -148,13 +148,13 @@ def _policy(job: Job) -> RetryPolicy | None:
 
 
 def _retry_on(job: Job) -> set[str] | None:
-    """The names of the exceptions after which the task is retried; `None`: all, or nobody here knows."""
+    """The names of the exceptions after which the task is retried; `None`: all, or the task is not registered."""
     policy = _policy(job)
     return {kind.__name__ for kind in policy.retry_on} if policy and policy.retry_on is not None else None
 
 
-def _is_the_queues(attempt: Attempt) -> bool:
-    """Whether the queue itself ended the job, for a reason that the message tells: the task's policy was not asked."""
+def _was_ended_by_the_queue(attempt: Attempt) -> bool:
+    """Whether the queue itself ended the job, without the task's policy; then the message has the reason."""
     has_policy_failed = "retry policy" in attempt.message
     return has_policy_failed or not attempt.worker or attempt.exception.rpartition(".")[2] in ENDED_BY_THE_QUEUE
 

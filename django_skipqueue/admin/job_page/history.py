@@ -18,12 +18,12 @@ SHOWN = 200
 """Entries of the log that are read for one job."""
 
 SAME_ACT = timedelta(seconds=5)
-"""How far apart the row and the log may tell of the same thing: the log goes by the clock of the web server."""
+"""The largest distance between the times of one act in the row and in the log, which has the web server's time."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that somebody did to a job."""
+    """One act of a person or a program on a job."""
 
     at: datetime
     by: str
@@ -35,13 +35,13 @@ def history_of(job: Job) -> list[Entry]:
     """The newest first. An operation that stands in the row and in Django's log is listed once."""
     logged = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk))
     entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
-    told: list[Entry] = []
+    history: list[Entry] = []
     for operation in reversed(operations_of(job)):
-        told.append(Entry(operation.at, operation.by, operation.done, operation.reason))
+        history.append(Entry(operation.at, operation.by, operation.done, operation.reason))
         if twin := _twin(operation, entries):
             entries.remove(twin)
-    told += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
-    return sorted(told, key=lambda entry: entry.at, reverse=True)
+    history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
+    return sorted(history, key=lambda entry: entry.at, reverse=True)
 
 
 def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:

@@ -63,7 +63,7 @@ class JobPage:
 
     @property
     def live_text(self) -> str:
-        """What is said aloud when the status has changed."""
+        """The text that a screen reader reads when the status has changed."""
         return gettext("Job %(id)s is %(status)s.") % {"id": self.job.pk, "status": self.state_label}
 
     @cached_property
@@ -84,7 +84,7 @@ class JobPage:
 
     @property
     def missing_arguments(self) -> int:
-        """How many more there are."""
+        """The number of arguments that are not shown."""
         return max(len(self.job.args) + len(self.job.kwargs) - ARGUMENTS_SHOWN, 0)
 
     @property
@@ -94,14 +94,14 @@ class JobPage:
 
     @property
     def result(self) -> str | None:
-        """What the task returned, as JSON; `None` unless it has returned."""
+        """The result as JSON; `None` unless the task has returned."""
         return self._masked(self.job.result) if self.job.status == Status.COMPLETED else None
 
     @property
     def outcome(self) -> str:
         """Why the job failed or was discarded, and the last error of one that is retried."""
-        is_told = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
-        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4) if is_told else ""
+        has_error = self.job.status in (Status.FAILED, Status.DISCARDED) or self.is_retrying
+        return clean(self.call.text(self.job.last_error), LINE_LIMIT * 4) if has_error else ""
 
     @property
     def is_retrying(self) -> bool:
@@ -117,7 +117,7 @@ class JobPage:
 
     @property
     def timeout(self) -> str:
-        """How long an attempt may take, where the job itself says so."""
+        """The time limit of an attempt, where the job has one of its own."""
         return span(self.job.timeout or 0)
 
     @property
@@ -137,13 +137,13 @@ class JobPage:
 
     @property
     def missing_attempts(self) -> int:
-        """How many earlier attempts the row has not kept."""
+        """The number of earlier attempts that the row has not kept."""
         numbers = [attempt.number for attempt in self.attempts if attempt.number]
         return max(min(numbers) - 1, 0) if numbers else 0
 
     @property
     def attempts_made(self) -> str:
-        """How many of how many; after a manual retry, which gives all of them anew, how many before it too."""
+        """The number of attempts and their maximum; and those before a manual retry, which grants all of them anew."""
         earlier = number_of_attempts(self.job) - self.job.attempts
         if not earlier:
             return f"{self.job.attempts}/{self.job.max_attempts}"
@@ -160,19 +160,19 @@ class JobPage:
 
     @property
     def timeline(self) -> list[Moment]:
-        """What happened to the job, in order."""
+        """The events in the life of the job, in order."""
         moments = timeline(self.job, self.attempts, self.now)
         return [replace(each, reason=self.call.text(each.reason)) for each in moments]
 
     @property
     def waited(self) -> str:
-        """How long the job was due before its last attempt began."""
+        """The time between the job's being due and the begin of its last attempt."""
         started = self.job.started_at
         return span(started - self.job.run_after) if started and started >= self.job.run_after else ""
 
     @property
     def ran(self) -> str:
-        """How long the last attempt took, or has taken so far."""
+        """The duration of the last attempt, so far if it runs."""
         last = self.attempts[0] if self.attempts else None
         if last is None or (last.duration is None and self.job.status != Status.RUNNING):
             return ""
@@ -180,7 +180,7 @@ class JobPage:
 
     @property
     def metadata(self) -> str:
-        """What else was kept with the job."""
+        """The metadata as JSON."""
         return self._masked(self.job.metadata) if self.job.metadata else ""
 
     @property
@@ -188,7 +188,7 @@ class JobPage:
         return sum(each.verb == RETRY.name for each in operations_of(self.job))
 
     def _shown(self, attempt: Attempt) -> Attempt:
-        """Masked and cut. A row's texts are short, unless somebody else has written them."""
+        """The attempt, masked and cut. A row's texts are short, unless another program has written them."""
         return replace(
             attempt,
             worker=shorten(worker_name(attempt.worker), LINE_LIMIT),

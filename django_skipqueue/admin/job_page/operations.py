@@ -1,4 +1,4 @@
-"""What operators did to a job, by the column `operations` of its row: who, what, when and why.
+"""The acts of operators on a job, by the column `operations` of its row: who, what, when and why.
 
 An entry that lacks a value, or has one of another type, is read without it: anybody who may write the row may have
 written anything.
@@ -29,7 +29,7 @@ class Operation:
     """The user's name; empty where a program did it."""
     reason: str = ""
     attempts: int = 0
-    """How many attempts of the job counted at that moment."""
+    """The number of attempts that the job had at that moment."""
 
     @property
     def done(self) -> str:
@@ -64,7 +64,7 @@ def operations_of(job: Job) -> list[Operation]:
 
 
 def attempts_before(operations: Iterable[Operation], moment: datetime | None) -> int:
-    """How many attempts counted when operators retried the job, up to `moment` (`None`: ever): each began anew at 1."""
+    """The number of attempts before manual retries up to `moment` (`None`: all): each retry began anew at 1."""
     retries = (each for each in operations if each.verb == RETRY.name)
     return sum(each.attempts for each in retries if moment is None or each.at <= moment)
 

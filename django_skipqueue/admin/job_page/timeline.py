@@ -1,4 +1,4 @@
-"""What happened to a job, in order: it was enqueued, tried, retried, postponed, finished; and what comes next.
+"""The time line of a job: enqueued, attempts, acts of operators, finished; and the next time at which it is due.
 
 Pure: from a row and its attempts to moments. An attempt is shown when it ended, with how long it waited and ran.
 """
@@ -48,10 +48,10 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
     moments = [*_enqueued(job, operations), *map(_operated, operations)]
     for attempt in reversed(attempts):
         since = _before(attempt, moments)
-        moments += _tried(attempt, since, now)
+        moments += _attempted(attempt, since, now)
     moments += _finished(job, attempts, operations)
-    told = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
-    return sorted(told, key=attrgetter("at"))
+    complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
+    return sorted(complete, key=attrgetter("at"))
 
 
 def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
@@ -68,13 +68,13 @@ def _operated(operation: Operation) -> Moment:
 
 
 def _before(attempt: Attempt, moments: Sequence[Moment]) -> datetime | None:
-    """When the last thing happened before the attempt began."""
+    """The time of the last event before the attempt began."""
     if attempt.started_at is None:
         return None
     return max((each.at for each in moments if each.at <= attempt.started_at), default=None)
 
 
-def _tried(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[Moment]:
+def _attempted(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[Moment]:
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
@@ -94,8 +94,8 @@ def _tried(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[
 
 
 def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
-    """The end, where neither an attempt nor an operator tells it."""
-    is_told = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
-    is_told |= job.status == Status.DISCARDED and any(each.finished_the_job for each in operations[-1:])
-    if job.finished_at and not is_told:
+    """The end, where it is not the end of an attempt or the act of an operator."""
+    is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
+    is_shown |= job.status == Status.DISCARDED and any(each.finished_the_job for each in operations[-1:])
+    if job.finished_at and not is_shown:
         yield Moment(label=job.get_status_display(), at=job.finished_at, status=job.status)

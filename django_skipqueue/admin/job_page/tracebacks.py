@@ -1,4 +1,4 @@
-"""A traceback as people read it: the project's own lines in sight, those of libraries folded.
+"""A traceback in parts: the project's own lines are shown, those of libraries are folded.
 
 Pure: from Python's text to parts of it. Invariant: the parts, line below line, are the text, whatever that is.
 """
@@ -17,7 +17,7 @@ LIBRARY = re.compile(
     re.IGNORECASE,
 )
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
-"""What Python writes above a traceback, and between two."""
+"""The lines that Python writes above a traceback, and between two."""
 MESSAGE_LINES = 3
 """A message that is longer is folded from there on."""
 
@@ -27,7 +27,7 @@ class Part:
     """Some lines that belong together."""
 
     kind: str
-    """`own` and `library`: frames; `raised`: an exception with its message; `link`: what Python says between two."""
+    """`own` and `library`: frames; `raised`: an exception with its message; `link`: the line of Python between two."""
     lines: tuple[str, ...]
     frames: int = 0
     is_folded: bool = False
@@ -39,7 +39,7 @@ class Part:
 
 
 def parts_of(traceback: str) -> list[Part]:
-    """The traceback in parts, in order; those that nobody needs at first are folded."""
+    """The traceback in parts, in order; frames of libraries and the rest of long messages are folded."""
     lines = traceback.rstrip("\n").split("\n")
     if any("Exception Group Traceback" in line for line in lines):
         return [Part("raised", tuple(lines))]  # a tree, whose frames are marked in another way
@@ -54,7 +54,7 @@ def parts_of(traceback: str) -> list[Part]:
         members = [block for block, _ in group]
         together = tuple(line for block in members for line in block.lines)
         if kind == "raised":
-            parts += _told(together)
+            parts += _raised(together)
         else:
             parts.append(Part(kind, together, len(members), kind == "library" and not is_raising))
     return parts
@@ -82,7 +82,7 @@ def _block(lines: list[str], file: str) -> Part:
     return Part(kind, tuple(lines), 1 if file else 0)
 
 
-def _told(lines: tuple[str, ...]) -> Iterator[Part]:
+def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
     """An exception and its message, of which a long one is folded; then what leads to the next traceback."""
     end = next((number for number, line in enumerate(lines) if LINK.match(line)), len(lines))
     while end and end < len(lines) and not lines[end - 1].strip():

@@ -26,7 +26,7 @@ from .filters import StateFilter
 from .verb_views import VerbViews
 
 MOST_COUNTED = 1_000_000
-"""Jobs that are counted one by one, for somebody to type their number."""
+"""Jobs that are counted one by one, for an operator to type their number."""
 
 
 def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse | None]:
@@ -47,7 +47,7 @@ class JobActions(VerbViews):
     )
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Those that the user may, and that could change a job of the list. Django 6.1 says for which page."""
+        """The actions that the user may apply and that could change a job of the list. Django 6.1 passes a location."""
         state = request.GET.get(StateFilter.parameter_name, "")
         status = status_of(state) if state in STATES else None
         location = {} if action_location is None else {"action_location": action_location}
@@ -106,7 +106,7 @@ class JobActions(VerbViews):
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
-    """How many jobs were chosen, where that is more than `MANY`; the number that was shown, once it was."""
+    """The number of chosen jobs where that is more than `MANY`, else 0; once a number was shown, that number."""
     if selection.count(MANY + 1) <= MANY:
         return 0
     shown = request.POST.get("number", "")

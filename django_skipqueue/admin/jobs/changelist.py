@@ -73,7 +73,7 @@ class JobChangeList(ChangeList):
 
     @property
     def total(self) -> Count:
-        """How many jobs match."""
+        """The number of jobs that match."""
         return self.paginator.total  # type: ignore[no-any-return]  # a CappedPaginator
 
     @property
@@ -89,7 +89,7 @@ class JobChangeList(ChangeList):
 
     @property
     def further(self) -> Iterator[tuple[Any, str]]:
-        """Where else to search: label and address."""
+        """Where else to search, each place with its label and address."""
         if self.window is not None and self.window.has_next:
             yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
         for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
@@ -126,7 +126,7 @@ class JobChangeList(ChangeList):
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
 
     def _count(self, state: str) -> Count | None:
-        """How many jobs in this state pass the filters; `None` where no index could tell."""
+        """The number of jobs in this state that pass the filters; `None` where no index has it."""
         queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
         indexed = Indexed.covering(state, queue_name)
         if (
@@ -146,7 +146,7 @@ class JobChangeList(ChangeList):
 
     @property
     def _needs_a_window(self) -> bool:
-        """Whether something is asked for that no index can find."""
+        """Whether an index cannot find all that match."""
         search = Search(self.query)
         time = self._filter(TimeFilter)
         return not search.names_an_id and (

@@ -1,4 +1,4 @@
-"""JSON of which only the beginning was read: what is there of it, as a value.
+"""The beginning of a JSON text as a value.
 
 Invariant: a name that was read whole keeps its value, so that a mask finds what it has to hide, even if the text ends
 within it.
@@ -13,7 +13,7 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 CLOSERS = {"{": "}", "[": "]"}
 ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
-"""What may be missing before the brackets are closed: nothing, a value, a name's value, the end of a text or a name."""
+"""What may be missing before the closing brackets: nothing, a value, a name's value, the rest of a text or name."""
 
 
 def decoded(text: str) -> Any:

@@ -1,7 +1,7 @@
-"""Which queues and tasks there are, to choose from, without reading the job table for them.
+"""The queues and tasks to choose from in the filters, found without reading the job table.
 
-Known are the names in the code (registered tasks, and the queues they go to), those that workers listen to, those with
-jobs to claim (one index probe each), and those of the newest and the last failed jobs.
+They are the names in the code (registered tasks and their queues), the queues of workers, the queues with jobs to claim
+(one index probe each), and the names in the newest and the last failed jobs.
 """
 
 from django.db.models.functions import Left
@@ -13,7 +13,7 @@ from ...tasks.registry import registry
 SAMPLE = 1_000
 
 LONGEST = 200
-"""Characters of a name to choose from. A longer one is nobody's choice, and a thousand of them would be the page."""
+"""Characters of a name to choose from. A thousand longer ones would fill the page."""
 
 
 def queue_names() -> list[str]:

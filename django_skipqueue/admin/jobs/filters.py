@@ -1,4 +1,4 @@
-"""The filters of the job list. Each knows its choices without reading the job table for them."""
+"""The filters of the job list. None reads the job table for its choices."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -45,13 +45,13 @@ def is_indexed(column: str) -> bool:
 
 
 def since(chosen: str | None, column: str) -> Q:
-    """That the time in this column is within the chosen one, by the database's clock."""
+    """The condition that the time in this column is within the chosen one, by the database's clock."""
     preset = TIMES.get(chosen or "")
     return Q(**{f"{column}__gte": Now() - preset[0]}) if preset else Q()
 
 
 class StateFilter(admin.SimpleListFilter):
-    """By status, and by *retrying*. Shown as tabs over the list, so it has no place among the filters beside it."""
+    """By status, and by *retrying*. It is shown as tabs over the list, not among the filters beside it."""
 
     title = _("status")
     parameter_name = "status"
@@ -73,16 +73,16 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class NameFilter(admin.SimpleListFilter):
-    """By a name out of an open set; what is asked for by address is a choice as well, known or not."""
+    """By a name out of an open set. The name in the address is a choice as well, wherever it comes from."""
 
     column: str
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """The known names, and the one asked for."""
+        """The names to choose from, and the one in the address."""
         chosen = self.value()
-        return [(name, name) for name in sorted({*self.known(), *([chosen] if chosen else [])})]
+        return [(name, name) for name in sorted({*self.names(), *([chosen] if chosen else [])})]
 
-    def known(self) -> list[str]:
+    def names(self) -> list[str]:
         """The names to choose from."""
         raise NotImplementedError
 
@@ -103,7 +103,7 @@ class QueueFilter(NameFilter):
     parameter_name = "queue"
     column = "queue_name"
 
-    def known(self) -> list[str]:
+    def names(self) -> list[str]:
         """The queues to choose from."""
         return filter_choices.queue_names()
 
@@ -124,7 +124,7 @@ class TaskFilter(NameFilter):
             module, _, function = str(choice["display"]).rpartition(".")
             yield {**choice, "module": module, "display": _breakable(function)}
 
-    def known(self) -> list[str]:
+    def names(self) -> list[str]:
         """The tasks to choose from."""
         return filter_choices.task_names()
 

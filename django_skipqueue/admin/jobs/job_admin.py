@@ -48,7 +48,7 @@ class JobAdmin(JobActions):
 
     def __init__(self, model: type[Job], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
-        if admin_site.index_template is None:  # a project's own says itself where `{% queue_notices %}` stands
+        if admin_site.index_template is None:  # a project's own has `{% queue_notices %}` where it likes
             admin_site.index_template = "admin/django_skipqueue/index.html"
 
     def get_urls(self) -> list[URLPattern]:
@@ -74,7 +74,7 @@ class JobAdmin(JobActions):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
     ) -> tuple[QuerySet[Job], bool]:
-        """All jobs: what is searched for is looked for by the list, which knows where to look."""
+        """All jobs: the list does the search, within its window."""
         return queryset, False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
@@ -103,10 +103,10 @@ class JobAdmin(JobActions):
 
     @admin.display(description=_("attempts"))
     def attempts_made(self, job: Job) -> str:
-        """How many of how many."""
+        """The number so far, and the maximum."""
         return f"{job.attempts}/{job.max_attempts}"
 
     @admin.display(description=_("when"))
     def when(self, job: Any) -> SafeString:
-        """What happened last, or will next."""
+        """The time since the last change, or until the next."""
         return job_cells.when(job, job.now)

@@ -1,4 +1,4 @@
-"""What stands in the cells of the job list: short, and safe whatever the job carries."""
+"""The cells of the job list: short, and safe whatever the job carries."""
 
 import json
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from . import cut_json
 
 
 def task(job: Job) -> SafeString:
-    """The function's name first, for that is what people look for; the module and the id below it."""
+    """The name of the function, for people search for that first; its module and the id below it."""
     module, _, function = job.task.rpartition(".")
     return format_html(
         '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">#{}{}</span>',
@@ -53,7 +53,7 @@ def called(task: str, args: str, kwargs: str) -> Redacted:
 
 
 def arguments(task: str, call: Redacted) -> str:
-    """As in a call: `payment_id=42, email="x"`; a value alone where nobody knows the name of its place."""
+    """The arguments as in a call: `payment_id=42, email="x"`; a value alone where its place has no known name."""
     names = names_in_order(task, call.args)
     shown = [f"{name}={_dumped(value)}" for name, value in zip(names, call.args, strict=False)]
     shown += [_dumped(value) for value in call.args[len(names) :]]
@@ -62,7 +62,7 @@ def arguments(task: str, call: Redacted) -> str:
 
 
 def when(job: Job, now: datetime) -> SafeString:
-    """How long a job has run or waited, how long ago it finished, or in how long it is due; and on which worker."""
+    """The time that a job has run or waited, since it finished, or until it is due; and the worker that runs it."""
     text, moment = _moment(job, now)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>{}',

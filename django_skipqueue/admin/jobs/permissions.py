@@ -1,4 +1,4 @@
-"""Who may do what with jobs.
+"""The permissions on jobs.
 
 View, add and delete are Django's own permissions, retry and discard the model's. Each verb names the one that it needs.
 """
@@ -20,7 +20,7 @@ else:
 
 
 class JobPermissions(JobModelAdmin):
-    """Nobody adds or edits a job; everything else is somebody's permission."""
+    """Nobody adds or edits a job; everything else has a permission."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Jobs are deferred by code, never typed in."""

@@ -1,9 +1,9 @@
-"""What is typed into the search box, as a condition on jobs.
+"""The text of the search box as a condition on jobs.
 
 An id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what is shown: of the task, the
 queue, the error, the arguments, the result. Several words must all match.
 
-Invariant: what is masked is found by nobody. To find it by its value would be to guess it.
+Invariant: nobody finds what is masked. To find it by its value would be to guess it.
 """
 
 import json
@@ -46,13 +46,13 @@ TERM = re.compile(
 )
 
 LARGEST = 8_000
-"""Bytes that a column of JSON takes in its row. A larger one is looked into for nothing but a named argument."""
+"""Bytes that a column of JSON takes in its row. In a larger one nothing but a named argument is searched for."""
 
 JSON_COLUMNS = ("args", "kwargs", "result")
 
 
 class Bytes(Func):
-    """How much room a value takes in its row; the value itself is not read."""
+    """The bytes that a value takes in its row; the value itself is not read."""
 
     function = "pg_column_size"
     output_field = IntegerField()
@@ -126,7 +126,7 @@ def _condition(word: re.Match[str]) -> Q:
 
 
 def _is_shown(text: str) -> Q:
-    """That the text is a part of what the admin shows of the job."""
+    """The condition that the admin shows the text as a part of the job."""
     as_json = json.dumps(text, ensure_ascii=False)[1:-1]
     within = Q(last_error__icontains=text)
     for name in JSON_COLUMNS:
@@ -135,7 +135,7 @@ def _is_shown(text: str) -> Q:
 
 
 def _raised(name: str) -> Q:
-    """That the last attempt raised this class, which the row has without its module, before a colon.
+    """The condition that the last attempt raised this class. The row has it without its module, before a colon.
 
     A reason to discard a job may stand there as well, with a secret in it.
     """
@@ -146,7 +146,7 @@ def _raised(name: str) -> Q:
 
 
 def _is_open() -> Q:
-    """That nothing in the job is masked, as far as its names tell; in doubt something is."""
+    """The condition that nothing in the job is masked, by the names in it; in doubt something is."""
     masked = Q(task__in=[task.name for task in registry if has_secrets(task)])
     secrets = [spelled for name in (*SECRETS, *settings.redact) if (spelled := words(name))]
     hint = "|".join(sorted({first for first, *_ in secrets}))
@@ -164,7 +164,7 @@ def _spellings(secret: list[str]) -> str:
 
 
 def _has_argument(path: list[str], text: str) -> Q:
-    """That an argument has this value: by name, or in the place that a known task has it; or a value deeper in one."""
+    """That an argument, or a value within one, has this value; by its name, or by its place in a registered task."""
     name, *rest = path
     found, values = NOTHING, _values(text)
     for value in values:
@@ -183,7 +183,7 @@ def _has_argument(path: list[str], text: str) -> Q:
 
 
 def _has_path(path: list[str], values: list[Any]) -> Q:
-    """That there is such a value at this path, at any depth, in lists as well."""
+    """The condition that there is such a value at this path, at any depth, in lists as well."""
     steps = "".join(f".{json.dumps(name)}" for name in path)
     wanted = JsonPath(Value(f"$.**{steps} ? (@ == $values[*])"))
     scalars = Value({"values": [value for value in values if not isinstance(value, list | dict)]}, JSONField())
@@ -194,7 +194,7 @@ def _has_path(path: list[str], values: list[Any]) -> Q:
 
 
 def _values(text: str) -> list[Any]:
-    """What the typed text can mean: `42` the number or the text, `"42"` the text alone."""
+    """The values that the typed text can stand for: `42` the number or the text, `"42"` the text alone."""
     try:
         value = json.loads(text)
         encode("The value", value)

@@ -27,7 +27,7 @@ class Tab:
 
 @dataclass(frozen=True)
 class ScheduledCounts:
-    """How many of the scheduled jobs that are due next wait for their first attempt, and how many are retrying.
+    """Of the scheduled jobs that are due next: the number that wait for their first attempt, and that are retrying.
 
     No index tells them apart. Of a million jobs those that are due next are counted, as many as a count counts:
     retries are due soon, or have crowded out everything else.

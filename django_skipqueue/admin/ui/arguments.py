@@ -1,4 +1,4 @@
-"""The arguments of a job as they may be shown: with their names, as far as this process knows the task, and masks."""
+"""The arguments of a job as they may be shown: masked, and with their names where the task is registered."""
 
 from collections.abc import Iterator
 from inspect import Parameter
@@ -20,20 +20,20 @@ def names_of(task: Task[Any, Any]) -> list[str]:
 
 
 def names_in_order(task_name: str, args: list[Any]) -> list[str]:
-    """The names of these positional arguments, as far as they are known."""
+    """The names of these positional arguments, as far as the registered task has them."""
     task = _known(task_name)
     return list(task.names_of(args)) if task else []
 
 
 def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Each positional argument with its name, or with its place where nobody knows the name."""
+    """Each positional argument with its name, or with its place where it has no known name."""
     known = names_in_order(task_name, args)
     for place, value in enumerate(args):
         yield known[place] if place < len(known) else f"[{place}]", value
 
 
 def redacted(task_name: str, args: list[Any], kwargs: dict[str, Any]) -> Redacted:
-    """The arguments with their secrets masked; of a task that nobody knows, those that have a name in the row."""
+    """The arguments with their secrets masked; of a task that is not registered, those that have a name in the row."""
     task = _known(task_name)
     return task.redacted(args, kwargs) if task else redact(args, kwargs, also=settings.redact)
 

@@ -1,4 +1,4 @@
-"""What stands in a cell of a list: short, and safe whatever the row carries."""
+"""Cells of a list: short, and safe whatever the row carries."""
 
 from django.utils.functional import Promise
 from django.utils.html import format_html

@@ -1,4 +1,4 @@
-"""Counts that stop: whether it is 1,204,817 jobs or 1,204,818 helps nobody, and finding out reads all of them."""
+"""Counts that stop: a page needs no exact number of a million jobs, and an exact count reads all of them."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,10 +62,10 @@ class CappedPaginator(JobPaginator):
 
     @cached_property
     def total(self) -> Count:
-        """How many jobs the list has."""
+        """The number of jobs in the list."""
         return Count.of(cast("QuerySet[Job]", self.object_list))
 
     @property
     def count(self) -> int:  # Django caches it; here `total` does
-        """How many jobs can be paged through."""
+        """The number of jobs that can be paged through."""
         return self.total.shown

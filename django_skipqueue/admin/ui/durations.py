@@ -34,7 +34,7 @@ def span(duration: timedelta | float) -> str:
 
 
 def distance(moment: datetime, now: datetime) -> str:
-    """How far `moment` is from `now`, and on which side: `3 min ago`, `in 2 h`, `now`."""
+    """The time between `moment` and `now`, with its direction: `3 min ago`, `in 2 h`, `now`."""
     seconds = (moment - now).total_seconds()
     if abs(seconds) < 1:
         return gettext("now")

@@ -41,7 +41,7 @@ def status_of(state: str) -> str:
 
 
 def is_in(state: str) -> Q:
-    """That a job is in this state. A snooze counts no attempt."""
+    """The condition that a job is in this state. A snooze counts no attempt."""
     condition = Q(status=status_of(state))
     if state == RETRYING:
         condition &= Q(attempts__gt=0)

@@ -16,13 +16,13 @@ from django.utils.translation import gettext_lazy as _
 from ..ui.counts import grouped
 
 CONFIRMED = "confirmed"
-"""The form field that says that the operator has seen the question."""
+"""The form field of an answered question."""
 
 LONGEST_DELAY = 365 * 24 * 60
 """Minutes."""
 
 MANY = 10_000
-"""Jobs. Whoever deletes more than this types their number."""
+"""Jobs. An operator who deletes more than this types their number."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def names_of(ids: Iterable[int]) -> dict[int, str]:
 
 def _entry(request: HttpRequest, message: str, flag: int, object_id: str | None, name: str) -> LogEntry:
     return LogEntry(
-        user_id=request.user.pk,  # type: ignore[misc]  # nobody gets here without logging in
+        user_id=request.user.pk,  # type: ignore[misc]  # the views need a login
         content_type=ContentType.objects.get_for_model(Job),
         object_id=object_id,
         object_repr=name[:200],

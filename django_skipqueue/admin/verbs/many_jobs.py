@@ -1,7 +1,7 @@
 """Applying a verb to many jobs: in batches, skipping and counting what cannot be changed.
 
 Invariant: each batch is one statement of the queue, committed by itself. An action stops within the time that web
-servers allow, says how many jobs are left, and can be repeated.
+servers allow. Its message has the number of jobs that are left, and it can be repeated.
 """
 
 import time
@@ -22,7 +22,7 @@ TIME_LIMIT = 20.0
 
 @dataclass
 class Tally:
-    """How many jobs an action has changed, skipped and left."""
+    """The numbers of jobs that an action has changed, skipped and left."""
 
     changed: int = 0
     skipped: int = 0

@@ -24,11 +24,11 @@ TEXT_LIMIT = 200
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a job."""
+    """The result of a verb for one job."""
 
     message: str
     shown_id: int
-    """The id of the job to look at next."""
+    """The id of the job to show next."""
     log_entries: tuple[tuple[int, str, str], ...] = ()
     """Id and name of each job that was changed or made, and the entry for it; empty where nothing was done."""
 

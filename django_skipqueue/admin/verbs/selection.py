@@ -41,11 +41,11 @@ class Selection:
         return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
 
     def count(self, most: int) -> int:
-        """How many jobs there are, as far as `most`."""
+        """The number of jobs, at most `most`."""
         return self.jobs[:most].count()
 
     def count_from(self, first: int) -> Count:
-        """How many jobs there are with this id or a higher one."""
+        """The number of jobs with this id or a higher one."""
         if self.ids is not None:
             return Count(sum(pk >= first for pk in self.ids))
         return Count.of(self.jobs.order_by("pk").filter(pk__gte=first))

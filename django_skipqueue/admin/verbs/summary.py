@@ -42,7 +42,7 @@ class Summary:
 
     count: Count
     eligible: int
-    """How many are in a status that allows the action."""
+    """The number of jobs in a status that the verb allows."""
     refused: list[tuple[int, Any]]
     """The number of jobs of each other status, and its label; empty where there may be more jobs."""
     kinds: list[Kind]
@@ -77,7 +77,7 @@ class Summary:
 
     @property
     def others(self) -> int:
-        """How many jobs are of other kinds."""
+        """The number of jobs of other kinds."""
         return sum(kind.number for kind in self.kinds[KINDS_SHOWN:])
 
 

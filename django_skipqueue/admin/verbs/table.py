@@ -20,7 +20,7 @@ from .verb import Action, Button, Changed, Past, Verb
 
 
 def _changed(ids: Iterable[int]) -> Changed:
-    """These jobs, each to be looked at next itself."""
+    """These jobs, each with itself to show next."""
     return {pk: pk for pk in ids}
 
 

@@ -1,4 +1,4 @@
-"""A verb of operators, with all that buttons, actions, permissions, questions, history and logs say about it.
+"""A verb of operators, with all the texts and rules that buttons, actions, questions, history and logs need of it.
 
 The sentences are whole, so that each can be translated; `Button` and `Action` say which values a sentence may contain.
 """
@@ -20,7 +20,7 @@ PluralText: TypeAlias = Any
 """A text whose plural `count` chooses; by Django's types `%` does not take a mapping."""
 
 Changed: TypeAlias = dict[int, int]
-"""The id of each job that was changed, with the id of the job to look at next: its own, or that of its copy."""
+"""The id of each job that was changed, with the id of the job to show next: its own, or that of its copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Verb:
     log_entry_of_copy: Text = ""
     """For the copy; may contain the `id` of the job."""
     log_flag: int = CHANGE
-    """How Django's log files it."""
+    """The kind of the entry in Django's log."""
 
     @property
     def slug(self) -> str:

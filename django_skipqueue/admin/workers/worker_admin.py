@@ -1,4 +1,4 @@
-"""Workers in the admin: which processes there are, whether they are alive, what they run now. To be looked at only."""
+"""The list of workers: which processes there are, whether they are alive, and the jobs that they run now. Read only."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ SHOWN_JOBS = 5
 
 @dataclass(frozen=True)
 class Held:
-    """How many jobs a worker holds. Threads and coroutines are apart: each has as many as there are slots."""
+    """The number of jobs that a worker holds, apart for threads and coroutines: each has as many as there are slots."""
 
     threads: int
     coroutines: int
@@ -44,12 +44,12 @@ class Held:
 
     @property
     def running(self) -> int:
-        """How many are in a thread or a coroutine."""
+        """The number of jobs in a thread or a coroutine."""
         return self.threads + self.coroutines
 
     @classmethod
     def by(cls, worker: Any) -> "Held":
-        """From a row of the list. Jobs of tasks that this process does not know count as threads."""
+        """From a row of the list. Jobs of tasks that this process does not have count as threads."""
         counts = Counter({False: 0, True: 0})
         for held in worker.held:
             counts[registry.is_async(held["task"])] += held["number"]
@@ -80,7 +80,7 @@ class WorkerAdmin(WorkerModelAdmin):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
-        """A row says that a process holds jobs: it goes when they have been recovered."""
+        """The row of a process that holds jobs stays until they are recovered."""
         return False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
@@ -125,7 +125,7 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("slots"))
     def slots(self, worker: Any) -> SafeString:
-        """How many of them are busy. A worker claims some jobs ahead, which wait in it for a slot."""
+        """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot."""
         held = Held.by(worker)
         values = {"slots": worker.concurrency, "threads": held.threads, "coroutines": held.coroutines}
         busy = gettext("%(threads)s/%(slots)s busy")
@@ -136,12 +136,12 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:
-        """How long ago."""
+        """The time since then."""
         return distance(worker.started_at, worker.now)
 
     @admin.display(description=_("last heartbeat"))
     def last_heartbeat(self, worker: Any) -> str:
-        """How long ago."""
+        """The time since then."""
         return distance(worker.heartbeat_at, worker.now)
 
     @admin.display(description=_("runs now"))

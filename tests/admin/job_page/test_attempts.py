@@ -14,7 +14,7 @@ from ..scene import ago
 pytestmark = pytest.mark.django_db
 
 
-def test_the_newest_is_first_and_the_last_one_is_told_by_the_times_of_the_row() -> None:
+def test_the_newest_is_first_and_the_last_one_has_the_times_of_the_row() -> None:
     errors = [{"attempt": 1, "exception": "A"}, {"attempt": 2, "exception": "B", "duration_ms": 1500.0}]
     job = make_job(
         "completed", errors=errors, attempts=3, locked_by="w",

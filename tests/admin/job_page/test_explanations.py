@@ -89,12 +89,12 @@ class TestScheduled:
 
 
 class TestRunning:
-    def test_with_a_worker_that_is_not_heard_of(self) -> None:
+    def test_with_a_worker_whose_heartbeat_is_late(self) -> None:
         live, late = make_worker(), make_worker(name="web-1/1", heartbeat=at(44))
         assert waits(make_job("running", locked_by=live.pk)) == waits(make_job("running", locked_by="by hand")) == ""
-        told = waits(make_job("running", locked_by=late.pk))
-        assert told.startswith("Its worker web-1/1 has sent no heartbeat for 4")
-        assert told.endswith("After 1 min the job is taken back.")
+        text = waits(make_job("running", locked_by=late.pk))
+        assert text.startswith("Its worker web-1/1 has sent no heartbeat for 4")
+        assert text.endswith("After 1 min the job is taken back.")
 
 
 class Blocked(Exception):
@@ -115,7 +115,7 @@ class TestNotRetried:
         register(name="mail", retry_on=(OSError,))(mail)
         register(name="sort", discard_on=(Blocked,))(sort)
 
-    def told(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
+    def reason(self, status: str = "failed", task: str = "mail", **fields: Any) -> str:
         """Why a job was not tried again after one attempt of five."""
         entry = failure(1, seconds_ago=0, worker="w") | fields.pop("entry", {})
         values: dict[str, Any] = {
@@ -128,18 +128,20 @@ class TestNotRetried:
         return why_it_was_not_retried(job, attempts_of(job))
 
     def test_the_last_attempt(self) -> None:
-        assert self.told(max_attempts=1) == "Not retried: it had only one attempt."
+        assert self.reason(max_attempts=1) == "Not retried: it had only one attempt."
         entry = failure(3, seconds_ago=0, worker="w")
-        assert self.told(attempts=3, max_attempts=3, errors=[entry]) == "Not retried: that was the last of 3 attempts."
+        assert (
+            self.reason(attempts=3, max_attempts=3, errors=[entry]) == "Not retried: that was the last of 3 attempts."
+        )
 
     def test_an_exception_that_is_not_in_retry_on(self) -> None:
-        assert self.told(entry={"exception": "shop.Blocked"}) == "Not retried: Blocked is not in the task's retry_on."
+        assert self.reason(entry={"exception": "shop.Blocked"}) == "Not retried: Blocked is not in the task's retry_on."
 
     def test_the_task_itself(self) -> None:
         entry = {"exception": "django_skipqueue.Discard"}
-        assert self.told("discarded", entry=entry) == "Not retried: the task itself discarded its job."
-        told = self.told("discarded", task="sort", entry={"exception": "shop.Blocked"})
-        assert told == "Not retried: Blocked is in the task's discard_on."
+        assert self.reason("discarded", entry=entry) == "Not retried: the task itself discarded its job."
+        text = self.reason("discarded", task="sort", entry={"exception": "shop.Blocked"})
+        assert text == "Not retried: Blocked is in the task's discard_on."
 
     @pytest.mark.parametrize(
         "entry",
@@ -153,11 +155,11 @@ class TestNotRetried:
         ],
     )
     def test_what_nobody_knows_is_not_said(self, entry: dict[str, Any]) -> None:
-        assert self.told(entry=entry) == ""
+        assert self.reason(entry=entry) == ""
 
     def test_nor_of_a_task_that_nobody_here_knows(self) -> None:
-        assert self.told(task="elsewhere") == self.told("discarded", task="elsewhere") == ""
+        assert self.reason(task="elsewhere") == self.reason("discarded", task="elsewhere") == ""
 
     def test_nor_where_an_operator_ended_it(self) -> None:
-        assert self.told("discarded", operations=[operation("discard", seconds_ago=-1)]) == ""
-        assert self.told("completed", errors=[], started_at=at(1)) == ""
+        assert self.reason("discarded", operations=[operation("discard", seconds_ago=-1)]) == ""
+        assert self.reason("completed", errors=[], started_at=at(1)) == ""

@@ -20,7 +20,7 @@ store = Store("default")
 pytestmark = pytest.mark.django_db
 
 
-def told(job: Job) -> list[tuple[str, str, str]]:
+def entries_of(job: Job) -> list[tuple[str, str, str]]:
     """By whom, what and why, the newest first."""
     return [(entry.by, entry.text, entry.reason) for entry in history_of(Job.objects.get(pk=job.pk))]
 
@@ -29,7 +29,7 @@ def test_a_button_stands_in_it_once(operator: Client) -> None:
     job = make_job("failed")
     operator.post(page("retry", job.pk))
     assert LogEntry.objects.filter(object_id=str(job.pk)).count() == 1
-    assert told(job) == [("ann", "retried", "")]
+    assert entries_of(job) == [("ann", "retried", "")]
 
 
 def test_so_does_an_action_on_all_matching_jobs(operator: Client) -> None:
@@ -37,18 +37,18 @@ def test_so_does_an_action_on_all_matching_jobs(operator: Client) -> None:
     data = {"action": "retry_selected", "_selected_action": [jobs[0].pk], "select_across": "1", "confirmed": "yes"}
     operator.post(f"{LIST}?status=failed", data | {"reason": "the bank is back"})
     for job in jobs:
-        assert told(job) == [("ann", "retried", "the bank is back")]
+        assert entries_of(job) == [("ann", "retried", "the bank is back")]
         text = operator.get(page("history", job.pk)).text
         assert "Retried" in text
         assert "the bank is back" in text
 
 
-def test_a_copy_stands_in_it_though_the_row_does_not_tell_it(operator: Client) -> None:
+def test_a_copy_stands_in_it_though_the_row_does_not_have_it(operator: Client) -> None:
     job = make_job("completed", task="tests.app.jobs.noop")
     operator.post(page("run_again", job.pk), {"confirmed": "yes"})
     copy = Job.objects.exclude(pk=job.pk).get()
-    assert told(job) == [("ann", f"Run again as job {copy.pk}.", "")]
-    assert told(copy) == [("ann", f"Copied from job {job.pk}.", "")]
+    assert entries_of(job) == [("ann", f"Run again as job {copy.pk}.", "")]
+    assert entries_of(copy) == [("ann", f"Copied from job {job.pk}.", "")]
 
 
 def test_programs_and_others_stand_in_it_as_well(operator: Client) -> None:
@@ -56,7 +56,7 @@ def test_programs_and_others_stand_in_it_as_well(operator: Client) -> None:
     operator.post(page("retry", job.pk))
     store.discard([job.pk], by="bob", reason="no longer wanted")
     store.retry([job.pk])
-    assert told(job) == [("", "retried", ""), ("bob", "discarded", "no longer wanted"), ("ann", "retried", "")]
+    assert entries_of(job) == [("", "retried", ""), ("bob", "discarded", "no longer wanted"), ("ann", "retried", "")]
     assert "a program" in operator.get(page("history", job.pk)).text
 
 
@@ -65,7 +65,7 @@ def test_the_same_twice_stands_in_it_twice(operator: Client) -> None:
     for _ in range(2):
         operator.post(page("retry", job.pk))
         Job.objects.filter(pk=job.pk).update(status="failed", finished_at="2026-01-01T00:00Z")
-    assert [text for _, text, _ in told(job)] == ["retried", "retried"]
+    assert [text for _, text, _ in entries_of(job)] == ["retried", "retried"]
 
 
 def test_an_entry_of_another_time_is_another_act(operator: Client) -> None:
@@ -73,7 +73,7 @@ def test_an_entry_of_another_time_is_another_act(operator: Client) -> None:
     operator.post(page("retry", job.pk))
     entry = LogEntry.objects.get()
     LogEntry.objects.update(action_time=entry.action_time - timedelta(hours=1))
-    assert [text for _, text, _ in told(job)] == ["retried", "Retried."]
+    assert [text for _, text, _ in entries_of(job)] == ["retried", "Retried."]
 
 
 def test_nothing_says_so(operator: Client) -> None:

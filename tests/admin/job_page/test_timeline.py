@@ -19,14 +19,14 @@ pytestmark = pytest.mark.django_db
 SECOND = timedelta(seconds=1)
 
 
-def told(job: Job) -> list[tuple[str, ...]]:
+def moments_of(job: Job) -> list[tuple[str, ...]]:
     """Label and details of each moment."""
     return [(each.label, *each.details) for each in timeline(job, attempts_of(job), timezone.now())]
 
 
 def labels(job: Job) -> list[str]:
     """The labels alone."""
-    return [label for label, *_ in told(job)]
+    return [label for label, *_ in moments_of(job)]
 
 
 def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
@@ -40,7 +40,7 @@ def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
         "completed", errors=errors, operations=[retry], attempts=1, locked_by="web-2/1", enqueued_at=now - 100 * SECOND,
         run_after=now - 30 * SECOND, started_at=now - 20 * SECOND, finished_at=now - 18 * SECOND,
     )  # fmt: skip
-    assert told(job) == [
+    assert moments_of(job) == [
         ("enqueued",),
         ("attempt 1 failed", "waited 10 s", "ran 30 s", "web-1/1"),
         ("attempt 2 failed", "waited 20 s", "ran 12 ms"),
@@ -83,7 +83,7 @@ def test_a_cancelled_attempt_ends_with_its_operator_behind_it() -> None:
         "discarded", attempts=1, enqueued_at=at(120), run_after=at(120), started_at=at(110), finished_at=at(1),
         operations=[operation("cancel", seconds_ago=1, attempts=1, reason="it hung")], locked_by="w",
     )  # fmt: skip
-    assert told(job) == [
+    assert moments_of(job) == [
         ("enqueued",),
         ("cancelled by ann",),
         ("attempt 1 cancelled", "waited 10 s", "ran 1 min 49 s", "w"),

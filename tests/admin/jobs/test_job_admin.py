@@ -278,7 +278,7 @@ class TestWindow:
     @pytest.mark.parametrize(
         "address", ["?task=a", "?queue=mail", "?q=a", "?time=hour", "?status=completed&queue=mail"]
     )
-    def test_what_no_index_finds_is_looked_for_in_the_front_of_the_list_and_the_page_says_so(
+    def test_what_no_index_finds_is_searched_for_in_the_front_of_the_list_and_the_page_says_so(
         self, operator: Client, address: str
     ) -> None:
         jobs = [make_job("completed", task="a", queue_name="mail") for _ in range(2)]
@@ -340,7 +340,7 @@ class TestArguments:
 
 
 class TestThePage:
-    def test_it_tells_everything_about_a_job(self, operator: Client) -> None:
+    def test_it_shows_everything_about_a_job(self, operator: Client) -> None:
         job = make_job(
             "completed", task="tests.app.jobs.add", args=[1], kwargs={"b": {"c": "é"}}, result={"sum": [3]}, priority=7,
             queue_name="mail", unique_key="key-1", metadata={"m": 1}, timeout=90,

@@ -148,7 +148,7 @@ class TestRetry:
         (entry,) = LogEntry.objects.all()
         assert (entry.object_id, entry.change_message, entry.user.username) == (str(job.pk), "Retried.", "ann")
 
-    def test_a_held_unique_key_is_told(self, operator: Client) -> None:
+    def test_the_message_names_the_holder_of_a_unique_key(self, operator: Client) -> None:
         job = make_job("failed", unique_key="k")
         holder = make_job("running", unique_key="k")
         message = f"Nothing was done: the unique key “k” is held by job {holder.pk}, which is running."
@@ -190,8 +190,8 @@ class TestDiscard:
 class TestCancel:
     def test_it_discards_what_runs_says_so_and_is_logged(self, operator: Client) -> None:
         job = make_job("running")
-        told = [f"Job {job.pk} is cancelled; its task ends within a second or two."]
-        assert messages_of(press(operator, "cancel", job)) == told
+        message = [f"Job {job.pk} is cancelled; its task ends within a second or two."]
+        assert messages_of(press(operator, "cancel", job)) == message
         assert (state(job)["status"], state(job)["last_error"]) == ("discarded", "Cancelled by ann.")
         assert LogEntry.objects.get().change_message == "Cancelled."
 
@@ -242,7 +242,7 @@ class TestRunAgain:
 
 class TestRaces:
     @pytest.mark.parametrize(("verb", "status"), [("retry", "completed"), ("discard", "running")])
-    def test_what_has_changed_meanwhile_is_told(self, operator: Client, verb: str, status: str) -> None:
+    def test_the_message_names_the_status_of_now(self, operator: Client, verb: str, status: str) -> None:
         job = make_job(status)
         before = state(job)
         assert f"job {job.pk} is {status} now." in messages_of(press(operator, verb, job))[0]
