@@ -59,6 +59,8 @@ class ControlConnection:
         """Whether that was because an answer took too long, and not because the database was gone."""
         self.retry_at = 0.0
         """When to try again then, in monotonic seconds."""
+        self.on_broken: Callable[[], object] = lambda: None
+        """Called whenever an attempt has failed, once its error is handled."""
         self._store = store
         self._before_attempt = before_attempt
         self._listening = False
@@ -95,8 +97,10 @@ class ControlConnection:
                 refused(error)
             else:
                 self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._has_timed_out else error)
+                self.on_broken()
         else:
-            self._succeeded()
+            if self.fileno() is not None:  # else nothing was asked of the database
+                self._succeeded()
 
     @property
     def retry_in(self) -> float:

@@ -39,8 +39,6 @@ class EventDispatcher:
         self._thread: threading.Thread | None = None
         self._given = 0  # written by the caller's thread alone
         self._done = 0  # written by the dispatcher's thread alone
-        self.is_said_to_hang = False
-        """Whether that was logged. For those who use it."""
         self._began_at = NEVER  # when its thread began what it does now; by that thread alone
 
     @property

@@ -1,10 +1,13 @@
 """What a supervisor does at intervals. A service that needs only the `Store` is a class, and a line in `SERVICES`."""
 
+from collections.abc import Callable
+
+from ..runtime.service import Service
+from ..store import Store
 from .admit import Admit
 from .prune import Prune
-from .service import Service
 
-__all__ = ["SERVICES", "Service"]
+__all__ = ["SERVICES"]
 
-SERVICES: tuple[type[Service], ...] = (Admit, Prune)
+SERVICES: tuple[Callable[[Store], Service], ...] = (Admit, Prune)
 """The services that need only the `Store`. `Supervisor` makes the others: heartbeat, listen, recover, prune workers."""

@@ -1,11 +1,11 @@
 """Lets scheduled jobs into their queues once they are due."""
 
-import time
+from collections.abc import Collection
 
 from ..events import logs
+from ..runtime.service import Periodic
 from ..store import Store
 from ..store.notify import SOON
-from .service import Service
 
 DUE_CHECK = 1.0
 """Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
@@ -17,28 +17,30 @@ LEAST_DUE_CHECK = 0.01
 """Shortest time between two looks, where notifications of scheduled jobs come one after the other."""
 
 
-class Admit(Service):
+class Admit(Periodic):
     """Makes scheduled jobs claimable when they are due."""
 
     name = "admit"
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store)
+        self._store = store
         self._looked_at = float("-inf")
 
-    def run(self) -> float:
-        """See `Service.run`."""
-        self._looked_at = time.monotonic()
-        next_due = self.store.next_due()
+    def run(self, now: float) -> None:
+        """Admit one batch, if a job is due."""
+        self._looked_at = now
+        next_due = self._store.next_due()
         if next_due is None:
-            return UNSCHEDULED_CHECK
-        if next_due > 0:
-            return min(next_due, DUE_CHECK)
-        count = sum(self.store.admit().values())
-        logs.admitted(count)
-        return 0.0 if count else DUE_CHECK  # none: the job that is due is locked, say by its discard
+            interval = UNSCHEDULED_CHECK
+        elif next_due > 0:
+            interval = min(next_due, DUE_CHECK)
+        else:
+            count = sum(self._store.admit().values())
+            logs.admitted(count)
+            interval = 0.0 if count else DUE_CHECK  # none: the job that is due is locked, say by its discard
+        self.run_again_in(interval)
 
-    def hurry(self) -> None:
-        """Look at once: a job was scheduled that is due soon. After a failure it waits as long as it was to."""
-        if not self._failures:
+    def notified(self, payloads: Collection[str]) -> None:
+        """Look at once: a job was scheduled that is due soon. After an error it waits as long as it was to."""
+        if not self.is_refused:
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime
 
+from ..runtime.service import NEVER
 from ..runtime.unchanged import Unchanged
 from ..store import Store
-
-NEVER = float("inf")
 
 
 class DeadWorkers:

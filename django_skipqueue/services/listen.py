@@ -1,23 +1,21 @@
 """Wakes a supervisor when a job is scheduled that is due before its next look."""
 
 from ..runtime.control_connection import ControlConnection
-from ..store import Store
-from .service import Service
+from ..runtime.service import Periodic
 
 LISTEN_INTERVAL = 1.0
 """Seconds between two looks whether the connection still listens."""
 
 
-class Listen(Service):
+class Listen(Periodic):
     """Sends LISTEN, once for each connection."""
 
     name = "listen"
 
-    def __init__(self, store: Store, control: ControlConnection) -> None:
-        super().__init__(store)
+    def __init__(self, control: ControlConnection) -> None:
         self._control = control
 
-    def run(self) -> float:
-        """See `Service.run`."""
+    def run(self, now: float) -> None:
+        """Send it, unless this connection listens already."""
         self._control.listen_for_scheduled()
-        return LISTEN_INTERVAL
+        self.run_again_in(LISTEN_INTERVAL)

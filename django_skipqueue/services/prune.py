@@ -10,9 +10,9 @@ from django.db import DatabaseError
 
 from ..conf import settings
 from ..events import logs
+from ..runtime.service import Periodic
 from ..store import Store
 from ..store.statements import BATCH
-from .service import Service
 
 PRUNE_INTERVAL = 30.0
 """Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
@@ -28,22 +28,22 @@ ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
 limits, locks, a statement timeout, and what triggers raise. After it a batch is halved; any other concerns them all."""
 
 
-class Prune(Service):
+class Prune(Periodic):
     """Deletes finished jobs past their retention."""
 
     name = "prune"
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store)
         self._pruner = Pruner(store)
 
-    def run(self) -> float:
-        """See `Service.run`."""
+    def run(self, now: float) -> None:
+        """Delete one batch."""
         counts = self._pruner.batch()
         if counts:
             logs.pruned(counts)
-        if self._pruner.has_more:
-            return 0.0
+        self.run_again_in(0.0 if self._pruner.has_more else self._interval())
+
+    def _interval(self) -> float:
         kept = [settings.retention_of(status) for status in ("completed", "discarded", "failed")]
         shortest = min(
             (retention.total_seconds() for retention in kept if retention is not None), default=PRUNE_INTERVAL

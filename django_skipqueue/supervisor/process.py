@@ -17,6 +17,7 @@ from ..execution.runners import ENTRIES_PER_PLACE
 from ..execution.running_jobs import RunningJobs
 from ..runtime.log_queue import LogQueue, revive_listeners
 from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, describe_exit
+from ..runtime.service import NEVER
 from ..runtime.stamps import Stamps
 from ..values.codec import shorten
 
@@ -38,8 +39,6 @@ LOCKED_INTERVAL = 1.0
 
 LAST_LINES = 2.0
 """Seconds for which a log that blocks may hold up the end of a process."""
-
-NEVER = float("inf")
 
 
 @dataclass(eq=False)

@@ -11,10 +11,10 @@ longer than anything that it waits for may take.
 import contextlib
 import faulthandler
 import signal
-import time
 from collections.abc import Sequence
 
 from ..events import liveness_logs
+from ..runtime.service import Periodic
 from ..runtime.unchanged import Unchanged
 from .process import WorkerProcess
 
@@ -36,21 +36,21 @@ STANDARD_ERROR = 2
 """Its file descriptor: whatever has taken the place of `sys.stderr`."""
 
 
-class Watchdog:
-    """Used by the supervisor's loop. Times are monotonic seconds."""
+class Watchdog(Periodic):
+    """The service that looks at the stamps of all workers."""
 
-    def __init__(self) -> None:
-        self.due_at = 0.0
+    name = "watchdog"
+    is_attempt = False
+
+    def __init__(self, processes: Sequence[WorkerProcess]) -> None:
+        self._processes = processes
         self._stamps = Unchanged(longest_gap=FROZEN_AFTER / 2)
         self._told: dict[str, str] = {}  # by process: the last thing that was said of it, or done
 
-    def look(self, processes: Sequence[WorkerProcess]) -> None:
-        """Look at the workers if it is time, and end those that are frozen."""
-        now = time.monotonic()
-        if now < self.due_at:
-            return
-        self.due_at = now + INTERVAL
-        filled = [process for process in processes if process.pid]
+    def run(self, now: float) -> None:
+        """Look at the workers, and end those that are frozen."""
+        self.run_again_in(INTERVAL)
+        filled = [process for process in self._processes if process.pid]
         self._stamps.look({process.id: process.stamps.last() for process in filled}, now, now)
         self._told = {process.id: self._told[process.id] for process in filled if process.id in self._told}
         for process in filled:
@@ -68,7 +68,7 @@ class Watchdog:
         elif silent >= limit and told == "silent":
             self._told[process.id] = "asked"
             process.signal(STACKS_SIGNAL)
-            self.due_at = time.monotonic() + STACKS_TIME
+            self.run_again_in(STACKS_TIME)
         elif told == "asked":
             self._told[process.id] = "killed"
             liveness_logs.worker_frozen(process.name, silent)

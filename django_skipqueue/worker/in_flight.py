@@ -1,14 +1,11 @@
 """The jobs that one worker holds: what it asks of the database about them, and what it does with the answers.
 
 Invariant: a job in `jobs` is this worker's until it is known that its outcome is written, or that somebody took it, or
-until it is released. What the last exchange has brought is taken up before anything but the next exchange happens.
+until it is released.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from django.db import Error
+from collections.abc import Callable, Sequence
 
 from ..events import logs
 from ..execution.pool import Pool
@@ -22,13 +19,11 @@ from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .cancel_check import CancelCheck
 from .claiming.kinds import Free
 from .claiming.policy import ClaimPolicy
+from .exchange_buffer import ExchangeBuffer
 from .orphan_check import OrphanCheck
 from .outcome_reports import OutcomeReports
 from .pending_outcomes import PendingOutcomes
 from .round_trips import Exchange, Exchanger
-
-SURPLUS_CHECK_SECONDS = 0.1
-"""Seconds between two looks at what waits here too long."""
 
 DEFER_RESULT_ABOVE = 100
 """A claim that brought all it asked for, and as many jobs as this, waits until the next is on its way. Others are begun
@@ -64,12 +59,12 @@ class InFlightJobs:
         self._dispatcher = dispatcher
         self._pending = PendingOutcomes()
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
-        self._unapplied: Exchange | None = None  # while what it has brought is still to be taken up
+        self._buffer = ExchangeBuffer(self._apply)
         self._reports = OutcomeReports(dispatcher)
-        self._cancel_check = CancelCheck()
-        self._orphan_check = OrphanCheck(options.worker_timeout)
-        self._next_surplus_check = 0.0
+        self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
+        self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self._misplaced: list[ClaimedJob] = []  # what is to go back at once
+        control.on_broken = self._connection_broke
 
     def room(self, now: float) -> int:
         """How many more jobs to claim, within what `--max-jobs` leaves.
@@ -78,7 +73,7 @@ class InFlightJobs:
         """
         if self._dispatcher.is_full or self._pending.has_more:
             return 0
-        coming = self._unapplied.answer.count_claimed() if self._unapplied else 0
+        coming = self._buffer.claimed
         threads, coroutines = self._unfinished()
         room = self.claiming.room(threads, coroutines, coming, now)
         if self._options.max_jobs is None:
@@ -87,60 +82,63 @@ class InFlightJobs:
 
     def _unfinished(self) -> tuple[int, int]:
         """How many jobs run and wait here: of `def` tasks, and of `async def` tasks."""
-        finished = len(self._pending) + len(self._pool.finished)
-        if self._unapplied:
-            finished += len(self._unapplied.attempts)
+        finished = len(self._pending) + len(self._pool.finished) + len(self._buffer.attempts)
         coroutines = self._pool.unfinished(EVENT_LOOP)
         return len(self.jobs) - finished - coroutines, coroutines
 
     def _finished(self) -> list[Attempt]:
         """The attempts that are over, and not yet counted by the claim policy."""
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
-        return self._pending.attempts + taken + (self._unapplied.attempts if self._unapplied else [])
+        return [*self._pending.attempts, *taken, *self._buffer.attempts]
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether attempts have finished since the last exchange was sent."""
+        return bool(self._pool.finished)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether more jobs are held than can run at once."""
+        return len(self.jobs) > self._options.concurrency and max(self._unfinished()) > self._options.concurrency
+
+    @property
+    def has_misplaced(self) -> bool:
+        """Whether jobs were claimed of a kind for which there was no room."""
+        return bool(self._misplaced)
 
     def has_outcomes(self, now: float) -> bool:
         """Whether outcomes are to be written."""
-        return bool(self._pool.finished) or self._pending.is_due(now)
+        return self.has_finished or self._pending.is_due(now)
 
     def exchange_is_due(self, room: int, now: float) -> bool:
-        """Whether there is a reason to go to the database, and it can be gone to, for somebody with so much room."""
-        if now < self._control.retry_at:
-            return False
-        look = room > 0 and self.claiming.next_look <= now
-        return look or self.has_outcomes(now) or self._orphan_check.next_at <= now
+        """Whether there is a reason to go to the database for somebody with so much room."""
+        return (room > 0 and self.claiming.next_look <= now) or self.has_outcomes(now)
 
-    def next_turn(self, room: int, now: float) -> float:
-        """When something is to be done that no outcome, no notification and no command asks for."""
-        if self._unapplied:
-            return now
-        until = self._orphan_check.next_at
-        if room:
-            until = min(until, self.claiming.next_look)
-        if self.jobs:
-            until = min(until, self._pool.next_deadline, self._cancel_check.next_look)
-            if max(self._unfinished()) > self._options.concurrency:
-                until = min(until, self._next_surplus_check)
-        return until
+    def next_exchange(self, room: Callable[[float], int]) -> float:
+        """When an exchange is due, or a result is to be applied. `room` is asked only if it makes a difference."""
+        now = time.monotonic()
+        if not self._buffer.is_empty or self.has_outcomes(now):
+            return 0.0
+        pending = self._pending.next_turn
+        if self.claiming.next_look >= pending:
+            return pending
+        return self.claiming.next_look if room(now) else pending
 
     # With the database, in one round trip
 
     def exchange(self, room: int) -> bool:
         """Settle what finished, and claim up to `room` jobs; whether it found the queues empty.
 
-        What the one before has brought is taken up while the database works. Of two that follow each other closely, the
-        first is taken up while the second is on its way: a quarter more jobs a second where they take no time.
+        The result of the one before is applied while the database works. That of a small one is applied at once.
         """
         self._pending.add(self._pool.take_finished())
-        now = time.monotonic()
         found_empty = False
-        if not self._release_orphans(now):
-            return False
-        with self.guarded():
+        with self._control.attempt():
             if self._options.listen:
                 self._control.listen()
-            exchanged = self._exchanger.exchange(room, self.apply_exchange if self._unapplied else None)
+            exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
             self.apply_exchange()  # where an outcome was refused, that was not done meanwhile
-            self._unapplied = exchanged
+            self._buffer.put(exchanged)
             if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):
                 found_empty = self.apply_exchange()
         if self._control.is_broken:
@@ -149,13 +147,10 @@ class InFlightJobs:
         return found_empty
 
     def apply_exchange(self) -> bool:
-        """Take up what the last exchange has brought, if that is still to be done; whether it found the queues empty.
+        """Apply the result of the last exchange, if it waits; whether that has found the queues empty."""
+        return self._buffer.apply()
 
-        Asks nothing of the database.
-        """
-        if self._unapplied is None:
-            return False
-        exchanged, self._unapplied = self._unapplied, None
+    def _apply(self, exchanged: Exchange) -> bool:
         self._written(exchanged.attempts, exchanged.answer)
         claimed = exchanged.answer.claimed()
         self._take(claimed, exchanged.free)
@@ -190,22 +185,16 @@ class InFlightJobs:
 
     def _report_lost(self) -> None:
         if self._reports.lost and not self._control.is_broken:
-            with self.guarded():
+            with self._control.attempt():
                 self._reports.report_lost(self._store)
 
     # What others take away
 
-    def drop_cancelled(self, now: float) -> None:
-        """Drop and interrupt the jobs that were cancelled, or taken from us by a recovery."""
-        if not self.jobs or now < max(self._cancel_check.next_look, self._control.retry_at):
-            return
+    def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
+        """Drop those of these jobs whose leases are lost, and interrupt those that run."""
         self.apply_exchange()
-        refs = self._cancel_check.due(self.jobs, now)
-        if not refs:
-            return
-        lost_leases: dict[LeaseRef, str | None] = {}
-        with self.guarded():
-            lost_leases = self._store.lost_leases(refs)
+        held = [ref for ref in refs if ref in self.jobs]
+        lost_leases = self._store.lost_leases(held) if held else {}
         if lost_leases:
             for job in self._pool.drop(lost_leases):
                 del self.jobs[job.ref]
@@ -221,9 +210,6 @@ class InFlightJobs:
         What has finished and is not written yet is progress as well. The last exchange is applied only if there is
         something to give back: it is to wait for the next one.
         """
-        if now < self._control.retry_at or (now < self._next_surplus_check and not self._misplaced):
-            return
-        self._next_surplus_check = now + SURPLUS_CHECK_SECONDS
         threads, coroutines = self._unfinished()
         finished = self._finished()
         of_coroutines = _count_coroutines(finished)
@@ -237,14 +223,13 @@ class InFlightJobs:
         """Give back what no thread has begun."""
         self.apply_exchange()
         self._release_withdrawn(self._pool.withdraw())
-        self._next_surplus_check = float("inf")  # nobody looks any more
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
         """Release what came back from the pool, and what never came into it."""
         withdrawn, self._misplaced = withdrawn + self._misplaced, []
         if withdrawn:
             if locked := self._locked(withdrawn):
-                self._orphan_check.expect(time.monotonic())
+                self.orphan_check.expect(time.monotonic())
             self._forget([job for job in withdrawn if job.id in locked])
             self._release([job for job in withdrawn if job.id not in locked])
 
@@ -253,6 +238,9 @@ class InFlightJobs:
         self._pending.look_now()
         failures, deadline = 0, time.monotonic() + LAST_OUTCOMES
         while failures < 2 and self.has_outcomes(now := time.monotonic()) and now < deadline:
+            if self.orphan_check.due_at <= now:
+                with self._control.attempt(refused=self.orphan_check.refused):
+                    self.orphan_check.run(now)
             self.exchange(0)
             failures += self._control.is_broken  # a connection that broke is opened again
         self._report_lost()
@@ -282,14 +270,14 @@ class InFlightJobs:
         """Of which of them somebody has the rows locked: released with the others, they would fail those as well."""
         locked: set[int] = set()
         if jobs:
-            with self.guarded():
+            with self._control.attempt():
                 locked = self._store.locked(job.ref for job in jobs)
         return locked
 
     def _release(self, jobs: list[ClaimedJob]) -> None:
         """Give jobs back. Those that cannot be given back now are orphans then: the next check finds them."""
         if jobs:
-            with self.guarded():
+            with self._control.attempt():
                 self._store.release(job.ref for job in jobs)
         self._forget(jobs)
 
@@ -297,42 +285,19 @@ class InFlightJobs:
         for job in jobs:
             self.jobs.pop(job.ref, None)
 
-    # The connection
+    # After the connection broke
 
-    @contextmanager
-    def guarded(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
-        """Ask the database something. An error is not raised: the next exchange begins with a new connection.
-
-        With `refused`, one that leaves the connection as good as it was is passed to that instead.
-        """
-        with self._control.attempt(refused=refused):
-            yield
-        if self._control.is_broken:
-            self.apply_exchange()  # what is held already need not wait for the database
-            self.schedule_orphan_check(time.monotonic())
-
-    def hear(self) -> None:
-        """Take up the notifications that have come, and look for jobs at once where they concern us."""
-        if self._control.fileno() is not None:
-            with self.guarded():
-                self.claiming.heard(self._control.notified())
-
-    def schedule_orphan_check(self, now: float) -> None:
-        """A claim may have been committed and never heard of."""
-        self.claiming.start_over()
-        self._orphan_check.expect(now)
-
-    def _release_orphans(self, now: float) -> bool:
-        """Look for them, if it is time. False: the connection has broken. That it is refused keeps nothing else."""
-        if self._orphan_check.next_at > now:
-            return True
+    def _connection_broke(self) -> None:
+        """Run what is held already, and look for claims that were committed and never heard of."""
         self.apply_exchange()
-        with self.guarded(refused=lambda _: self._orphan_check.refused(time.monotonic())):
-            orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
-            self._orphan_check.done(time.monotonic())
-            if orphans:
-                logs.orphans_released(self._name, len(orphans))
-        return not self._control.is_broken
+        self.claiming.start_over()
+        self.orphan_check.expect(time.monotonic())
+
+    def _release_orphans(self) -> None:
+        self.apply_exchange()
+        orphans = self._store.release_orphans(self._id, known=[job.id for job in self.jobs.values()])
+        if orphans:
+            logs.orphans_released(self._name, len(orphans))
 
 
 def _count_coroutines(attempts: list[Attempt]) -> int:

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from ..events import liveness_logs
+from ..runtime.service import Service
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
 
@@ -34,12 +35,13 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int) -> Mappin
     }
 
 
-class OwnRow:
-    """Used by the control loop's thread. Times are monotonic seconds."""
+class OwnRow(Service):
+    """The heartbeat of a worker."""
+
+    name = "heartbeat"
+    due_at = 0.0
 
     def __init__(self, store: Store, options: WorkerOptions, *, id: str, name: str) -> None:
-        self.next_heartbeat = 0.0
-        """When to say again that the worker is alive."""
         self._row = described(options, id=id, name=name, pid=os.getpid())
         self._store = store
         self._timeout = options.worker_timeout
@@ -55,10 +57,9 @@ class OwnRow:
         """Whether others have reason to take this worker for alive for a good while."""
         return now - self._alive_at <= self._timeout / 2
 
-    def heartbeat(self) -> None:
+    def run(self, now: float) -> None:
         """Say that the worker is alive, and see whether its supervisor does."""
-        began = time.monotonic()
-        self.next_heartbeat = began + self._interval
+        self.due_at = now + self._interval
         found = self._store.heartbeat_worker(self._row["id"])
         if found is None:
             self._store.heartbeat_workers([self._row])
@@ -66,12 +67,12 @@ class OwnRow:
                 liveness_logs.row_gone(self._row["name"])
         self._was_made = True
         self._was_refused = False
-        self._alive_at = began
+        self._alive_at = now
         self._note_supervisor(*(found or (None, None)))
 
     def refused(self, error: BaseException) -> None:
         """Note that this could not be said, and say it again soon: that is no reason not to settle."""
-        self.next_heartbeat = time.monotonic() + min(self._interval, RETRY_DELAY)
+        self.due_at = time.monotonic() + min(self._interval, RETRY_DELAY)
         if not self._was_refused:
             liveness_logs.heartbeat_refused(self._row["name"], error)
         self._was_refused = True

@@ -1,10 +1,10 @@
-"""When a worker process has done its share, and is to be replaced.
+"""Decides when a worker process has done its share, and is to be replaced."""
 
-Pure but for the look at the process's memory. Times are monotonic seconds.
-"""
+from collections.abc import Callable
 
 from ..events.log_format import counted
 from ..execution.interruption import Interrupter
+from ..runtime.service import NEVER, Service
 from ..runtime.worker_options import WorkerOptions
 from ..values.records import LeaseRef
 from .memory import resident_mb
@@ -20,13 +20,27 @@ QUIET_CHECK = 1.0
 """Seconds between two looks at what runs."""
 
 
-class Recycling:
-    """The limits of `--max-jobs-per-worker` and `--max-memory-mb`, and what interruptions may have left behind.
+class Recycling(Service):
+    """The service that watches the limits of `--max-jobs-per-worker` and `--max-memory-mb`, and the interruptions.
 
-    An exception that comes between any two instructions may leave a lock taken, or a cache half filled.
+    An interruption that comes between any two instructions may leave a lock taken, or a cache half filled.
     """
 
-    def __init__(self, options: WorkerOptions, interrupter: Interrupter) -> None:
+    name = "recycling"
+    is_attempt = False
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        interrupter: Interrupter,
+        *,
+        jobs_done: Callable[[], int],
+        recycle: Callable[[str], object],
+    ) -> None:
+        """`jobs_done`: how many attempts are settled. `recycle` is called once, with the reason."""
+        self._jobs_done = jobs_done
+        self._recycle = recycle
+        self._is_decided = False
         self._interrupter = interrupter
         self._ran_before: set[LeaseRef] | None = None
         self._next_quiet_check = 0.0
@@ -35,22 +49,41 @@ class Recycling:
         self._max_memory_mb = options.max_memory_mb
         self._next_memory_check = 0.0
 
-    def reason(self, jobs_done: int, now: float) -> str | None:
-        """Why the process is to be replaced now; `None`: it is not."""
+    @property
+    def due_at(self) -> float:
+        """When one of the limits may have been reached."""
+        if self._is_decided:
+            return NEVER
+        if self._max_jobs is not None and self._jobs_done() >= self._max_jobs:
+            return 0.0
+        memory_check = NEVER if self._max_memory_mb is None else self._next_memory_check
+        return min(memory_check, self._next_look_for_quiet())
+
+    def run(self, now: float) -> None:
+        """Have the process replaced, if there is a reason to."""
+        if reason := self._reason(now):
+            self._is_decided = True
+            self._recycle(reason)
+
+    def _reason(self, now: float) -> str | None:
+        jobs_done = self._jobs_done()
         if self._max_jobs is not None and jobs_done >= self._max_jobs:
             return f"it has run {counted(jobs_done, 'attempt')}"
         if self._max_memory_mb is not None and self._next_memory_check <= now:
             self._next_memory_check = now + MEMORY_CHECK
             if (size := resident_mb()) > self._max_memory_mb:
                 return f"it has grown to {size:,.0f} MiB"
-        if self._ends_anyway or self._interrupter.interrupted_at + INTERRUPTED_TIME > now or not self._is_quiet(now):
-            return None
-        return "an attempt in it was interrupted"
+        if self._next_look_for_quiet() <= now and self._is_quiet(now):
+            return "an attempt in it was interrupted"
+        return None
+
+    def _next_look_for_quiet(self) -> float:
+        if self._ends_anyway:
+            return NEVER
+        return max(self._interrupter.interrupted_at + INTERRUPTED_TIME, self._next_quiet_check)
 
     def _is_quiet(self, now: float) -> bool:
         """Whether to end the process costs nothing: nothing runs, or only jobs that take less than a second or so."""
-        if now < self._next_quiet_check:
-            return False
         self._next_quiet_check = now + QUIET_CHECK
         running = self._interrupter.running()
         ran_before, self._ran_before = self._ran_before, running

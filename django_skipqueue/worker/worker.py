@@ -15,7 +15,10 @@ from ..execution.pool import Pool
 from ..execution.running_jobs import RunningJobs
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
+from ..runtime.loop import Loop
 from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
+from ..runtime.receiver_check import ReceiverCheck
+from ..runtime.service import NEVER, Service, Timer
 from ..runtime.stamps import Stamps
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
@@ -24,6 +27,8 @@ from ..store import Store
 from .in_flight import InFlightJobs
 from .own_row import OwnRow
 from .recycle import Recycling
+from .settle_and_claim import SettleAndClaim
+from .surplus_check import SurplusCheck
 
 LOCKED_DELAY = 0.05
 """Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
@@ -74,11 +79,28 @@ class Worker:
             pool=self._pool,
             dispatcher=self._dispatcher,
         )
-        self._recycling = Recycling(options, interrupter)
+        self._loop = Loop(
+            self._control, self._wakeup, heartbeat=self._own_row, services=self._services(options, interrupter)
+        )
         self._claims_nothing_because = ""  # as it was logged last
         self._stopping = False
-        self._shutdown_deadline = float("inf")
+        self._shutdown_deadline = NEVER
         self._exit_code = EXIT_OK
+
+    def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
+        """In the order in which they run; a heartbeat that is due comes before each."""
+        in_flight, control = self._in_flight, self._control
+        return [
+            Timer("time_limits", lambda: self._pool.next_deadline, self._enforce_limits),
+            ReceiverCheck(
+                self._dispatcher, who=f"worker {self.name}", hint="the process is replaced", then=self._stop_blocked
+            ),
+            in_flight.cancel_check,
+            Recycling(options, interrupter, jobs_done=lambda: self.jobs_done, recycle=self._stop_to_be_replaced),
+            in_flight.orphan_check,
+            SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
+            SurplusCheck(in_flight, control),
+        ]
 
     @property
     def jobs_done(self) -> int:
@@ -91,8 +113,10 @@ class Worker:
         self._emit_start()
         try:
             while not self._stopping:
-                self._step()
-                self._wait()
+                self._turn()
+                self._log_why_nothing_is_claimed(time.monotonic())
+                if not self._stopping:
+                    self._sleep(self.options.poll_interval)
             self._shut_down()
         except Exception as error:
             liveness_logs.part_died(self.name, error)
@@ -108,24 +132,17 @@ class Worker:
 
     # One turn of the loop
 
-    def _step(self) -> None:
+    def _turn(self) -> None:
+        """Run what is due."""
         self._stamp()
-        self._enforce_limits()
-        self._heartbeat_if_due()
-        now = time.monotonic()
-        if not self._pool.finished:
-            self._in_flight.apply_exchange()
-        self._in_flight.drop_cancelled(now)
-        self._recycle_if_due(now)
-        self._log_why_nothing_is_claimed(now)
-        room = self._room(now)
-        if self._in_flight.exchange_is_due(room, now):
-            found_empty = self._in_flight.exchange(room)
-            if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
-                self._stop()
-            elif found_empty and self.options.drain and not self._in_flight.jobs:
-                self._stop_if_drained()
-        self._in_flight.release_surplus(time.monotonic())
+        self._loop.run_due()
+
+    def _exchanged(self, found_empty: bool) -> None:
+        """Stop where that was the last exchange to be made."""
+        if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
+            self._stop()
+        elif found_empty and self.options.drain and not self._in_flight.jobs:
+            self._stop_if_drained()
 
     def _room(self, now: float) -> int:
         return 0 if self._stopping or not self._own_row.is_alive(now) else self._in_flight.room(now)
@@ -147,45 +164,30 @@ class Worker:
         """Show the supervisor that this loop moves, and will do so again within so many seconds."""
         self._stamps.put(jobs_done=self.jobs_done, within=within)
 
-    def _heartbeat_if_due(self) -> None:
-        """Say that this worker is alive: before it claims, and whatever its supervisor does."""
-        if time.monotonic() >= max(self._own_row.next_heartbeat, self._control.retry_at):
-            with self._in_flight.guarded(refused=self._own_row.refused):
-                self._own_row.heartbeat()
-
     def _enforce_limits(self) -> None:
         """Interrupt attempts whose time is over. One that is stuck keeps its thread, and another takes its place.
 
         The process is replaced where all are stuck, and where what attempts left behind keeps others from running.
         """
         self._pool.enforce_limits()
-        is_blocked = self._pool.is_blocked() or self._a_receiver_hangs()  # said once, so asked in any case
-        if self._pool.is_used_up:
-            self._exit_code = EXIT_STUCK
-            self._stop()
-        elif is_blocked:
-            self._exit_code = EXIT_BLOCKED
-            self._stop()
+        if self._pool.is_blocked() or self._pool.is_used_up:
+            self._stop_blocked()
 
-    def _a_receiver_hangs(self) -> bool:
-        """Whether one is found to now, for the first time."""
-        if self._dispatcher.is_said_to_hang or self._dispatcher.hangs_at > time.monotonic():
-            return False
-        self._dispatcher.is_said_to_hang = True
-        liveness_logs.receiver_hangs(f"worker {self.name}", self._dispatcher.stack(), "the process is replaced")
-        return True
+    def _stop_blocked(self) -> None:
+        """End and be replaced: what attempts or receivers have left behind keeps others from running."""
+        self._exit_code = EXIT_STUCK if self._pool.is_used_up else EXIT_BLOCKED
+        self._stop()
 
-    def _recycle_if_due(self, now: float) -> None:
+    def _stop_to_be_replaced(self, reason: str) -> None:
         """End well and be replaced, once the process has done its jobs or has grown too large."""
-        reason = self._recycling.reason(self.jobs_done, now)
-        if reason and not self._stopping:
+        if not self._stopping:
             liveness_logs.recycling(self.name, reason)
             self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
-            self._stop(float("inf"))  # nobody waits for it, so what runs may run to its end
+            self._stop(NEVER)  # nobody waits for it, so what runs may run to its end
 
     def _stop_if_drained(self) -> None:
         """For --drain: stop once nothing is queued or due, either. What others hold is theirs."""
-        with self._in_flight.guarded():
+        with self._control.attempt():
             if self._has_runnable_jobs():
                 # Somebody else has it locked this moment: a supervisor that admits it, a worker that gives it back.
                 self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
@@ -204,37 +206,14 @@ class Worker:
 
     # Waiting
 
-    def _wait(self) -> None:
-        """Sleep until there is an outcome, a notification, a word from the supervisor, or time to look."""
-        self._in_flight.hear()  # what came with the answers of this turn: the socket will not tell of it
-        now = time.monotonic()
-        until = min(
-            now + min(self.options.poll_interval, STAMP_INTERVAL),
-            self._in_flight.next_turn(self._room(now), now),
-            self._own_row.next_heartbeat,
-        )
-        if not self._stopping:
-            self._sleep(until - now)
-
-    def _sleep(self, timeout: float) -> None:
-        """Sleep up to `timeout` seconds; while the database cannot be used, until it is tried again."""
-        broken = self._control.is_broken
-        if broken:
-            now = time.monotonic()
-            timeout = (
-                min(self._control.retry_at, self._shutdown_deadline, self._pool.next_deadline, now + STAMP_INTERVAL)
-                - now
-            )
-        socket = self._control.fileno()
-        ready = self._wakeup.wait(
-            timeout,
-            unless=lambda: not broken and self._pool.finished,
-            files=[file for file in (self._lifeline, socket) if file is not None],
-        )
-        if self._lifeline in ready:
+    def _sleep(self, longest: float) -> None:
+        """Sleep until there is an outcome, a notification, a word from the supervisor, or a service is due."""
+        if self._loop.sleep(
+            until=time.monotonic() + min(longest, STAMP_INTERVAL),
+            lifeline=self._lifeline,
+            unless=lambda: self._pool.finished and not self._control.is_broken,
+        ):
             self._read_command()
-        if socket in ready:
-            self._in_flight.hear()
 
     def _read_command(self) -> None:
         """Do what the supervisor says; where it is gone, be done before others take our jobs for lost."""
@@ -263,17 +242,9 @@ class Worker:
         """Release what has not started, finish what runs and settle it; after the time given, release that as well."""
         in_flight = self._in_flight
         in_flight.release_unstarted()
-        while in_flight.jobs and (left := self._shutdown_deadline - (now := time.monotonic())) > 0:
-            if in_flight.exchange_is_due(0, now):
-                in_flight.exchange(0)
-            self._stamp()
-            self._enforce_limits()
-            self._heartbeat_if_due()
-            now = time.monotonic()
-            in_flight.drop_cancelled(now)
-            if in_flight.jobs:
-                until = min(in_flight.next_turn(0, now), self._own_row.next_heartbeat)
-                self._sleep(min(left, STAMP_INTERVAL, until - now))
+        while in_flight.jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
+            self._sleep(left)
+            self._turn()
         self._pool.charge_nothing()
         self._stamp()
         in_flight.settle_last()

@@ -56,11 +56,16 @@ class Observer:
             store, dead=self.dead, timeout=TIMEOUT, report=self.recovered.extend, heartbeat=self.heartbeat
         )
 
+    def run(self) -> float:
+        """Look once; the seconds until the next look."""
+        self.recover.run(self.clock.now)
+        return self.recover.due_at - self.clock.now
+
     def look_for(self, seconds: float) -> None:
         """Look as often as a supervisor does, for so long."""
         end = self.clock.now + seconds
         while self.clock.now <= end:
-            self.clock.now += max(self.recover.run(), 0.001)
+            self.clock.now += max(self.run(), 0.001)
 
 
 def test_who_has_the_same_heartbeat_for_a_whole_timeout_is_dead_and_loses_its_jobs(clock: Clock) -> None:
@@ -145,7 +150,7 @@ def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_anew(clock
     read = observer.dead._times[-1]
     observer.dead._times[-1] = (read[0], read[1] + HOUR)  # what was read before is an hour ahead of the clock now
     clock.now += 1
-    observer.recover.run()
+    observer.run()
     assert observer.dead.silent_since is None
 
 
@@ -157,7 +162,7 @@ def test_after_a_full_batch_it_goes_on_at_once(clock: Clock) -> None:
     )
     observer = Observer(clock)
     observer.look_for(TIMEOUT - 0.1)
-    intervals = itertools.takewhile(lambda _: statuses().get("running"), iter(observer.recover.run, None))
+    intervals = itertools.takewhile(lambda _: statuses().get("running"), iter(observer.run, None))
     clock.now += 1
     assert list(intervals) == [0.0]
     assert statuses() == {"queued": BATCH + 1}
@@ -182,14 +187,15 @@ def test_the_rows_of_the_dead_stay_for_an_hour_and_as_long_as_they_hold_a_job(cl
     observer = Observer(clock)
     observer.look_for(TIMEOUT - 1)
     forget = PruneWorkers(Store("default"), dead=observer.dead, timeout=TIMEOUT)
-    assert forget.run() == PRUNE_WORKERS_SECONDS
+    forget.run(clock.now)
+    assert forget.due_at == clock.now + PRUNE_WORKERS_SECONDS
     assert Worker.objects.count() == 2, "they may be alive: it has not watched them for a timeout"
     observer.look_for(TIMEOUT)
     holding = make_job("running", locked_by=dead.pk)
-    forget.run()
+    forget.run(clock.now)
     assert Worker.objects.count() == 2
     Job.objects.filter(pk=holding.pk).update(locked_by=F("queue_name"))
-    forget.run()
+    forget.run(clock.now)
     assert list(Worker.objects.all()) == [recent]
 
 
@@ -197,7 +203,7 @@ def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -
     worker = make_worker(heartbeat=-2 * HOUR)
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)
-    PruneWorkers(Store("default"), dead=observer.dead, timeout=3 * 3600).run()
+    PruneWorkers(Store("default"), dead=observer.dead, timeout=3 * 3600).run(clock.now)
     assert list(Worker.objects.all()) == [worker]
 
 
@@ -207,9 +213,10 @@ def test_who_cannot_write_its_own_heartbeats_judges_nobody_and_then_watches_for_
     make_job("running", locked_by=worker.pk)
     observer = Observer(clock)
     observer.look_for(TIMEOUT * 0.9)
-    observer.heartbeat.failed(OperationalError("no"))
+    observer.heartbeat.refused(OperationalError("no"))
     observer.look_for(TIMEOUT * 3)
-    observer.heartbeat.do()
+    observer.heartbeat.run(clock.now)
+    observer.heartbeat.succeeded()
     observer.look_for(TIMEOUT * 0.9)
     assert statuses() == {"running": 1}
     observer.look_for(TIMEOUT * 0.3)

@@ -11,9 +11,9 @@ from django.db import OperationalError, connection
 from django.test import override_settings
 
 from django_skipqueue.models import Job
+from django_skipqueue.runtime.service import LONGEST_RETRY_DELAY, Periodic
 from django_skipqueue.services.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
 from django_skipqueue.services.prune import PRUNE_INTERVAL, Prune
-from django_skipqueue.services.service import LONGEST_RETRY_DELAY, Service
 from django_skipqueue.store import Store
 from django_skipqueue.store.statements import BATCH
 
@@ -26,53 +26,44 @@ from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class Counted(Service):
-    """A service that counts its runs."""
+def run(service: Periodic) -> float:
+    """Run it once; the seconds until it is due again."""
+    now = time.monotonic()
+    service.run(now)
+    service.succeeded()
+    return max(0.0, service.due_at - time.monotonic())
 
+
+class Noop(Periodic):
     name = "test"
 
-    def __init__(self, interval: float) -> None:
-        super().__init__(Store("default"))
-        self.interval = interval
-        self.runs = 0
-
-    def run(self) -> float:
-        self.runs += 1
-        return self.interval
+    def run(self, now: float) -> None:
+        self.run_again_in(3600)
 
 
 def test_a_service_is_due_at_first_and_then_after_its_interval() -> None:
-    for interval, is_due_again in ((3600, False), (0, True)):
-        service = Counted(interval)
-        assert service.is_due
-        service.do()
-        assert service.is_due is is_due_again
+    service = Noop()
+    assert service.due_at <= time.monotonic()
+    assert run(service) == about(3600)
 
 
-def test_a_service_that_failed_is_still_due() -> None:
-    class Failing(Counted):
-        def run(self) -> float:
-            raise OperationalError("no server")
-
-    service = Failing(3600)
-    with pytest.raises(OperationalError):
-        service.do()
-    assert service.is_due
+def about(seconds: float) -> Any:
+    return pytest.approx(seconds, abs=0.5)
 
 
 def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="django_skipqueue")
-    service = Counted(3600)
+    service = Noop()
     delays = []
     for _ in range(12):
-        service.failed(OperationalError("there is no such table"))
+        service.refused(OperationalError("there is no such table"))
         delays.append(service.due_at - time.monotonic())
     assert 0.9 < delays[0] <= 2
     assert all(later > 0.99 * earlier for earlier, later in itertools.pairwise(delays[:5]))
     assert all(LONGEST_RETRY_DELAY / 2 - 1 < delay <= LONGEST_RETRY_DELAY for delay in delays[7:])
     assert [record.event for record in caplog.records] == ["service_failed"] * 12  # type: ignore[attr-defined]
-    service.do()
-    service.do()
+    run(service)
+    run(service)
     assert [record.event for record in caplog.records[12:]] == ["service_back"]  # type: ignore[attr-defined]
 
 
@@ -80,30 +71,30 @@ def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.
 
 
 def test_with_nothing_scheduled_it_looks_again_soon() -> None:
-    assert Admit(Store("default")).run() == UNSCHEDULED_CHECK
+    assert run(Admit(Store("default"))) == about(UNSCHEDULED_CHECK)
 
 
 def test_it_hurries_when_a_job_is_scheduled_but_not_without_a_pause() -> None:
     service = Admit(Store("default"))
-    service.do()
-    assert not service.is_due
-    service.hurry()
+    run(service)
+    assert service.due_at > time.monotonic() + LEAST_DUE_CHECK
+    service.notified({""})
     assert service.due_at <= time.monotonic() + LEAST_DUE_CHECK
-    service.failed(OperationalError("refused"))
-    service.hurry()
+    service.refused(OperationalError("refused"))
+    service.notified({""})
     assert service.due_at > time.monotonic() + LEAST_DUE_CHECK, "a failure has its own time"
 
 
 def test_what_is_due_is_admitted_and_there_may_be_more() -> None:
     make_job("scheduled", run_after=timedelta(seconds=-1))
-    assert Admit(Store("default")).run() == 0
+    assert run(Admit(Store("default"))) == 0
     assert statuses() == {"queued": 1}
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(0.5, 0.5), (3600, DUE_CHECK)])
 def test_it_wakes_for_the_next_one_that_is_due(seconds: float, most: float) -> None:
     make_job("scheduled", run_after=timedelta(seconds=seconds))
-    assert 0 < Admit(Store("default")).run() <= most
+    assert 0 < run(Admit(Store("default"))) <= most
     assert statuses() == {"scheduled": 1}
 
 
@@ -112,7 +103,7 @@ def test_it_does_not_spin_on_a_due_job_that_somebody_has_locked(session: Any) ->
     other: Session = session()
     other.begin()
     other(lambda: list(Job.objects.select_for_update()))
-    assert Admit(Store("default")).run() == DUE_CHECK
+    assert run(Admit(Store("default"))) == about(DUE_CHECK)
     other.rollback()
 
 
@@ -124,7 +115,7 @@ def test_each_status_is_kept_as_long_as_the_settings_say() -> None:
         for days in (0.5, 2, 10, 40):
             make_job(status, finished_at=timedelta(days=-days))
     make_job("queued")
-    assert Prune(Store("default")).run() == PRUNE_INTERVAL
+    assert run(Prune(Store("default"))) == about(PRUNE_INTERVAL)
     assert statuses() == {"completed": 1, "discarded": 2, "failed": 3, "queued": 1}
 
 
@@ -144,7 +135,7 @@ def test_retention_may_be_nothing_for_ever_or_a_time(
         make_job(status, finished_at=timedelta(seconds=-1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
-        assert Prune(Store("default")).run() == interval
+        assert run(Prune(Store("default"))) == about(interval)
     assert statuses() == left
 
 
@@ -153,8 +144,8 @@ def test_a_full_batch_says_that_there_may_be_more() -> None:
         Job(queue_name="q", task="t", status="completed", finished_at="2020-01-01T00:00Z") for _ in range(BATCH + 1)
     )
     service = Prune(Store("default"))
-    assert service.run() == 0
-    assert service.run() == PRUNE_INTERVAL
+    assert run(service) == 0
+    assert run(service) == about(PRUNE_INTERVAL)
     assert not Job.objects.exists()
 
 

@@ -16,6 +16,7 @@ from django.db import connection, connections
 from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.services.admit import LEAST_DUE_CHECK
 from django_skipqueue.store import Store
@@ -400,8 +401,10 @@ def test_a_notification_that_comes_with_the_answer_of_a_statement_is_heard_befor
 
     def start() -> Supervisor:
         made = Supervisor(WorkerOptions(name="w", database="default"))
+        for process in made._processes:
+            process.start_at = NEVER
         monkeypatch.setattr(made._wakeup, "wait", lambda *_, **__: [])
-        made._services.run_due()
+        made._loop.run_due()
         return made
 
     def sleep_after_an_answer() -> bool:
@@ -411,7 +414,7 @@ def test_a_notification_that_comes_with_the_answer_of_a_statement_is_heard_befor
         supervisor._store.next_due()
         assert not select.select([socket], [], [], 0)[0]
         supervisor._wait()
-        return supervisor._services.due_at <= time.monotonic() + LEAST_DUE_CHECK
+        return supervisor._loop.due_at <= time.monotonic() + LEAST_DUE_CHECK
 
     with ThreadPoolExecutor(1) as thread:
         supervisor = thread.submit(start).result()

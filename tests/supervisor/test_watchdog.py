@@ -56,13 +56,13 @@ class Observed:
         self.now = 1000.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.process = FakeProcess()
-        self.watchdog = Watchdog()
+        self.watchdog = Watchdog([self.process])
 
     def look_for(self, seconds: float) -> None:
         """Look as often as a supervisor does, for so long."""
         end = self.now + seconds
         while self.now <= end:
-            self.watchdog.look([self.process])
+            self.watchdog.run(self.now)
             self.now = self.watchdog.due_at
 
 

@@ -9,6 +9,7 @@ import pytest
 from django.dispatch import Signal
 
 from django_skipqueue.models import Job
+from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import Attempt, LeaseRef
@@ -132,7 +133,7 @@ def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_told_as
     worker_thread: Start, gates: Any, told: Told
 ) -> None:
     running = pass_gate.defer("g")
-    worker_thread(prepare=lambda worker: setattr(worker._in_flight._cancel_check, "due", lambda held, now: []))
+    worker_thread(prepare=lambda worker: setattr(worker._in_flight.cancel_check, "_drop_lost", lambda refs: None))
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
@@ -164,15 +165,14 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
     if not is_kept:
         Job.objects.filter(pk=done.pk).delete()
     looks: list[list[LeaseRef]] = []
-    due = worker.worker._in_flight._cancel_check.due
+    check = worker.worker._in_flight.cancel_check
+    drop_lost = check._drop_lost
 
-    def counted(held: Any, now: float) -> list[LeaseRef]:
-        leases: list[LeaseRef] = due(held, now)
-        if leases:
-            looks.append(leases)
-        return leases
+    def counted(refs: list[LeaseRef]) -> None:
+        drop_lost(refs)
+        looks.append(refs)
 
-    worker.worker._in_flight._cancel_check.due = counted
+    check._drop_lost = counted
     wait_until(lambda: len(looks) >= 2)
     gates["g"].open()
     wait_until(lambda: told[job_completed])
@@ -206,26 +206,28 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
 
 
 def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
-    watch = CancelCheck()
-    assert watch.due([(1, 1)], 100.0) == []
-    assert watch.due([(1, 1)], 100.0 + INTERVAL / 2) == []
-    assert watch.due([(1, 1), (2, 1)], watch.next_look) == [(1, 1)]
-    assert watch.due([(2, 1)], watch.next_look) == [(2, 1)]
-    assert watch.due([(2, 2)], watch.next_look) == []
+    held: set[LeaseRef] = set()
+    asked: list[list[LeaseRef]] = []
+    check = CancelCheck(lambda: held, asked.append)
+    assert check.due_at == NEVER, "nothing is held"
+    for now_held, expected in (
+        ({(1, 1)}, []),
+        ({(1, 1), (2, 1)}, [[(1, 1)]]),
+        ({(2, 1)}, [[(2, 1)]]),
+        ({(2, 2)}, []),
+    ):
+        held = now_held
+        asked.clear()
+        check.run(100.0)
+        assert asked == expected
+        assert check.due_at == 100.0 + INTERVAL
 
 
 def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start) -> None:
     asked: list[Any] = []
 
     def prepare(worker: Any) -> None:
-        watch = worker._in_flight._cancel_check
-        due = watch.due
-
-        def noted(held: Any, now: float) -> list[LeaseRef]:
-            asked.extend(due(held, now))
-            return []
-
-        watch.due = noted
+        worker._in_flight.cancel_check._drop_lost = asked.extend
 
     noop.defer_many([{}] * 200)
     worker = worker_thread(prepare=prepare, max_jobs=200)

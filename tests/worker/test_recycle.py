@@ -10,6 +10,7 @@ import pytest
 
 from django_skipqueue.execution.interruption import Interrupter
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.worker import memory
 from django_skipqueue.worker.recycle import INTERRUPTED_TIME, Recycling
@@ -54,9 +55,15 @@ def test_a_process_that_has_run_its_jobs_is_replaced_at_once(runworker: Run) -> 
 def test_an_interruption_does_not_begin_the_count_of_max_jobs_anew(max_jobs: int | None, is_replaced: bool) -> None:
     interrupter = Interrupter()
     interrupter.interrupted_at = 1_000.0
-    recycling = Recycling(WorkerOptions(name="host", database="default", max_jobs=max_jobs), interrupter)
-    assert recycling.reason(1, 1_000.0 + INTERRUPTED_TIME - 1) is None
-    assert (recycling.reason(1, 1_000.0 + INTERRUPTED_TIME) is not None) is is_replaced
+    options = WorkerOptions(name="host", database="default", max_jobs=max_jobs)
+    reasons: list[str] = []
+    recycling = Recycling(options, interrupter, jobs_done=lambda: 1, recycle=reasons.append)
+    assert recycling.due_at == (1_000.0 + INTERRUPTED_TIME if is_replaced else NEVER)
+    recycling.run(1_000.0 + INTERRUPTED_TIME - 1)
+    assert not reasons
+    recycling.run(1_000.0 + INTERRUPTED_TIME)
+    assert bool(reasons) is is_replaced
+    assert recycling.due_at == NEVER
 
 
 def test_drain_ends_although_processes_are_replaced(runworker: Run) -> None:

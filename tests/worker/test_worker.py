@@ -95,18 +95,18 @@ def test_a_notification_that_comes_with_the_answer_of_another_statement_is_heard
     beating, deferred = threading.Event(), threading.Event()
 
     def prepare(worker: Worker) -> None:
-        beat = worker._own_row.heartbeat
+        beat = worker._own_row.run
 
-        def beat_after_a_notification() -> None:
+        def beat_after_a_notification(now: float) -> None:
             if worker._control._listening and not beating.is_set():
                 beating.set()
                 assert deferred.wait(DEADLINE)
                 socket = worker._control.fileno()
                 assert socket is not None
                 assert select.select([socket], [], [], DEADLINE)[0]
-            beat()
+            beat(now)
 
-        worker._own_row.heartbeat = beat_after_a_notification  # type: ignore[method-assign]
+        worker._own_row.run = beat_after_a_notification  # type: ignore[method-assign]
 
     worker_thread(prepare=prepare, poll_interval=HOUR, worker_timeout=1.0)
     assert beating.wait(DEADLINE)
@@ -559,7 +559,7 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
                 return released
 
         _use(worker, Late)
-        worker._in_flight.schedule_orphan_check(0.0)
+        worker._in_flight.orphan_check.expect(0.0)
 
     looked: list[int] = []
     worker_thread(prepare=prepare, id=id, worker_timeout=2.0, poll_interval=HOUR, queue_names=("late",))
@@ -915,12 +915,12 @@ class Watching(Store):
     overlaps: list[bool]
 
     def exchange(self, *arguments: Any, **options: Any) -> Any:
-        overlapping = self.worker._in_flight._unapplied is not None
+        overlapping = not self.worker._in_flight._buffer.is_empty
         if overlapping:
             self.before()
         answer = super().exchange(*arguments, **options)
         if overlapping:
-            self.overlaps.append(self.worker._in_flight._unapplied is None)
+            self.overlaps.append(self.worker._in_flight._buffer.is_empty)
             return self.after(answer)
         return answer
 
@@ -955,7 +955,7 @@ def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(wo
 def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:
-            self.worker._in_flight._orphan_check.expect(time.monotonic())
+            self.worker._in_flight.orphan_check.expect(time.monotonic())
 
         def release_orphans(self, *arguments: Any, **options: Any) -> set[int]:
             found.append(super().release_orphans(*arguments, **options))
@@ -1034,7 +1034,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Breaking))
     wait_until(broken.is_set)
-    wait_until(lambda: worker.worker._in_flight._unapplied is None)
+    wait_until(lambda: worker.worker._in_flight._buffer.is_empty)
     worker.stop(now=True)
     assert worker.wait() == EXIT_OK
 

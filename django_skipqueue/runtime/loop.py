@@ -1,0 +1,76 @@
+"""Runs the services of a supervisor or of a worker, and sleeps until the next one is due.
+
+Invariant: a service that fails keeps no other from running, and none keeps the heartbeat waiting for longer than one
+piece of its work takes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .control_connection import ControlConnection
+from .service import Service
+from .wakeup import Wakeup
+
+
+class Loop:
+    """Used by the main thread of its process. All times are monotonic seconds."""
+
+    def __init__(
+        self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
+    ) -> None:
+        """The services run in the order in which they stand here."""
+        self._control = control
+        self._wakeup = wakeup
+        self._heartbeat = heartbeat
+        self._services = services
+
+    def run_due(self) -> None:
+        """Run each service that is due, once; a heartbeat that is due comes before each."""
+        for service in self._services:
+            if self._is_due(self._heartbeat) or (service.needs_fresh_heartbeat and self._is_due(service)):
+                self._run(self._heartbeat)
+            if self._is_due(service):
+                self._run(service)
+
+    @property
+    def due_at(self) -> float:
+        """When the next service is due."""
+        return min(self._due_at(self._heartbeat), *map(self._due_at, self._services))
+
+    def sleep(self, *, until: float, lifeline: int | None = None, unless: Callable[[], Any] = lambda: False) -> bool:
+        """Sleep until then at most, or until a service is due, a notification arrives or `wakeup` is called.
+
+        Returns whether the file `lifeline` can be read.
+        """
+        self._deliver_notifications()  # those that came with the answers of this turn leave the socket unreadable
+        socket = self._control.fileno()
+        ready = self._wakeup.wait(
+            min(until, self.due_at) - time.monotonic(),
+            unless=unless,
+            files=[file for file in (lifeline, socket) if file is not None],
+        )
+        if socket in ready:
+            self._deliver_notifications()
+        return lifeline in ready
+
+    def _due_at(self, service: Service) -> float:
+        return max(service.due_at, self._control.retry_at) if service.is_attempt else service.due_at
+
+    def _is_due(self, service: Service) -> bool:
+        return self._due_at(service) <= time.monotonic()
+
+    def _run(self, service: Service) -> None:
+        if not service.is_attempt:
+            service.run(time.monotonic())
+            return
+        with self._control.attempt(refused=service.refused):
+            service.run(time.monotonic())
+            service.succeeded()
+
+    def _deliver_notifications(self) -> None:
+        if self._control.fileno() is not None:
+            with self._control.attempt():
+                if payloads := self._control.notified():
+                    for service in (self._heartbeat, *self._services):
+                        service.notified(payloads)

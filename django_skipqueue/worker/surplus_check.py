@@ -1,0 +1,32 @@
+"""Gives back the claimed jobs that would wait in this worker for too long."""
+
+from ..runtime.control_connection import ControlConnection
+from ..runtime.service import NEVER, Service
+from .in_flight import InFlightJobs
+
+INTERVAL = 0.1
+"""Seconds between two looks at the jobs that wait here."""
+
+
+class SurplusCheck(Service):
+    """The service that releases claimed jobs, so that another worker may run them, or this one something urgent."""
+
+    name = "surplus_check"
+    is_attempt = False  # each of its statements is one
+
+    def __init__(self, in_flight: InFlightJobs, control: ControlConnection) -> None:
+        self._in_flight = in_flight
+        self._control = control
+        self._next_look = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """At once where a job has no place here, else when to look again, as long as jobs wait."""
+        if self._in_flight.has_misplaced:
+            return self._control.retry_at
+        return max(self._next_look, self._control.retry_at) if self._in_flight.has_waiting else NEVER
+
+    def run(self, now: float) -> None:
+        """Release the surplus."""
+        self._next_look = now + INTERVAL
+        self._in_flight.release_surplus(now)

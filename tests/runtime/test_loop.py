@@ -1,0 +1,157 @@
+"""`Loop`: what is due, in which order, each apart from the others."""
+
+import time
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import DataError, OperationalError, connections
+
+from django_skipqueue.runtime.control_connection import ControlConnection
+from django_skipqueue.runtime.loop import Loop
+from django_skipqueue.runtime.service import NEVER, Periodic, Service, Timer
+from django_skipqueue.runtime.wakeup import Wakeup
+from django_skipqueue.services import SERVICES
+from django_skipqueue.store import Store
+from django_skipqueue.store.notify import wake
+
+from ..app.waiting import DEADLINE
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+store = Store("default")
+
+
+class Noted(Periodic):
+    """A service that notes its runs."""
+
+    def __init__(self, name: str, runs: list[str], *, error: Exception | None = None) -> None:
+        self.name = name
+        self.runs = runs
+        self.error = error
+        self.payloads: list[Collection[str]] = []
+        self.then_due: Periodic | None = None  # a service that is due once this one is done
+
+    def run(self, now: float) -> None:
+        self.runs.append(self.name)
+        if self.then_due:
+            self.then_due.due_at = 0.0
+        if self.error:
+            store.next_due()  # a connection that works
+            raise self.error
+        self.due_at = NEVER
+
+    def notified(self, payloads: Collection[str]) -> None:
+        self.payloads.append(payloads)
+
+
+@pytest.fixture
+def control() -> Iterator[ThreadPoolExecutor]:
+    """A thread for a control connection, which takes the place of Django's in it."""
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+        thread.submit(connections.close_all).result()
+
+
+def make_loop(heartbeat: Service, *services: Service) -> Loop:
+    return Loop(ControlConnection(store, who="test"), Wakeup(), heartbeat=heartbeat, services=services)
+
+
+def run_due(heartbeat: Service, *services: Service) -> float:
+    loop = make_loop(heartbeat, *services)
+    loop.run_due()
+    return loop.due_at
+
+
+def test_a_due_heartbeat_comes_before_each(control: ThreadPoolExecutor) -> None:
+    runs: list[str] = []
+    heartbeat, first, second = (Noted(name, runs) for name in ("heartbeat", "first", "second"))
+    first.then_due = heartbeat
+    assert control.submit(run_due, heartbeat, first, second).result() == NEVER
+    assert runs == ["heartbeat", "first", "heartbeat", "second"]
+
+
+class Careful(Noted):
+    needs_fresh_heartbeat = True
+
+
+def test_one_that_needs_a_fresh_heartbeat_has_it_written_first(control: ThreadPoolExecutor) -> None:
+    runs: list[str] = []
+    heartbeat, careful, other = Noted("heartbeat", runs), Careful("careful", runs), Noted("other", runs)
+    heartbeat.due_at = NEVER
+    control.submit(run_due, heartbeat, careful, other).result()
+    assert runs == ["heartbeat", "careful", "other"]
+
+
+def test_one_that_the_database_refuses_keeps_no_other_from_its_work(control: ThreadPoolExecutor) -> None:
+    runs: list[str] = []
+    heartbeat, second = Noted("heartbeat", runs), Noted("second", runs)
+    first = Noted("first", runs, error=DataError("no"))
+    control.submit(run_due, heartbeat, first, second).result()
+    assert runs == ["heartbeat", "first", "second"]
+    assert (first.is_refused, second.is_refused) == (True, False)
+
+
+def test_while_the_connection_waits_to_be_opened_again_only_those_run_that_do_without(
+    control: ThreadPoolExecutor,
+) -> None:
+    runs: list[str] = []
+
+    def run() -> tuple[float, float]:
+        heartbeat, broken = Noted("heartbeat", runs), Noted("broken", runs, error=OperationalError("gone"))
+        broken.refused = None  # type: ignore[assignment]
+        timer = Timer("timer", lambda: timer_due[0], lambda: (runs.append("timer"), timer_due.pop(0)))
+        loop = make_loop(heartbeat, broken, Noted("waits", runs), timer)
+        loop.run_due()
+        return loop.due_at, loop._control.retry_at
+
+    timer_due = [0.0, NEVER]
+    due_at, retry_at = control.submit(run).result()
+    assert runs == ["heartbeat", "broken", "timer"]
+    assert due_at == retry_at > 0
+
+
+def test_a_run_that_asks_nothing_of_the_database_says_nothing_about_its_connection(
+    control: ThreadPoolExecutor,
+) -> None:
+    class Idle(Noted):
+        def run(self, now: float) -> None:
+            self.due_at = NEVER
+
+    def run() -> bool:
+        heartbeat, broken = Noted("heartbeat", []), Noted("broken", [], error=OperationalError("gone"))
+        broken.refused = None  # type: ignore[assignment]
+        loop = make_loop(heartbeat, broken, Idle("idle", []))
+        loop.run_due()
+        loop._control.retry_at = 0.0
+        broken.due_at = NEVER
+        loop.run_due()
+        return loop._control.is_broken
+
+    assert control.submit(run).result()
+
+
+def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
+    services = [Noted(name, []) for name in ("heartbeat", "first", "second")]
+
+    def run() -> None:
+        loop = make_loop(*services)
+        for service in services:
+            service.due_at = NEVER
+        store.listen()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(notify_and_close).result()
+        loop.sleep(until=time.monotonic() + DEADLINE)
+
+    control.submit(run).result()
+    assert [service.payloads for service in services] == [[{"q"}]] * 3
+
+
+def notify_and_close() -> None:
+    wake("default", ["q"])
+    connections.close_all()
+
+
+def test_each_service_of_the_queue_is_made_of_the_store_alone_and_has_a_name_for_the_log() -> None:
+    made = [service(store) for service in SERVICES]
+    assert len({service.name for service in made}) == len(SERVICES)
