@@ -100,7 +100,12 @@ def test_while_the_connection_waits_to_be_opened_again_only_those_run_that_do_wi
     def run() -> tuple[float, float]:
         heartbeat, broken = Noted("heartbeat", runs), Noted("broken", runs, error=OperationalError("gone"))
         broken.refused = None  # type: ignore[assignment]
-        timer = Timer("timer", lambda: timer_due[0], lambda: (runs.append("timer"), timer_due.pop(0)))
+
+        def note() -> None:
+            runs.append(timer.name)
+            timer_due.pop(0)
+
+        timer = Timer("timer", lambda: timer_due[0], note)
         loop = make_loop(heartbeat, broken, Noted("waits", runs), timer)
         loop.run_due()
         return loop.due_at, loop._control.retry_at

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -207,7 +207,7 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
 
 def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
     held: set[LeaseRef] = set()
-    asked: list[list[LeaseRef]] = []
+    asked: list[Sequence[LeaseRef]] = []
     check = CancelCheck(lambda: held, asked.append)
     assert check.due_at == NEVER, "nothing is held"
     for now_held, expected in (

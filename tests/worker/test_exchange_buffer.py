@@ -23,7 +23,12 @@ def exchange() -> Exchange:
 
 def test_what_waits_is_counted_until_it_is_applied_once() -> None:
     applied: list[Exchange] = []
-    buffer = ExchangeBuffer(lambda exchange: applied.append(exchange) is None)
+
+    def apply(exchange: Exchange) -> bool:
+        applied.append(exchange)
+        return True
+
+    buffer = ExchangeBuffer(apply)
     assert (buffer.is_empty, buffer.claimed, list(buffer.attempts)) == (True, 0, [])
     waiting = exchange()
     buffer.put(waiting)
@@ -44,7 +49,12 @@ def test_a_result_that_waits_is_not_overwritten() -> None:
 def test_it_is_empty_while_it_applies() -> None:
     """So that what applying it leads to does not apply it again."""
     seen: list[bool] = []
-    buffer = ExchangeBuffer(lambda exchange: seen.append(buffer.is_empty) is None)
+
+    def apply(exchange: Exchange) -> bool:
+        seen.append(buffer.is_empty)
+        return True
+
+    buffer = ExchangeBuffer(apply)
     buffer.put(exchange())
     buffer.apply()
     assert seen == [True]
