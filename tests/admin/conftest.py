@@ -53,3 +53,8 @@ def operator(log_in: Callable[..., Client]) -> Client:
 def messages_of(response: Any) -> list[str]:
     """What the page that was redirected to says."""
     return [str(message) for message in response.context["messages"]]
+
+
+def listed(client: Client, address: str = "") -> list[int]:
+    """The ids on the first page of the list of jobs."""
+    return [job.pk for job in client.get(LIST + address).context["cl"].result_list]

@@ -11,7 +11,6 @@ from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.admin.jobs import cut_json
 from django_skipqueue.models import Job
 
 from ..app.rows import make_job
@@ -123,25 +122,6 @@ class TestMegabytes:
             )
         assert operator.get(LIST).status_code == 200
         assert operator.get(page("change", job.pk)).status_code == 200
-
-
-class TestCutJson:
-    WHOLE = '{"a":1,"bb":[true,null,-1.5e3,"x\\"\\\\y\\n\\u00e9"],"password":"hunter22","c":{"d":{}}}'
-
-    @pytest.mark.parametrize("length", range(1, len(WHOLE)))
-    def test_the_beginning_of_a_json_text_is_a_value(self, length: int) -> None:
-        found = cut_json.decoded(self.WHOLE[:length])
-        assert isinstance(found, dict)
-        if length > 7:
-            assert found["a"] == 1
-        assert not any("hunter" in str(value) for name, value in found.items() if name != "password")
-
-    def test_what_is_whole_is_as_it_was(self) -> None:
-        assert cut_json.decoded(self.WHOLE)["c"] == {"d": {}}
-
-    @pytest.mark.parametrize("text", ["}", "]]", "nonsense", '"', "\\"])
-    def test_what_is_no_json_is_no_error(self, text: str) -> None:
-        assert not isinstance(cut_json.decoded(text), dict | list)
 
 
 @pytest.mark.browser

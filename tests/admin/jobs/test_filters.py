@@ -1,0 +1,52 @@
+"""`filters`: by queue, by task and by time."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from ...app.rows import make_job
+from ..conftest import LIST, listed
+
+pytestmark = pytest.mark.django_db
+
+HOSTILE = "<script>alert('x')</script>\" onload=\"alert(1)"
+
+
+class TestFilters:
+    def test_by_queue_and_by_task(self, operator: Client) -> None:
+        mail = make_job("failed", queue_name="mail", task="a")
+        other = make_job("failed", queue_name="default", task="b")
+        assert listed(operator, "?queue=mail") == listed(operator, "?status=failed&queue=mail") == [mail.pk]
+        assert listed(operator, "?task=b") == [other.pk]
+        assert listed(operator, "?queue=nobody") == []
+
+    @pytest.mark.parametrize(("preset", "found"), [("hour", 1), ("day", 2), ("week", 3), ("month", 4), ("never", 5)])
+    @pytest.mark.parametrize(
+        ("address", "status", "column"),
+        [
+            ("", "queued", "enqueued_at"),
+            ("&status=scheduled", "scheduled", "enqueued_at"),
+            ("&status=running", "running", "locked_at"),
+            ("&status=failed", "failed", "finished_at"),
+        ],
+    )
+    def test_by_time(self, operator: Client, preset: str, found: int, address: str, status: str, column: str) -> None:
+        for age in (
+            timedelta(minutes=5),
+            timedelta(hours=5),
+            timedelta(days=5),
+            timedelta(days=25),
+            timedelta(days=50),
+        ):
+            times: dict[str, Any] = {column: -age}
+            make_job(status, **times)
+        assert len(listed(operator, f"?time={preset}{address}")) == found
+
+    @pytest.mark.parametrize(
+        "address", ["?queue=a%00b", "?task=%00", "?status=x", "?time=x", "?p=x", "?p=999", "?status=&q="]
+    )
+    def test_nothing_in_the_address_is_an_error(self, operator: Client, address: str) -> None:
+        make_job()
+        assert operator.get(LIST + address, follow=True).status_code == 200
