@@ -45,13 +45,8 @@ class NoWorker:
     """The queues that wait; empty where no worker is alive at all, so that any worker helps."""
 
     @classmethod
-    def now(cls) -> "NoWorker | None":
-        """The notice, by the database's clock; mostly there is none."""
-        return cls.of(Workforce.now(), Store.default().queues_with_jobs())
-
-    @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
-        """The same, from the workers and the queues with jobs to claim."""
+        """The notice for these workers and queues with jobs to claim; mostly there is none."""
         if not workforce.live:
             return cls(()) if waiting or _is_overdue() else None
         unserved = sorted(name for name in waiting if not workforce.serving(name))[:MOST]
@@ -101,7 +96,7 @@ class Notices:
 
     @classmethod
     def now(cls) -> "Notices":
-        """Query what there is to notice."""
+        """Query the workers, and the jobs that wait and run, by the database's clock."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.live else ()
         return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.late[:MOST]))

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.functional import Promise
 from django.utils.translation import gettext
 
 from ...models import ALIVE, Job
@@ -16,7 +15,7 @@ from ...values.codec import shorten
 from ..ui.arguments import redacted
 from ..ui.durations import span
 from .forms import Instruction
-from .verb import Button, Verb
+from .verb import Button, Text, Verb
 
 TEXT_LIMIT = 200
 """Characters of a name in a message."""
@@ -81,5 +80,5 @@ def _key_is_held(job: Job, holder: Job) -> str:
     }
 
 
-def _filled(text: str | Promise, values: Mapping[str, Any]) -> str:
+def _filled(text: Text, values: Mapping[str, Any]) -> str:
     return str(text) % values

@@ -88,7 +88,7 @@ RUN_NOW = Verb(
 )
 
 
-def _is_due_later(job: Job, instruction: Instruction) -> str:
+def _why_not_postponed(job: Job, instruction: Instruction) -> str:
     due_later = Job.objects.scheduled().filter(pk=job.pk, run_after__gte=Now() + instruction.delay)
     return gettext("Job %(id)s is due later than that already.") % {"id": job.pk} if due_later.exists() else ""
 
@@ -100,7 +100,7 @@ POSTPONE = Verb(
     change=lambda ids, instruction: _changed(
         Store.default().postpone(ids, instruction.delay, by=instruction.user, reason=instruction.reason)
     ),
-    why_unchanged=_is_due_later,
+    why_unchanged=_why_not_postponed,
     form=PostponeForm,
     button=Button(
         label=_("Postpone"),

@@ -30,29 +30,29 @@ LONG_AGO = timedelta(minutes=-5)
 def test_it_is_not_there_while_nothing_waits() -> None:
     for status in ("scheduled", "running", "completed", "failed", "discarded"):
         make_job(status)
-    assert NoWorker.now() is None
+    assert Notices.now().no_worker is None
 
 
 def test_jobs_that_wait_without_a_live_worker_bring_it_up() -> None:
     make_job()
     make_worker(heartbeat=LONG_AGO)
-    seen = NoWorker.now()
+    seen = Notices.now().no_worker
     assert seen == NoWorker(())
     assert seen.command == "python manage.py runworker"
 
 
 def test_so_does_a_scheduled_job_that_is_overdue() -> None:
     make_job("scheduled", run_after=LONG_AGO)
-    assert NoWorker.now() == NoWorker(())
+    assert Notices.now().no_worker == NoWorker(())
     make_worker()
-    assert NoWorker.now() is None
+    assert Notices.now().no_worker is None
 
 
 def test_a_live_worker_for_all_queues_is_enough() -> None:
     make_job(queue_name="mail")
     make_worker(queues=["default"])
     make_worker(queues=[])
-    assert NoWorker.now() is None
+    assert Notices.now().no_worker is None
 
 
 def test_a_queue_that_no_live_worker_serves_is_named() -> None:
@@ -61,7 +61,7 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
     make_job(queue_name="it's")
     make_worker(queues=["default"])
     make_worker(queues=["mail"], heartbeat=LONG_AGO)
-    seen = NoWorker.now()
+    seen = Notices.now().no_worker
     assert seen == NoWorker(("it's", "mail"))
     assert seen.command == """python manage.py runworker --queues 'it'"'"'s,mail'"""
 

@@ -64,6 +64,9 @@ class TestActions:
                 assert "%" not in str(text % values)
             assert "%" not in str(action.order_some) % values
 
+    def test_their_log_entry_is_the_same_for_all_jobs(self, verb: Verb, action: Action) -> None:
+        assert "%" not in str(verb.log_entry)
+
     def test_a_batch_is_a_few_statements_however_many_jobs(
         self, verb: Verb, action: Action, django_assert_max_num_queries: Any
     ) -> None:
