@@ -13,8 +13,8 @@ from django.db.models import ForeignKey
 
 from . import conf
 from .execution.middleware import import_middleware
+from .runtime.preflight import OLDEST_POSTGRESQL
 from .store.database_advice import use_postgresql
-from .store.preflight import OLDEST_POSTGRESQL
 from .tasks.registry import describe_duplicate, registry
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."

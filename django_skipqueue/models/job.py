@@ -16,7 +16,7 @@ from ..conf import settings
 from ..exceptions import LeaseLost
 from ..store import Store
 from ..values.codec import encode, shorten
-from ..values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry, seconds
+from ..values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry
 from ..values.records import worker_name
 from .expressions import CLAIM_ORDER
 from .querysets import JobManager
@@ -158,8 +158,7 @@ class Job(models.Model):
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
         """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
-        status = Status.SCHEDULED if seconds(over) else Status.QUEUED
-        return self._becomes(status, self._store().retry([self.pk], over=over, by=by, reason=reason))
+        return self._waits(self._store().retry([self.pk], over=over, by=by, reason=reason))
 
     def discard(self, reason: str = "", *, by: str = "") -> bool:
         """Finish a job that waits without running it."""
@@ -171,7 +170,7 @@ class Job(models.Model):
 
     def run_now(self, *, by: str = "", reason: str = "") -> bool:
         """Have a scheduled job claimed as soon as there is a worker for it."""
-        return self._becomes(Status.QUEUED, self._store().run_now([self.pk], by=by, reason=reason))
+        return self._waits(self._store().run_now([self.pk], by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
         """Have a job that waits be due at a later time, or after a delay counted from now."""
@@ -180,6 +179,12 @@ class Job(models.Model):
     def _becomes(self, status: Status, changed: set[int]) -> bool:
         if changed:
             self.status = status
+        return bool(changed)
+
+    def _waits(self, changed: set[int]) -> bool:
+        """Whether it was changed. In which status it waits now, the gates have decided."""
+        if changed:
+            self.refresh_from_db(using=self._store().alias, fields=["status"])
         return bool(changed)
 
     def _settle(self, outcome: Outcome) -> None:

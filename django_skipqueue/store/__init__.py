@@ -4,9 +4,9 @@ Invariant: nobody else writes SQL, and nothing here knows a task, a worker proce
 """
 
 from ..conf import settings
-from .admit import Admitting
 from .claim import Claiming
 from .enqueue import Enqueueing
+from .gates import Admitting
 from .notify import Notifying
 from .operate import Operating
 from .prune import Pruning

@@ -17,11 +17,11 @@ class Claiming(Statements):
     def claim(self, *, queue_names: Sequence[str], limit: int, worker_id: str) -> list[ClaimedJob]:
         """Take up to `limit` jobs: the queues in the listed order, within each the highest priority first."""
         values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
-        return in_claim_order(starmap(ClaimedJob, self._rows(sql.CLAIM, values)), queue_names)
+        return in_claim_order(starmap(ClaimedJob, self.rows(sql.CLAIM, values)), queue_names)
 
     def queues_with_jobs(self, *, after: str = "", limit: int | None = None) -> list[str]:
         """The names of the queues that have jobs to claim, in alphabetical order; `limit` of those after a name."""
-        return [name for (name,) in self._rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
+        return [name for (name,) in self.rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
 
     def first_in_queues(
         self, queue_names: Sequence[str], *, after: Mapping[str, ClaimKey], seconds: float
@@ -31,6 +31,6 @@ class Claiming(Statements):
         The statement may take this many seconds, whatever the connection's timeout.
         """
         with transaction.atomic(using=self.alias):
-            self._rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})
-            rows = self._rows(sql.FIRST_IN_QUEUES, positions_as_values(queue_names, after))
+            self.rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})
+            rows = self.rows(sql.FIRST_IN_QUEUES, positions_as_values(queue_names, after))
         return [(name, id, ClaimKey(*position)) for name, id, *position in rows]

@@ -22,7 +22,7 @@ class Enqueueing(Statements):
         Raises `InvalidOption` for a value of the spec that no row can have.
         """
         values = self._values(spec)
-        for row in self._rows(sql.ENQUEUE, {**values, **call._asdict()}):
+        for row in self.rows(sql.ENQUEUE, {**values, **call._asdict()}):
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
             self._enqueued(spec, [inserted.id], status=inserted.status, delay=delay)
@@ -39,13 +39,13 @@ class Enqueueing(Statements):
             return self._enqueue_unique(spec, values, calls)
         if not calls:
             return []
-        [(inserted, status, delay)] = self._rows(sql.ENQUEUE_MANY, {**values, **calls_as_values(calls)})
+        [(inserted, status, delay)] = self.rows(sql.ENQUEUE_MANY, {**values, **calls_as_values(calls)})
         self._enqueued(spec, inserted, status=status, delay=delay)
         return sorted(inserted)
 
     def unique_key_holders(self, keys: Sequence[str]) -> dict[str, int]:
         """The ids of the jobs that are not finished and hold these unique keys, by key."""
-        return dict(self._rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)}))
+        return dict(self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)}))
 
     def _enqueue_unique(self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[Call]) -> list[int]:
         """As `enqueue_many`, where some calls have keys. Repeats until each key belongs to a job."""
@@ -54,7 +54,7 @@ class Enqueueing(Statements):
         missing = in_key_order(calls)
         while missing:
             keys = [call.unique_key for call in missing]
-            created = self._rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **calls_as_values(missing), "unique_keys": keys})
+            created = self.rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **calls_as_values(missing), "unique_keys": keys})
             plain.extend(id for id, key, _, _ in created if key is None)
             keyed.update({key: id for id, key, _, _ in created if key is not None})
             if created:

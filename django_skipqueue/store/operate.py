@@ -31,7 +31,7 @@ class Operating(Statements):
         for _ in range(10):
             try:
                 with transaction.atomic(using=self.alias):
-                    rows = self._rows(sql.RETRY, values)
+                    rows = self.rows(sql.RETRY, values)
             except IntegrityError:
                 continue  # somebody took one of the unique keys meanwhile; the next look sees it
             wake(self.alias, (queue_name for _, queue_name, status in rows if status == "queued"))
@@ -45,16 +45,16 @@ class Operating(Statements):
     def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Finish jobs that wait without running them."""
         values = _noted(ids, by, reason) | {"last_error": _told("Discarded", by, reason)}
-        return {id for (id,) in self._rows(sql.DISCARD, values)}
+        return {id for (id,) in self.rows(sql.DISCARD, values)}
 
     def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
         values = _noted(ids, by, reason) | {"last_error": _told("Cancelled", by, reason)}
-        return {id for (id,) in self._rows(sql.CANCEL, values)}
+        return {id for (id,) in self.rows(sql.CANCEL, values)}
 
     def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Make scheduled jobs, retries among them, claimable now. A retry is the same attempt as it would have been."""
-        rows = self._rows(sql.RUN_NOW, _noted(ids, by, reason))
+        rows = self.rows(sql.RUN_NOW, _noted(ids, by, reason))
         wake(self.alias, (queue_name for _, queue_name in rows))
         return {id for id, _ in rows}
 
@@ -71,7 +71,7 @@ class Operating(Statements):
             "run_after": run_after if isinstance(run_after, datetime) else None,
             "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0,
         }
-        postponed = {id for (id,) in self._rows(sql.POSTPONE, values)}
+        postponed = {id for (id,) in self.rows(sql.POSTPONE, values)}
         if postponed:
             wake_supervisors(self.alias, [values["delay"]])
         return postponed

@@ -20,10 +20,10 @@ class Pruning(Statements):
         """
         with transaction.atomic(using=self.alias):
             ids = self.expired(limit=limit, skipped=skipped)
-            return dict(self._rows(sql.PRUNE, {"ids": as_array(ids)})) if ids else {}
+            return dict(self.rows(sql.PRUNE, {"ids": as_array(ids)})) if ids else {}
 
     def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> list[int]:
         """The ids of the jobs that are to be deleted next. In a transaction, they are locked."""
         kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
         values = {**kept, "limit": limit, "skipped": as_array(skipped)}
-        return [id for (id,) in self._rows(sql.EXPIRED, values)]
+        return [id for (id,) in self.rows(sql.EXPIRED, values)]

@@ -56,6 +56,6 @@ class Recovering(Statements):
         )
 
     def _recover(self, values: Mapping[str, Any]) -> list[RecoveredJob]:
-        recovered = [RecoveredJob._make(row) for row in self._rows(sql.RECOVER, values)]
+        recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, values)]
         wake(self.alias, (job.queue_name for job in recovered if job.status == "queued"))
         return recovered

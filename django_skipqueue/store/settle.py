@@ -38,7 +38,7 @@ class Settling(Statements):
         caller's transaction is to be rolled back.
         """
         batch = in_lock_order(settlements)
-        written = self._rows(sql.SETTLE, settlements_as_values(batch)) if raises else self._settle(batch, {})
+        written = self.rows(sql.SETTLE, settlements_as_values(batch)) if raises else self._settle(batch, {})
         self._wake_for(batch)
         return {id for id, _ in written}
 
@@ -93,14 +93,14 @@ class Settling(Statements):
             return set()
         values = leases_as_values((settlement.job_id, settlement.lease) for settlement in failed)
         errors = [json.dumps(settlement.outcome.error) for settlement in failed]
-        return {id for (id,) in self._rows(sql.KEEP_ERRORS, values | {"errors": errors})}
+        return {id for (id,) in self.rows(sql.KEEP_ERRORS, values | {"errors": errors})}
 
     def _wake_for(self, batch: list[Settlement]) -> None:
         """Wake the supervisors for what is due soon, and the workers of queues whose jobs are to run again at once."""
         wake_supervisors(self.alias, (settlement.outcome.delay for settlement in batch))
         ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
         if ids:
-            wake(self.alias, [name for (name,) in self._rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
+            wake(self.alias, [name for (name,) in self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
 
     def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[LeaseRef]:
         """Write a batch. If it is refused, write each half alone; `refused` gets what replaces the outcome at fault."""
@@ -110,7 +110,7 @@ class Settling(Statements):
         inside = transaction.atomic(using=self.alias) if self.connection.in_atomic_block else nullcontext()
         try:
             with inside:
-                return set(self._rows(sql.SETTLE, settlements_as_values(batch)))
+                return set(self.rows(sql.SETTLE, settlements_as_values(batch)))
         except DatabaseError as error:
             if not is_refused(error):
                 raise

@@ -22,7 +22,8 @@ class Statements:
         """Django's connection of this thread, or what has taken its place."""
         return connections[self.alias]
 
-    def _rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """Run a statement; the rows that it returns. For the verbs and the gates."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()

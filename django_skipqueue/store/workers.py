@@ -18,13 +18,13 @@ class Workers(Statements):
 
     def heartbeat_worker(self, worker_id: str) -> tuple[datetime, datetime] | None:
         """Say that this one worker is alive; its heartbeat before that and now, or `None` where it has no row."""
-        for before, now in self._rows(sql.HEARTBEAT_WORKER, {"worker_id": worker_id}):
+        for before, now in self.rows(sql.HEARTBEAT_WORKER, {"worker_id": worker_id}):
             return before, now
         return None
 
     def heartbeats(self) -> tuple[datetime, dict[str, datetime]]:
         """The database's time, and the heartbeat of each worker, by its id."""
-        rows = self._rows(sql.HEARTBEATS)
+        rows = self.rows(sql.HEARTBEATS)
         return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
     def delete_workers(self, worker_ids: Sequence[str]) -> None:

@@ -7,9 +7,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
+from ...runtime.preflight import check_database
 from ...services.prune import Pruner
 from ...store import Store
-from ...store.preflight import check_database
 
 
 class Command(BaseCommand):

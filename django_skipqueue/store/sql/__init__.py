@@ -1,6 +1,7 @@
 """Every statement of the queue, as a named literal; a file for each verb.
 
-Above each: who calls it, what it promises, which index it uses. Put values for the `%(…)s` and it runs in psql.
+Above each: who calls it, what it promises, which index it uses. Put values for the `%(…)s`, and
+'queued' for `{status}`, and it runs in psql.
 
 Rules, kept by all of them:
 
@@ -13,6 +14,7 @@ Rules, kept by all of them:
   transaction has locked.
 - A batch of values travels as one JSON document, or as arrays out of a scalar subquery: PostgreSQL expects a hundred
   rows of the one and ten of the other, whatever their length, and looks each up.
+- Which status a job enters is decided in `sql.gates` alone: `entering` puts that in the place of `{status}`.
 - What an operator does is noted in the row, by the statement that does it: in `operations`, the newest 50.
 - The only clock is the database's.
 """

@@ -1,7 +1,10 @@
-"""Letting scheduled jobs into their queues once they are due."""
+"""Letting scheduled jobs through the time gate once they are due."""
 
-# supervisor → how many jobs of each queue have become claimable. Index: admit.
-ADMIT = """
+from .gates import entering
+
+# supervisor → how many jobs of each queue have passed the gate. Index: admit.
+ADMIT = entering(
+    """
 WITH due AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -12,12 +15,15 @@ WITH due AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = 'queued'
+    SET status = {status}
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
     RETURNING job.queue_name
 )
 SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
-"""
+""",
+    column="job.{}",
+    past="time",
+)
 
 # supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row without one. Index:
 # admit.

@@ -1,9 +1,12 @@
 """The verbs of operators. Each notes in the row what it did: in `operations`, the newest 50."""
 
+from .gates import entering
+
 # operators → id, queue and status of the failed and discarded jobs put back into their queues, with a fresh set of
 # attempts; at once, or spread at random over the seconds that `over` says. A job whose unique key is alive again
 # stays as it is; of several that share a key the newest is taken. Index: the primary key.
-RETRY = """
+RETRY = entering(
+    """
 WITH chosen AS MATERIALIZED (
     SELECT job.id
     FROM skipqueue_job AS job
@@ -26,7 +29,7 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = CASE WHEN %(over)s::float8 > 0 THEN 'scheduled' ELSE 'queued' END,
+SET status = {status},
     lease = job.lease + 1,
     attempts = 0,
     run_after = statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
@@ -41,7 +44,10 @@ SET status = CASE WHEN %(over)s::float8 > 0 THEN 'scheduled' ELSE 'queued' END,
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-"""
+""",
+    column="job.{}",
+    run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
+)
 
 # operators → the ids of the scheduled and queued jobs that were discarded, with the reason. Index: the primary key.
 DISCARD = """
@@ -95,7 +101,8 @@ RETURNING job.id
 
 # operators → id and queue of the scheduled jobs, retries among them, that may be claimed now. One that is overdue keeps
 # its time, and with it its place. Index: the primary key.
-RUN_NOW = """
+RUN_NOW = entering(
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -104,7 +111,7 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'queued',
+SET status = {status},
     run_after = LEAST(job.run_after, statement_timestamp()),
     operations = COALESCE(
         CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
@@ -114,7 +121,10 @@ SET status = 'queued',
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name
-"""
+""",
+    column="job.{}",
+    past="time",
+)
 
 # operators → the ids of the scheduled and queued jobs that now wait for a later time; one that is due later anyway
 # stays as it is. A time given as a delay is counted from now. Index: the primary key.

@@ -1,5 +1,7 @@
 """Writing outcomes, and finding out why one could not be written."""
 
+from .gates import entering
+
 # settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is
 # not written. Writing one ends the lease: a second outcome for the same attempt matches nothing. Index: the primary
 # key, in the order of the arrays.
@@ -9,10 +11,11 @@
 # only ids, leases and times. Read from a JSON document, the values would take an eighth of the statement's time.
 # No status in the WHERE: with one the planner may walk the recover index over every running and dead entry instead
 # (55 µs a job instead of 8 µs).
-SETTLE = """
+SETTLE = entering(
+    """
 UPDATE skipqueue_job AS job
 SET status = CASE
-        WHEN outcome.status = 'scheduled' AND outcome.delay <= 0 THEN 'queued'
+        WHEN outcome.status = 'scheduled' THEN {status}
         ELSE COALESCE(outcome.status, 'completed')
     END,
     lease = job.lease + 1,
@@ -50,7 +53,10 @@ FROM
     ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown)
 WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
-"""
+""",
+    column="job.{}",
+    run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
+)
 
 # settle, where outcomes put jobs straight back into their queues → the names of these. Index: the primary key.
 QUEUES_OF = """

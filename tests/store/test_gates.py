@@ -1,0 +1,103 @@
+"""The gates: in which status a job enters, and who lets it through."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store, sql
+from django_skipqueue.store import gates as verbs
+from django_skipqueue.store.gates import GATES
+from django_skipqueue.store.sql import gates
+from django_skipqueue.store.sql.gates import CONDITIONS, Condition, entering
+from django_skipqueue.store.statements import Statements
+
+from ..app import jobs
+from ..app.rows import make_job
+from ..harness.processes import statuses
+
+store = Store("default")
+
+LIMIT = Condition("limit", "blocked", "{limit_key} IS NOT NULL")
+
+
+def test_a_gate_has_both_halves() -> None:
+    assert [gate.name for gate in GATES] == [condition.gate for condition in CONDITIONS]
+
+
+def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert entering("{status}", column="job.{}", run_after="now()") == (
+        "CASE WHEN now() > statement_timestamp() THEN 'scheduled' ELSE 'queued' END"
+    )
+    assert entering("{status}", column="job.{}", past="time") == "'queued'"
+    monkeypatch.setattr(gates, "CONDITIONS", (*CONDITIONS, LIMIT))
+    assert entering("{status}", column="%({})s", run_after="now()") == (
+        "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
+        "WHEN %(limit_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
+    )
+    assert entering("{status}", column="job.{}", past="time") == (
+        "CASE WHEN job.limit_key IS NOT NULL THEN 'blocked' ELSE 'queued' END"
+    )
+
+
+def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
+    """Only those that give back what was past its gates say `queued` themselves."""
+    sources = {path.stem: path.read_text() for path in Path(sql.__file__).parent.glob("*.py")}
+    says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
+    assert says_queued == {"gates", "release", "recover"}
+    asking = {name for text in sources.values() for name in re.findall(r"^(\w+) = entering\($", text, re.MULTILINE)}
+    assert asking == {"ADMIT", "ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE", "RETRY", "RUN_NOW", "SETTLE"}
+    assert not [name for name in sql.__all__ if "{status}" in getattr(sql, name)]
+
+
+class OtherGate:
+    """Admits a job of another queue each time."""
+
+    name = "other"
+
+    def __init__(self, next_due: float | None) -> None:
+        self._next_due = next_due
+
+    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+        return {"default": 1, "other": limit}
+
+    def next_due(self, store: Statements) -> float | None:
+        return self._next_due
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
+def test_all_gates_are_asked(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
+    monkeypatch.setattr(verbs, "GATES", (*GATES, OtherGate(other)))
+    make_job("scheduled", run_after=timedelta(seconds=5))
+    assert store.next_due() == pytest.approx(seconds, abs=1.0)
+    make_job("scheduled", run_after=timedelta(seconds=-1), queue_name="default")
+    assert store.admit(limit=7) == {"default": 2, "other": 7}
+    assert statuses() == {"queued": 1, "scheduled": 1}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("status", "change", "expected"),
+    [
+        ("failed", lambda job: job.retry(), "queued"),
+        ("failed", lambda job: job.retry(over=60.0), "scheduled"),
+        ("scheduled", lambda job: job.run_now(), "queued"),
+    ],
+    ids=["retry", "retry over a time", "run_now"],
+)
+def test_a_job_that_is_changed_has_the_status_that_the_gates_have_decided(
+    status: str, change: Callable[[Job], bool], expected: str
+) -> None:
+    job = make_job(status)
+    assert change(job)
+    assert job.status == Job.objects.get(pk=job.pk).status == expected
+
+
+@pytest.mark.django_db
+def test_a_time_that_is_past_holds_no_job() -> None:
+    assert jobs.noop.using(run_after=timedelta(seconds=-1)).defer().status == "queued"
+    assert jobs.noop.using(run_after=timedelta(seconds=60)).defer().status == "scheduled"
