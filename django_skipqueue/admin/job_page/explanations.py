@@ -79,12 +79,12 @@ def _why_it_was_discarded(job: Job, name: str) -> str:
 
 def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
     if not workforce.live:
-        return gettext("Waits for a worker: none is alive.")
+        return gettext("It waits for a worker: none is alive.")
     if not workforce.serving(job.queue_name):
-        return gettext("Waits for a worker: none that is alive serves the queue “%(queue)s”.") % _queue(job)
+        return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
     before = _jobs_before(job)
     if not before.found:
-        return gettext("It is the next one of the queue “%(queue)s”: it begins as soon as a slot is free.") % _queue(
+        return gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.") % _queue(
             job
         )
     return ngettext(

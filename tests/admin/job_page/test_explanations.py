@@ -30,9 +30,9 @@ def waits(job: Job) -> str:
 class TestQueued:
     def test_without_a_worker(self) -> None:
         job = make_job(queue_name="mail")
-        assert waits(job) == "Waits for a worker: none is alive."
+        assert waits(job) == "It waits for a worker: none is alive."
         make_worker(queues=["default"])
-        assert waits(job) == "Waits for a worker: none that is alive serves the queue “mail”."
+        assert waits(job) == "It waits for a worker: no live worker serves the queue “mail”."
 
     def test_behind_others_of_its_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_worker()
@@ -41,7 +41,7 @@ class TestQueued:
         make_job("completed", priority=9)
         job = make_job(run_after=at(5))
         make_job(run_after=at(1))
-        assert waits(first).startswith("It is the next one of the queue “default”")
+        assert waits(first).startswith("It is the next job of the queue “default”")
         assert waits(job) == "1 job of the queue “default” comes before it."
         for _ in range(3):
             make_job(priority=1)
