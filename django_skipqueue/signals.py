@@ -1,8 +1,8 @@
 """The events of the queue, as Django signals.
 
 Each event is sent with `send_robust`: a receiver that raises is logged and harms nothing. Sender is the task's name
-(`job_…`, `lease_lost`) or the worker's (`worker_…`), so that a receiver can be connected for one task alone. Events
-about an outcome are sent after the outcome has been committed.
+(`job_…`, `lease_lost`), the worker's (`worker_…`), or the alias of the queue's database (`jobs_…`), so that a receiver
+can be connected for one task alone. Events about an outcome are sent after the outcome has been committed.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from .exceptions import JobInterrupted
 logger = logging.getLogger("django_skipqueue")
 
 
-class Event(Signal):
+class QueueSignal(Signal):
     """A signal whose senders are names. A receiver may be connected for one task: `sender=send_receipt`, or its name.
 
     Django compares senders by identity, and two equal texts need not be the same object; so a sender is replaced by the
@@ -52,38 +52,50 @@ class Event(Signal):
         return self._senders.get(name, name)
 
 
-job_deferred = Event()
+job_deferred = QueueSignal()
 """Jobs were inserted; workers see them once the caller's transaction commits. Carries `queue_name`, `job_ids`."""
 
-job_started = Event()
+job_started = QueueSignal()
 """An attempt begins. Sent in the thread that runs it. Carries `job` (a `ClaimedJob`), `worker` (its name),
 `wait_ms` (how long the job was due before)."""
 
-job_completed = Event()
+job_completed = QueueSignal()
 """The task returned. Carries `attempt` (an `Attempt`)."""
 
-job_retrying = Event()
+job_retrying = QueueSignal()
 """The attempt failed, or asked for it, and the job will run again. Carries `attempt` (an `Attempt`)."""
 
-job_failed = Event()
+job_failed = QueueSignal()
 """The last attempt failed. Carries `attempt` (an `Attempt`)."""
 
-job_discarded = Event()
+job_discarded = QueueSignal()
 """The task raised `Discard`, or one of its `discard_on` errors. Carries `attempt` (an `Attempt`)."""
 
-job_cancelled = Event()
+job_cancelled = QueueSignal()
 """The attempt of a job that was cancelled while it ran has ended. Carries `attempt` (an `Attempt`)."""
 
-job_recovered = Event()
+job_recovered = QueueSignal()
 """A job was taken back from a worker that is gone. Carries `job` (a `RecoveredJob`)."""
 
-lease_lost = Event()
+lease_lost = QueueSignal()
 """An outcome came too late: somebody took the job from its worker meanwhile. Carries `attempt` (an `Attempt`)."""
 
-worker_started = Event()
+jobs_admitted = QueueSignal()
+"""Jobs whose time has come were let into their queues. Carries `counts`, by the name of the queue."""
+
+jobs_released = QueueSignal()
+"""Jobs that were claimed were given back, at no attempt. Carries `job_ids`."""
+
+jobs_operated = QueueSignal()
+"""Somebody has changed jobs by hand. Its sender is the verb. Carries `database`, `job_ids`, `by`, `reason`."""
+
+jobs_pruned = QueueSignal()
+"""Finished jobs were deleted. Carries `counts`, by status."""
+
+worker_started = QueueSignal()
 """A worker process is about to claim its first job. Carries `worker_id`, `queue_names`, `concurrency`."""
 
-worker_stopped = Event()
+worker_stopped = QueueSignal()
 """A worker process ends; what still runs is given back after that. Carries `worker_id`, `jobs_done`."""
 
 

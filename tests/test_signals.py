@@ -106,6 +106,10 @@ def test_every_event_of_the_queue_is_a_signal() -> None:
         "job_discarded",
         "job_recovered",
         "lease_lost",
+        "jobs_admitted",
+        "jobs_released",
+        "jobs_operated",
+        "jobs_pruned",
         "worker_started",
         "worker_stopped",
     }
@@ -126,7 +130,7 @@ def test_a_receiver_that_is_an_object_and_raises_keeps_no_other_from_being_told(
     def good(sender: str, **_: Any) -> None:
         told.append(sender)
 
-    signal, broken = signals.Event(), Broken()
+    signal, broken = signals.QueueSignal(), Broken()
     signal.connect(broken)
     signal.connect(good)
     emit(signal, "sender")

@@ -1,18 +1,16 @@
 """Every log line of the queue: an event, then `key=value`. Nothing else writes one.
 
-Events become lines through signal receivers; what is no event (a lost connection, a restarted worker) has a function
-here. Lines say nothing about arguments, and no value in them can forge a line of its own. `extra` carries the figures
-for log processors, and five names in every record: event, job_id, worker_id, worker_name, queue_name.
+Those about events are written by `log_sink`, the others by whoever has something to say. Lines say nothing about
+arguments, and no value in them can forge a line of its own. `extra` carries the figures for log processors, and five
+names in every record: event, job_id, worker_id, worker_name, queue_name.
 """
 
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from django.dispatch import Signal
-
-from .. import signals
 from ..values.outcomes import Outcome
 from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
 from ..values.redaction import MASK
@@ -29,13 +27,6 @@ LARGE_BATCH = 50
 
 _process: dict[str, Any] = {"worker_id": None, "worker_name": None}
 """The worker that this process is; `None` in a supervisor, and wherever no worker runs."""
-
-
-def connect() -> None:
-    """Turn events into lines, as far as the logger wants them: a line nobody reads costs nothing."""
-    for signal, receiver, level in RECEIVERS:
-        if logger.isEnabledFor(level):
-            signal.connect(receiver, dispatch_uid="django_skipqueue.events.logs")
 
 
 def identify(worker_id: str, worker_name: str) -> None:
@@ -83,21 +74,16 @@ def _extra(event: str, **known: Any) -> dict[str, Any]:
 # Events of jobs
 
 
-def _job_started(job: ClaimedJob, worker: str, wait_ms: float, **_: Any) -> None:
+def job_started(job: ClaimedJob, worker: str, wait_ms: float) -> None:
+    """An attempt begins."""
     shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(wait_ms / 1000)}
     write(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
 
 
-def wants_completed() -> bool:
-    """Whether lines about completed jobs are read by anybody."""
-    return logger.isEnabledFor(logging.INFO)
-
-
-def completed(attempts: list[Attempt]) -> None:
+def completed(attempts: Sequence[Attempt]) -> None:
     """A line for each completed job; for a large batch one line, unless debug lines are wanted.
 
-    No signal receiver: under load a line for each job would take twice the time of running it, and nobody could read
-    them.
+    Under load a line for each job would take twice the time of running it, and nobody could read them.
     """
     if len(attempts) <= LARGE_BATCH or logger.isEnabledFor(logging.DEBUG):
         for attempt in attempts:
@@ -108,28 +94,34 @@ def completed(attempts: list[Attempt]) -> None:
     write(logging.INFO, "jobs_completed", {"count": len(attempts), "tasks": tasks}, extra={"jobs": len(attempts)})
 
 
-def _job_retrying(attempt: Attempt, **_: Any) -> None:
+def job_retrying(attempt: Attempt) -> None:
+    """The job will run again."""
     level = logging.WARNING if attempt.outcome.last_error else logging.INFO
     _ended(level, "job_retrying", attempt, retry_in=in_words(attempt.outcome.delay))
 
 
-def _job_failed(attempt: Attempt, **_: Any) -> None:
+def job_failed(attempt: Attempt) -> None:
+    """It was the last attempt of its job."""
     _ended(logging.ERROR, "job_failed", attempt)
 
 
-def _job_discarded(attempt: Attempt, **_: Any) -> None:
+def job_discarded(attempt: Attempt) -> None:
+    """The task has discarded its job."""
     _ended(logging.WARNING, "job_discarded", attempt)
 
 
-def _job_cancelled(attempt: Attempt, **_: Any) -> None:
+def job_cancelled(attempt: Attempt) -> None:
+    """The job was cancelled while it ran."""
     _ended(logging.INFO, "job_cancelled", attempt)
 
 
-def _lease_lost(attempt: Attempt, **_: Any) -> None:
+def lease_lost(attempt: Attempt) -> None:
+    """Its outcome came too late."""
     _ended(logging.WARNING, "lease_lost", attempt, not_written=attempt.outcome.status)
 
 
-def _job_recovered(job: RecoveredJob, **_: Any) -> None:
+def job_recovered(job: RecoveredJob) -> None:
+    """A job was taken back from a worker that is gone."""
     name = worker_name(job.locked_by)
     shown = {
         "task": job.task,
@@ -211,27 +203,16 @@ def _job_extra(job: ClaimedJob, worker: str, wait_ms: float) -> dict[str, Any]:
 # Events of workers
 
 
-def _worker_started(sender: str, worker_id: str, **_: Any) -> None:
-    extra = {"worker_id": worker_id, "worker_name": sender}
-    write(logging.INFO, "worker_started", {"worker": sender}, extra=extra)
+def worker_started(worker: str, worker_id: str) -> None:
+    """A worker process is about to claim its first job."""
+    extra = {"worker_id": worker_id, "worker_name": worker}
+    write(logging.INFO, "worker_started", {"worker": worker}, extra=extra)
 
 
-def _worker_stopped(sender: str, worker_id: str, jobs_done: int, **_: Any) -> None:
-    extra = {"worker_id": worker_id, "worker_name": sender}
-    write(logging.INFO, "worker_stopped", {"worker": sender, "attempts": jobs_done}, extra=extra)
-
-
-RECEIVERS: tuple[tuple[Signal, Any, int], ...] = (
-    (signals.job_started, _job_started, logging.DEBUG),
-    (signals.job_retrying, _job_retrying, logging.INFO),
-    (signals.job_failed, _job_failed, logging.ERROR),
-    (signals.job_discarded, _job_discarded, logging.WARNING),
-    (signals.job_cancelled, _job_cancelled, logging.INFO),
-    (signals.job_recovered, _job_recovered, logging.WARNING),
-    (signals.lease_lost, _lease_lost, logging.WARNING),
-    (signals.worker_started, _worker_started, logging.INFO),
-    (signals.worker_stopped, _worker_stopped, logging.INFO),
-)
+def worker_stopped(worker: str, worker_id: str, jobs_done: int) -> None:
+    """A worker process ends."""
+    extra = {"worker_id": worker_id, "worker_name": worker}
+    write(logging.INFO, "worker_stopped", {"worker": worker, "attempts": jobs_done}, extra=extra)
 
 
 # What is no event
@@ -336,11 +317,11 @@ def notify_failed(queue_name: str, error: BaseException) -> None:
     write(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
 
 
-def admitted(count: int) -> None:
+def jobs_due(count: int) -> None:
     """Scheduled jobs became due."""
     write(logging.DEBUG, "jobs_due", {"count": count})
 
 
-def pruned(counts: dict[str, int]) -> None:
+def jobs_pruned(counts: Mapping[str, int]) -> None:
     """Finished jobs were deleted."""
-    write(logging.DEBUG, "jobs_pruned", counts)
+    write(logging.DEBUG, "jobs_pruned", dict(counts))

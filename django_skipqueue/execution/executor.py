@@ -20,8 +20,9 @@ from django.db.transaction import TransactionManagementError
 
 from ..conf import settings
 from ..events import logs
+from ..events.events import AttemptStarted
+from ..events.sinks import send, wanted
 from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
-from ..signals import emit, job_started
 from ..tasks.context import JobContext, complete
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
@@ -126,8 +127,8 @@ class Executor:
     def _begin(self, task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
         """Say that the attempt begins; the arguments of the task."""
         job = running.job
-        if job_started.has_listeners(job.task):
-            emit(job_started, job.task, job=job, worker=self.worker, wait_ms=job.waited_ms(running.started))
+        if wanted(AttemptStarted):
+            send(AttemptStarted(job, self.worker, job.waited_ms(running.started)))
         args = decode(job.args)
         if task.takes_context:
             args.insert(0, task.context(self._context(task, running), job))

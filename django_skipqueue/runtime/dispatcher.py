@@ -1,23 +1,18 @@
-"""Tells the project what happened: log lines, and signals to its receivers, in a thread of its own.
+"""Sends events to their sinks in a thread of its own: code of the project's runs there, and in no control loop.
 
-Invariant: a receiver that is slow or stuck holds up other receivers, and nothing else.
+Invariant: a receiver or a sink that is slow or stuck holds up others, and nothing else.
 """
 
-import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from django.dispatch import Signal
-
-from ..events import logs
+from ..events.events import Event
+from ..events.sinks import send, wanted
 from ..execution.connections import ThreadConnections
 from ..execution.interruption import stacks
-from ..signals import emit, job_completed
-from ..values.records import Attempt
 
 HANGS_AFTER = 60.0
 """Seconds in one receiver after which it is taken to hang."""
@@ -26,9 +21,6 @@ MOST_WAITING = 10_000
 """Events that may wait before the worker claims no more."""
 
 NEVER = float("inf")
-
-Outcomes = Mapping[Signal, list[Attempt]]
-"""The attempts of one batch, by the event that each of them is."""
 
 
 class EventDispatcher:
@@ -60,20 +52,10 @@ class EventDispatcher:
         """Where its thread is, in a line."""
         return "".join(stacks(self._thread)) if self._thread else ""
 
-    def event(self, signal: Signal, sender: str, **values: Any) -> None:
-        """Send one signal soon. Returns at once."""
-        if signal.has_listeners(sender):
-            self._put(1, partial(emit, signal, sender, **values))
-
-    def outcomes(self, outcomes: Outcomes) -> None:
-        """Tell of a batch soon. Returns at once; what nobody wants to know costs nothing."""
-        wanted = {
-            signal: attempts
-            for signal, attempts in outcomes.items()
-            if signal.receivers or (signal is job_completed and logs.wants_completed())
-        }
-        if wanted:
-            self._put(sum(map(len, wanted.values())), partial(self._send_outcomes, wanted))
+    def send(self, event: Event) -> None:
+        """Have the sinks get the event soon. Returns at once; one that no sink wants costs nothing."""
+        if wanted(type(event)):
+            self._put(event.size, partial(send, event, self._note_alive))
 
     def flush(self, timeout: float) -> None:
         """Tell what is waiting, for `timeout` seconds at most."""
@@ -96,31 +78,25 @@ class EventDispatcher:
         self._given += count
         self._waiting.put((count, send))
 
+    def _note_alive(self) -> None:
+        """Note that the thread moves."""
+        self._began_at = time.monotonic()
+
     def _run(self) -> None:
         connections = ThreadConnections()
         try:
             while (work := self._waiting.get()) is not None:
-                count, send = work
-                self._began_at = time.monotonic()
+                count, send_it = work
+                self._note_alive()
                 connections.check()
-                send()
+                send_it()
                 self._done += count
                 try:
                     connections.tidy()
-                except Exception:  # a driver that raises must not end the thread that tells of all later events
+                except Exception:  # a driver that raises must not end the thread that sends all later events
                     connections.throw_away()
                     connections = ThreadConnections()
                 self._began_at = NEVER
         finally:
             self._began_at = NEVER
             connections.throw_away()
-
-    def _send_outcomes(self, outcomes: Outcomes) -> None:
-        for signal, attempts in outcomes.items():
-            if signal is job_completed:
-                with contextlib.suppress(BaseException):  # a logging filter or handler of the project's
-                    logs.completed(attempts)
-            if signal.receivers:
-                for attempt in attempts:
-                    self._began_at = time.monotonic()
-                    emit(signal, attempt.job.task, attempt=attempt)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 
-from ..events import logs
 from ..runtime.service import Periodic
 from ..store import Store
 from ..store.notify import SOON
@@ -35,9 +34,9 @@ class Admit(Periodic):
         elif next_due > 0:
             interval = min(next_due, DUE_CHECK)
         else:
-            count = sum(self._store.admit().values())
-            logs.admitted(count)
-            interval = 0.0 if count else DUE_CHECK  # none: the job that is due is locked, say by its discard
+            interval = (
+                0.0 if self._store.admit() else DUE_CHECK
+            )  # none: the job that is due is locked, say by its discard
         self.run_again_in(interval)
 
     def notified(self, payloads: Collection[str]) -> None:

@@ -38,9 +38,7 @@ class Prune(Periodic):
 
     def run(self, now: float) -> None:
         """Delete one batch."""
-        counts = self._pruner.batch()
-        if counts:
-            logs.pruned(counts)
+        self._pruner.batch()
         self.run_again_in(0.0 if self._pruner.has_more else self._interval())
 
     def _interval(self) -> float:

@@ -1,12 +1,10 @@
 """Takes back the jobs of workers that are gone."""
 
 import time
-from collections.abc import Callable
 
 from ..runtime.service import Periodic
 from ..store import Store
 from ..store.statements import BATCH
-from ..values.records import RecoveredJob
 from .dead_workers import DeadWorkers
 
 LONGEST_INTERVAL = 5.0
@@ -29,7 +27,6 @@ class Recover(Periodic):
         *,
         dead: DeadWorkers,
         timeout: float,
-        report: Callable[[list[RecoveredJob]], None],
         heartbeat: Periodic,
     ) -> None:
         """`heartbeat` is this supervisor's own: where that is refused, others may be silent for the same reason."""
@@ -37,7 +34,6 @@ class Recover(Periodic):
         self._dead = dead
         self._heartbeat = heartbeat
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
-        self._report = report
         self._look_at: dict[str, float] = {}  # when to look again for the jobs of a worker, as others had them locked
 
     def run(self, now: float) -> None:
@@ -63,5 +59,4 @@ class Recover(Periodic):
             self._look_at.update(dict.fromkeys(due, now + LOOK_AGAIN_SECONDS))
             if self._dead.silent_since is not None:
                 recovered += self._store.recover_without_worker(locked_before=self._dead.silent_since)
-        self._report(recovered)
         return len(recovered) >= BATCH

@@ -21,7 +21,8 @@ __all__ = ["Store"]
 class Store(Enqueueing, Claiming, Settling, Releasing, Admitting, Recovering, Pruning, Operating, Notifying, Workers):
     """The queue of one database: `Store("default")`. Its verbs run on this thread's connection; most are one statement.
 
-    Passed down to whoever uses it; it holds nothing but the database's alias.
+    Passed down to whoever uses it. It holds the database's alias, and `send`, which gets the events of its verbs: by
+    default the sinks get them at once, in the thread and the transaction of the caller.
     """
 
     @classmethod

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..conf import settings
-from ..signals import emit, job_deferred
+from ..events.events import JobsDeferred
 from ..values.records import Call, InsertedJob, JobSpec
 from . import sql
 from .columns import check_columns
@@ -80,5 +80,4 @@ class Enqueueing(Statements):
             wake(self.alias, [spec.queue_name])
         else:
             wake_supervisors(self.alias, [delay])
-        if job_deferred.has_listeners(spec.task):
-            emit(job_deferred, spec.task, queue_name=spec.queue_name, job_ids=ids)
+        self.send(JobsDeferred(spec.task, spec.queue_name, ids))

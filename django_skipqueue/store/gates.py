@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
+from ..events.events import JobsAdmitted
 from . import sql
 from .notify import wake
 from .statements import BATCH, Statements
@@ -54,6 +55,8 @@ class Admitting(Statements):
         for gate in GATES:
             admitted.update(gate.admit(self, limit=limit))
         wake(self.alias, admitted)
+        if admitted:
+            self.send(JobsAdmitted(self.alias, dict(admitted)))
         return dict(admitted)
 
     def next_due(self) -> float | None:

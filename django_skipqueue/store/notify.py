@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from ..events import logs
+from ..events.events import NotifyFailed
+from ..events.sinks import send
 from . import sql
 from .statements import Statements
 
@@ -46,7 +47,7 @@ class Notification:
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:
-            logs.notify_failed(self.payload, error)
+            send(NotifyFailed(self.payload, error))
 
 
 def echo(connection: BaseDatabaseWrapper, payload: str) -> None:

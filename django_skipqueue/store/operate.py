@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from ..events.events import JobsOperated
 from ..values.codec import shorten
 from ..values.outcomes import Delay, seconds
 from . import sql
@@ -37,7 +38,7 @@ class Operating(Statements):
             wake(self.alias, (queue_name for _, queue_name, status in rows if status == "queued"))
             if rows:
                 wake_supervisors(self.alias, [values["over"] / len(rows)])
-            return {id for id, _, _ in rows}
+            return self._operated("retry", rows, by, reason)
         raise IntegrityError(
             "The unique keys of these jobs are being taken by others again and again; retry them singly."
         )
@@ -45,18 +46,18 @@ class Operating(Statements):
     def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Finish jobs that wait without running them."""
         values = _noted(ids, by, reason) | {"last_error": _told("Discarded", by, reason)}
-        return {id for (id,) in self.rows(sql.DISCARD, values)}
+        return self._operated("discard", self.rows(sql.DISCARD, values), by, reason)
 
     def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
         values = _noted(ids, by, reason) | {"last_error": _told("Cancelled", by, reason)}
-        return {id for (id,) in self.rows(sql.CANCEL, values)}
+        return self._operated("cancel", self.rows(sql.CANCEL, values), by, reason)
 
     def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Make scheduled jobs, retries among them, claimable now. A retry is the same attempt as it would have been."""
         rows = self.rows(sql.RUN_NOW, _noted(ids, by, reason))
         wake(self.alias, (queue_name for _, queue_name in rows))
-        return {id for id, _ in rows}
+        return self._operated("run_now", rows, by, reason)
 
     def postpone(
         self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
@@ -71,10 +72,17 @@ class Operating(Statements):
             "run_after": run_after if isinstance(run_after, datetime) else None,
             "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0,
         }
-        postponed = {id for (id,) in self.rows(sql.POSTPONE, values)}
-        if postponed:
+        rows = self.rows(sql.POSTPONE, values)
+        if rows:
             wake_supervisors(self.alias, [values["delay"]])
-        return postponed
+        return self._operated("postpone", rows, by, reason)
+
+    def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> set[int]:
+        """Say what was done to the jobs whose ids these rows begin with; those ids."""
+        ids = [id for id, *_ in rows]
+        if ids:
+            self.send(JobsOperated(self.alias, verb, ids, by, reason))
+        return set(ids)
 
 
 def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:

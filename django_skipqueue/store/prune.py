@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from django.db import transaction
 
 from ..conf import settings
+from ..events.events import JobsPruned
 from . import sql
 from .parameters import as_array
 from .statements import BATCH, Statements
@@ -20,7 +21,10 @@ class Pruning(Statements):
         """
         with transaction.atomic(using=self.alias):
             ids = self.expired(limit=limit, skipped=skipped)
-            return dict(self.rows(sql.PRUNE, {"ids": as_array(ids)})) if ids else {}
+            counts = dict(self.rows(sql.PRUNE, {"ids": as_array(ids)})) if ids else {}
+        if counts:
+            self.send(JobsPruned(self.alias, counts))
+        return counts
 
     def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> list[int]:
         """The ids of the jobs that are to be deleted next. In a transaction, they are locked."""

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from ..conf import settings
+from ..events.events import JobsRecovered
 from ..values.codec import shorten
 from ..values.records import RecoveredJob
 from . import sql
@@ -58,4 +59,6 @@ class Recovering(Statements):
     def _recover(self, values: Mapping[str, Any]) -> list[RecoveredJob]:
         recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, values)]
         wake(self.alias, (job.queue_name for job in recovered if job.status == "queued"))
+        if recovered:
+            self.send(JobsRecovered(recovered))
         return recovered

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ..events.events import JobsReleased
 from ..values.records import LeaseRef
 from . import sql
 from .notify import wake
@@ -15,14 +16,12 @@ class Releasing(Statements):
     def release(self, leases: Iterable[LeaseRef]) -> set[int]:
         """Give jobs back without charging the attempt. Returns the ids whose lease still held."""
         rows = self.rows(sql.RELEASE, leases_as_values(leases))
-        wake(self.alias, (queue_name for _, queue_name in rows))
-        return {id for id, _ in rows}
+        return self._released(rows)
 
     def release_orphans(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
         """Give back what a worker holds beyond the jobs `known`: what it had not begun, or never heard of."""
         rows = self.rows(sql.RELEASE_ORPHANS, {"worker_id": worker_id, "known": list(known)})
-        wake(self.alias, (queue_name for _, queue_name in rows))
-        return {id for id, _ in rows}
+        return self._released(rows)
 
     def has_jobs(self, worker_id: str) -> bool:
         """Whether any job is running for this worker."""
@@ -40,3 +39,11 @@ class Releasing(Statements):
     def heartbeat_job(self, job_id: int, lease: int) -> bool:
         """Keep a job that was claimed by hand from being recovered; whether its lease still holds."""
         return bool(self.rows(sql.HEARTBEAT_JOB, {"id": job_id, "lease": lease}))
+
+    def _released(self, rows: list[tuple[int, str]]) -> set[int]:
+        """Wake the workers of the queues that these jobs are in again; their ids."""
+        wake(self.alias, (queue_name for _, queue_name in rows))
+        ids = [id for id, _ in rows]
+        if ids:
+            self.send(JobsReleased(self.alias, ids))
+        return set(ids)

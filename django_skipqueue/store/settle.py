@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from django.db import DatabaseError, transaction
 
-from ..events import logs
+from ..events.events import OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
 from ..values.records import ClaimKey, LeaseRef
 from . import sql
@@ -117,7 +117,7 @@ class Settling(Statements):
             if len(batch) == 1:
                 job_id, lease, *_ = batch[0]
                 if (job_id, lease) in refused:  # the row itself is what no statement can bear
-                    logs.outcome_refused(job_id, error)
+                    self.send(OutcomeRefused(job_id, error))
                     return set()
                 storable = unstorable(batch[0], error)
                 refused[storable.job_id, storable.lease] = storable.outcome

@@ -6,6 +6,8 @@ from typing import Any
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..events.sinks import Send, send
+
 BATCH = 1_000
 """The batch size of `admit`, `recover` and `prune`, unless told otherwise, and of the verbs of query sets."""
 
@@ -13,9 +15,11 @@ BATCH = 1_000
 class Statements:
     """What the verbs of every kind share."""
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, *, send: Send = send) -> None:
         self.alias = alias
         """The database's name in `DATABASES`."""
+        self.send = send
+        """Gets the events of the verbs."""
 
     @property
     def connection(self) -> BaseDatabaseWrapper:

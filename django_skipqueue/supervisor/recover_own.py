@@ -5,14 +5,13 @@ nothing of its is left.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from django.db import Error
 
 from ..events import liveness_logs
 from ..runtime.service import NEVER, Service
 from ..store import Store
-from ..values.records import RecoveredJob
 from .process import LOCKED_INTERVAL, DeadProcess, WorkerProcess
 
 REFUSED_INTERVAL = 10.0
@@ -28,11 +27,9 @@ class RecoverOwn(Service):
         self,
         store: Store,
         processes: Sequence[WorkerProcess],
-        report: Callable[[list[RecoveredJob]], None],
     ) -> None:
         self._store = store
         self._processes = processes
-        self._report = report
 
     @property
     def due_at(self) -> float:
@@ -65,7 +62,6 @@ class RecoverOwn(Service):
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
         """One batch: recover what ran, release what was not begun; whether there was any."""
         recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.started, reason=f"worker died: {dead.cause}")
-        self._report(recovered)
         released = self._store.release_orphans(dead.id, known=dead.started)
         if released:
             liveness_logs.unstarted_released(name, len(released))

@@ -27,10 +27,8 @@ from ..services.heartbeat import Heartbeat
 from ..services.listen import Listen
 from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
-from ..signals import job_recovered
 from ..store import Store
 from ..store import connections as databases
-from ..values.records import RecoveredJob
 from ..worker.own_row import described
 from ..worker.worker import Worker
 from .process import LAST_LINES, DeadProcess, WorkerProcess
@@ -49,9 +47,9 @@ class Supervisor:
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
-        self._store = Store(options.database)
-        self._control = ControlConnection(self._store, who=f"supervisor {options.name}")
         self._dispatcher = EventDispatcher()
+        self._store = Store(options.database, send=self._dispatcher.send)
+        self._control = ControlConnection(self._store, who=f"supervisor {options.name}")
         self._log = LogQueue()
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
@@ -71,14 +69,13 @@ class Supervisor:
         dead = DeadWorkers(
             self._store, timeout=timeout, own=lambda: [process.id for process in self._processes if process.pid]
         )
-        report = self._report_recovered
         return [
             Timer("kill", lambda: self._kill_at, self._kill),
             Watchdog(self._processes),
-            RecoverOwn(self._store, self._processes, report),
+            RecoverOwn(self._store, self._processes),
             Timer("start", self._next_start, self._start_processes),
             *([self._listen] if self.options.listen else []),
-            Recover(self._store, dead=dead, timeout=timeout, report=report, heartbeat=self._heartbeat),
+            Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
             PruneWorkers(self._store, dead=dead, timeout=timeout),
             *(service(self._store) for service in SERVICES),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
@@ -205,7 +202,3 @@ class Supervisor:
             self._lifeline = None
             if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well, and is noted
                 self._signals.append(signal.SIGTERM)
-
-    def _report_recovered(self, recovered: list[RecoveredJob]) -> None:
-        for job in recovered:
-            self._dispatcher.event(job_recovered, job.task, job=job)

@@ -4,12 +4,19 @@ Invariant: each attempt is told once; one whose lease was lost, when it is known
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from django.dispatch import Signal
-
+from ..events.events import (
+    AttemptsCancelled,
+    AttemptsCompleted,
+    AttemptsDiscarded,
+    AttemptsEnded,
+    AttemptsFailed,
+    AttemptsRetrying,
+    LeasesLost,
+)
 from ..runtime.dispatcher import EventDispatcher
-from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_retrying, lease_lost
 from ..store.parameters import ExchangeResult
 from ..values.outcomes import Outcome
 from ..values.records import Attempt, LeaseRef
@@ -17,12 +24,13 @@ from ..values.records import Attempt, LeaseRef
 if TYPE_CHECKING:
     from ..store import Store
 
-EVENTS = {
-    "completed": job_completed,
-    "scheduled": job_retrying,
-    "failed": job_failed,
-    "discarded": job_discarded,
+EVENTS: dict[str, type[AttemptsEnded]] = {
+    "completed": AttemptsCompleted,
+    "scheduled": AttemptsRetrying,
+    "failed": AttemptsFailed,
+    "discarded": AttemptsDiscarded,
 }
+"""The kind of event by the status of the outcome."""
 
 
 class OutcomeReports:
@@ -36,14 +44,14 @@ class OutcomeReports:
     def sent(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
         """Tell what the database says of these."""
         settled = answer.settled()
-        outcomes: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for sent in attempts:
             ref = sent.job.ref
             attempt = sent._replace(outcome=answer.refused[ref]) if ref in answer.refused else sent
-            event = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else lease_lost
-            outcomes[event].append(attempt)
-        self.lost += outcomes.pop(lease_lost, [])
-        self._dispatcher.outcomes(outcomes)
+            kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
+            ended[kind].append(attempt)
+        self.lost += ended.pop(LeasesLost, [])
+        self._send(ended)
 
     def report_lost(self, store: "Store") -> None:
         """Say of those that were not written whether their jobs were cancelled; such jobs keep the errors."""
@@ -53,12 +61,16 @@ class OutcomeReports:
             for attempt in self.lost
             if attempt.outcome.error and reasons.get(attempt.job.ref) is not None
         )
-        told: defaultdict[Signal, list[Attempt]] = defaultdict(list)
+        ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for attempt in self.lost:
             reason = reasons.get(attempt.job.ref)
             if reason is None:
-                told[lease_lost].append(attempt)
+                ended[LeasesLost].append(attempt)
             else:
-                told[job_cancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
+                ended[AttemptsCancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
         self.lost = []
-        self._dispatcher.outcomes(told)
+        self._send(ended)
+
+    def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
+        for kind, attempts in ended.items():
+            self._dispatcher.send(kind(attempts))

@@ -9,6 +9,7 @@ import signal
 import time
 
 from ..events import liveness_logs
+from ..events.events import WorkerStarted, WorkerStopped
 from ..execution.executor import Executor
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
@@ -22,7 +23,6 @@ from ..runtime.service import NEVER, Service, Timer
 from ..runtime.stamps import Stamps
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
-from ..signals import worker_started, worker_stopped
 from ..store import Store
 from .in_flight import InFlightJobs
 from .own_row import OwnRow
@@ -63,13 +63,13 @@ class Worker:
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._stamps = stamps or Stamps()
-        self._store = Store(options.database)
+        self._dispatcher = EventDispatcher()
+        self._store = Store(options.database, send=self._dispatcher.send)
         self._control = ControlConnection(self._store, who=f"worker {name}", before_attempt=self._stamp)
         self._own_row = OwnRow(self._store, options, id=id, name=name)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, started=started)
-        self._dispatcher = EventDispatcher()
         self._in_flight = InFlightJobs(
             options,
             id=id,
@@ -125,10 +125,7 @@ class Worker:
 
     def _emit_start(self) -> None:
         queue_names = list(self.options.queue_names)
-        concurrency = self.options.concurrency
-        self._dispatcher.event(
-            worker_started, self.name, worker_id=self.id, queue_names=queue_names, concurrency=concurrency
-        )
+        self._dispatcher.send(WorkerStarted(self.name, self.id, queue_names, self.options.concurrency))
 
     # One turn of the loop
 
@@ -248,7 +245,7 @@ class Worker:
         self._pool.charge_nothing()
         self._stamp()
         in_flight.settle_last()
-        self._dispatcher.event(worker_stopped, self.name, worker_id=self.id, jobs_done=self.jobs_done)
+        self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
         # Told before what runs is given back: another worker may begin that at once, and this process must be gone.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()

@@ -3,9 +3,9 @@
 from asgiref.sync import async_to_sync
 
 from django_skipqueue.backend.definition import entry
+from django_skipqueue.events.sinks import send
 from django_skipqueue.execution.executor import Executor
 from django_skipqueue.execution.running_attempt import RunningAttempt
-from django_skipqueue.signals import emit
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import Attempt, ClaimedJob
 from django_skipqueue.worker.outcome_reports import EVENTS
@@ -36,7 +36,7 @@ def finish(attempt: Attempt, *, database: str = "default") -> None:
 
 def report(attempt: Attempt) -> None:
     """What a worker's dispatcher does."""
-    emit(EVENTS[attempt.outcome.status], attempt.job.task, attempt=attempt)
+    send(EVENTS[attempt.outcome.status]([attempt]))
 
 
 def run_next(queue_name: str = "default", *, database: str = "default", worker_id: str = WORKER) -> Attempt:

@@ -12,7 +12,7 @@ from django_skipqueue.backend import SkipQueueBackend
 from django_skipqueue.backend.finishing import connect
 from django_skipqueue.backend.framework import LOGGER, task_backends, task_enqueued, task_finished, task_started
 from django_skipqueue.models import Job
-from django_skipqueue.signals import emit, job_recovered, lease_lost
+from django_skipqueue.signals import emit, lease_lost
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import Outcome
 
@@ -121,8 +121,7 @@ def test_a_job_whose_worker_died_in_its_last_attempt_has_finished(heard: Heard, 
     for left in (1, 0):
         claim(database=alias, worker_id="gone")
         rows.update(max_attempts=2)
-        (recovered,) = Store(alias).recover(worker_ids=["gone"], reason="worker died: signal 9")
-        emit(job_recovered, recovered.task, job=recovered)
+        assert Store(alias).recover(worker_ids=["gone"], reason="worker died: signal 9")
         assert heard.names.count("finished") == 1 - left
     assert (heard[-1][1].id, heard[-1][1].status, heard[-1][1].attempts) == (result.id, "FAILED", 2)
     assert "signal 9" in str(heard.error)

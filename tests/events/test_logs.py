@@ -5,17 +5,30 @@ import io
 import logging
 import re
 import traceback
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from django_skipqueue import signals
 from django_skipqueue.events import liveness_logs, logs
+from django_skipqueue.events.events import (
+    AttemptsCancelled,
+    AttemptsCompleted,
+    AttemptsDiscarded,
+    AttemptsFailed,
+    AttemptsRetrying,
+    AttemptStarted,
+    Event,
+    JobsDeferred,
+    JobsRecovered,
+    LeasesLost,
+    WorkerStarted,
+    WorkerStopped,
+)
 from django_skipqueue.events.log_format import COLOURS, configure, in_words, pairs, printable
-from django_skipqueue.signals import emit
+from django_skipqueue.events.log_sink import LogSink
+from django_skipqueue.events.sinks import send
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 
@@ -37,64 +50,61 @@ def attempt(outcome: Outcome = COMPLETED, job: ClaimedJob = JOB) -> Attempt:
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Connected as in a worker that logs everything."""
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """As in a worker that logs everything."""
     caplog.set_level(logging.DEBUG, logger="django_skipqueue")
-    logs.connect()
-    yield caplog
-    for signal, *_ in logs.RECEIVERS:
-        signal.disconnect(dispatch_uid="django_skipqueue.events.logs")
+    return caplog
 
 
 FAILED = Outcome("failed", last_error="ValueError: no")
 
-SAYS_NOTHING = {"connect", "identify", "wants_completed", "worker_name", "write", "write_about_worker"}
+SAYS_NOTHING = {"identify", "worker_name", "write", "write_about_worker"}
 """The functions of `logs` that write no line."""
 
 
 @pytest.mark.parametrize(
-    ("signal", "values", "level", "text"),
+    ("event", "name", "level", "text"),
     [
         (
-            signals.job_started,
-            {"job": JOB, "worker": "host/1", "wait_ms": 250.0},
+            AttemptStarted(JOB, "host/1", 250.0),
+            "job_started",
             "DEBUG",
             "job started task=shop.jobs.send id=7 attempt=2/10 waited=0.2s",
         ),
         (
-            signals.job_retrying,
-            {"attempt": attempt(Outcome("scheduled", delay=4, last_error="ValueError: no"))},
+            AttemptsRetrying([attempt(Outcome("scheduled", delay=4, last_error="ValueError: no"))]),
+            "job_retrying",
             "WARNING",
             "job retrying task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s retry_in=4.0s "
             'error="ValueError: no"',
         ),
         (
-            signals.job_retrying,
-            {"attempt": attempt(Outcome("scheduled", delay=60, refund=1))},
+            AttemptsRetrying([attempt(Outcome("scheduled", delay=60, refund=1))]),
+            "job_retrying",
             "INFO",
             "job retrying task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s retry_in=1m00s",
         ),
-        (signals.job_failed, {"attempt": attempt(FAILED)}, "ERROR", "job failed task=shop.jobs.send id=7 "),
-        (signals.job_discarded, {"attempt": attempt(FAILED)}, "WARNING", "job discarded task=shop.jobs.send id=7 "),
-        (signals.job_cancelled, {"attempt": attempt(FAILED)}, "INFO", "job cancelled task=shop.jobs.send id=7 "),
+        (AttemptsFailed([attempt(FAILED)]), "job_failed", "ERROR", "job failed task=shop.jobs.send id=7 "),
+        (AttemptsDiscarded([attempt(FAILED)]), "job_discarded", "WARNING", "job discarded task=shop.jobs.send id=7 "),
+        (AttemptsCancelled([attempt(FAILED)]), "job_cancelled", "INFO", "job cancelled task=shop.jobs.send id=7 "),
         (
-            signals.lease_lost,
-            {"attempt": attempt()},
+            LeasesLost([attempt()]),
+            "lease_lost",
             "WARNING",
             "lease lost task=shop.jobs.send id=7 attempt=2/10 ran=12ms waited=0.2s not_written=completed",
         ),
     ],
 )
 def test_an_event_is_one_line_with_its_figures(
-    lines: pytest.LogCaptureFixture, signal: Any, values: dict[str, Any], level: str, text: str
+    lines: pytest.LogCaptureFixture, event: Event, name: str, level: str, text: str
 ) -> None:
-    emit(signal, "shop.jobs.send", **values)
+    send(event)
     (record,) = lines.records
     assert (record.levelname, record.name) == (level, "django_skipqueue.worker")
     assert record.getMessage().startswith(text)
-    assert record.__dict__["event"] == next(name for name, value in vars(signals).items() if value is signal)
-    assert {name: getattr(record, name) for name in EXTRA} == EXTRA
-    if signal is not signals.job_started:
+    assert record.__dict__["event"] == name
+    assert {field: getattr(record, field) for field in EXTRA} == EXTRA
+    if not isinstance(event, AttemptStarted):
         assert record.__dict__["duration_ms"] == 12.34
     assert "secret" not in record.getMessage()
     assert "secret" not in str(record.__dict__)
@@ -109,7 +119,7 @@ def test_a_recovery_names_the_worker_that_had_the_job(
 ) -> None:
     since = datetime.now(UTC) - ago
     job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}")
-    emit(signals.job_recovered, job.task, job=job)
+    send(JobsRecovered([job]))
     (record,) = lines.records
     text = f"{since.astimezone():{claimed}}"
     assert record.levelname == level
@@ -121,14 +131,14 @@ def test_a_recovery_names_the_worker_that_had_the_job(
 
 
 def test_workers_come_and_go(lines: pytest.LogCaptureFixture) -> None:
-    emit(signals.worker_started, "host/1", worker_id="u", queue_names=[], concurrency=4)
-    emit(signals.worker_stopped, "host/1", worker_id="u", jobs_done=6)
+    send(WorkerStarted("host/1", "u", [], 4))
+    send(WorkerStopped("host/1", "u", 6))
     assert lines.messages == ["worker started worker=host/1", "worker stopped worker=host/1 attempts=6"]
     assert [record.__dict__["worker_id"] for record in lines.records] == ["u", "u"]
 
 
 def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """One of each line that there is a function or a receiver for; what is added later is among them."""
+    """One of each line that there is a function for; what is added later is among them."""
     values: dict[str, Any] = {
         "lines": ["text"],
         "attempts": [attempt()],
@@ -137,10 +147,13 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         "job": JOB,
         "outcome": FAILED,
         "counts": {"completed": 1},
+        "wait_ms": 1.5,
+        "jobs_done": 1,
         "known": ["default"],
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }
+    recovered = RecoveredJob(7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}")
     functions = {
         name: each
         for module in (logs, liveness_logs)
@@ -149,14 +162,8 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     }
     for name, function in functions.items():
         if not name.startswith("_") and name not in SAYS_NOTHING:
-            function(**{each: values.get(each, each) for each in inspect.signature(function).parameters})
-    recovered = RecoveredJob(7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}")
-    for signal, _, _ in logs.RECEIVERS:
-        about: dict[str, Any] = {
-            "job": recovered if signal is signals.job_recovered else JOB,
-            "attempt": attempt(FAILED),
-        }
-        emit(signal, "host/1", worker="host/1", worker_id="w:1", jobs_done=1, wait_ms=1.5, **about)
+            about = {"job": recovered} if function is logs.job_recovered else {}
+            function(**{each: values.get(each, each) for each in inspect.signature(function).parameters} | about)
     lines.set_level(logging.INFO, logger="django_skipqueue")
     logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
     return lines.records
@@ -214,9 +221,9 @@ def test_a_large_batch_has_one_line_unless_details_are_wanted(lines: pytest.LogC
 @pytest.mark.parametrize("bad", ["\n", "\r", "\x1b[31m", "\u2028", "\x85", "\u202e", "\0"])
 def test_no_name_can_start_a_line_or_steer_a_terminal(lines: pytest.LogCaptureFixture, bad: str) -> None:
     job = JOB._replace(task=f"a{bad}b")
-    emit(signals.job_failed, "x", attempt=attempt(Outcome("failed", last_error=f"E: {bad}forged"), job))
-    emit(signals.worker_started, f"w{bad}", worker_id="u")
-    emit(signals.job_started, "x", job=job, worker="w")
+    send(AttemptsFailed([attempt(Outcome("failed", last_error=f"E: {bad}forged"), job)]))
+    send(WorkerStarted(f"w{bad}", "u", [], 1))
+    send(AttemptStarted(job, "w", 1.0))
     liveness_logs.worker_died(f"w{bad}", "exit code 1", 0.5)
     liveness_logs.worker_not_started(f"w{bad}", OSError(f"x{bad}y"), 0.5)
     liveness_logs.database_lost(f"worker w{bad}", ValueError(f"x{bad}y"), 1.0)
@@ -232,16 +239,13 @@ def test_what_may_stand_in_a_name_is_left_alone() -> None:
     assert printable("größe 発送 👍 a.b-c") == "größe 発送 👍 a.b-c"
 
 
-def test_lines_that_nobody_reads_cost_no_receiver(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_nobody_reads_are_not_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="django_skipqueue")
-    logs.connect()
-    try:
-        assert not signals.job_started.has_listeners()
-        assert not logs.wants_completed()
-        assert signals.job_failed.has_listeners()
-    finally:
-        for signal, *_ in logs.RECEIVERS:
-            signal.disconnect(dispatch_uid="django_skipqueue.events.logs")
+    sink = LogSink()
+    assert not sink.wants(AttemptStarted)
+    assert not sink.wants(AttemptsCompleted)
+    assert sink.wants(AttemptsFailed)
+    assert not sink.wants(JobsDeferred), "there is no line for it"
 
 
 @pytest.mark.parametrize(("verbosity", "level"), [(0, "WARNING"), (1, "INFO"), (2, "DEBUG"), (3, "DEBUG")])
@@ -365,7 +369,7 @@ def test_a_failure_shows_its_traceback_to_who_sits_before_it(
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     configure(1, colour=False, tracebacks=asked)
-    logs._job_failed(attempt(failed_by(ValueError("first\nforged \x1b[31m"))))
+    logs.job_failed(attempt(failed_by(ValueError("first\nforged \x1b[31m"))))
     stream.seek(0)
     first, *others = stream.read().splitlines()
     assert 'error="ValueError: first"' in first
@@ -388,7 +392,7 @@ def test_what_breaks_a_worker_shows_its_traceback_everywhere(
 
 def test_the_exception_is_on_the_record(lines: pytest.LogCaptureFixture) -> None:
     error = ValueError("no such card")
-    emit(signals.job_failed, "x", attempt=attempt(failed_by(error)))
+    send(AttemptsFailed([attempt(failed_by(error))]))
     (record,) = lines.records
     assert record.exc_info is not None
     assert record.exc_info[:2] == (ValueError, error)
@@ -405,7 +409,7 @@ def test_an_exception_that_tells_a_secret_is_on_the_record_by_its_name_and_place
     assert outcome.error is not None
     text = "ValueError: card ••••••"
     masked = replace(outcome, last_error=text, error=outcome.error | {"message": "card ••••••", "traceback": text})
-    emit(signals.job_failed, "x", attempt=attempt(masked))
+    send(AttemptsFailed([attempt(masked)]))
     (record,) = lines.records
     assert record.exc_info is not None
     kind, shown, place = record.exc_info

@@ -5,12 +5,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.dispatch import Signal
 
+from django_skipqueue.events import sinks
+from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed, Event
 from django_skipqueue.execution.connections import ThreadConnections
 from django_skipqueue.models import Worker
 from django_skipqueue.runtime import dispatcher as dispatcher_module
@@ -51,12 +54,42 @@ def connect_receiver() -> Iterator[Callable[[Signal, Callable[..., Any]], None]]
         connected_to.disconnect(receiver)
 
 
-def test_events_are_told_in_order(dispatcher: EventDispatcher) -> None:
+@dataclass(frozen=True)
+class Happened(Event):
+    """An event of these tests."""
+
+    number: int = 0
+    name: str = ""
+
+
+Listen = Callable[[Callable[[Happened], object]], None]
+
+
+class Listener:
+    """A sink of these tests."""
+
+    def __init__(self, receive: Callable[[Any], object]) -> None:
+        self._receive = receive
+
+    def wants(self, kind: type[Event]) -> bool:
+        return kind is Happened
+
+    def handle(self, event: Event, alive: Callable[[], None]) -> None:
+        self._receive(event)
+
+
+@pytest.fixture
+def listen(monkeypatch: pytest.MonkeyPatch) -> Listen:
+    """Has a function called for each `Happened`."""
+    monkeypatch.setattr(sinks, "SINKS", sinks.SINKS.copy())
+    return lambda receive: sinks.SINKS.append(Listener(receive))
+
+
+def test_events_are_told_in_order(dispatcher: EventDispatcher, listen: Listen) -> None:
     told: list[int] = []
-    signal = Signal()
-    signal.connect(lambda number, **_: told.append(number), weak=False)
+    listen(lambda event: told.append(event.number))
     for number in range(100):
-        dispatcher.event(signal, "sender", number=number)
+        dispatcher.send(Happened(number))
     dispatcher.stop(timeout=DEADLINE)
     assert told == list(range(100))
 
@@ -67,7 +100,8 @@ def test_the_outcomes_of_a_batch_reach_the_receivers_of_their_events(
     told: list[tuple[str, int]] = []
     connect_receiver(job_completed, lambda sender, attempt, **_: told.append((sender, attempt.job.id)))
     connect_receiver(job_failed, lambda sender, attempt, **_: told.append((f"not {sender}", attempt.job.id)))
-    dispatcher.outcomes({job_completed: [attempt(1), attempt(2, "b.task")], job_failed: [attempt(3)]})
+    dispatcher.send(AttemptsCompleted([attempt(1), attempt(2, "b.task")]))
+    dispatcher.send(AttemptsFailed([attempt(3)]))
     dispatcher.stop(timeout=DEADLINE)
     assert told == [("a.task", 1), ("b.task", 2), ("not a.task", 3)]
 
@@ -77,18 +111,17 @@ def test_what_nobody_wants_to_know_starts_no_thread(
 ) -> None:
     caplog.set_level(logging.WARNING, logger="django_skipqueue")
     before = threading.active_count()
-    dispatcher.event(Signal(), "sender")
-    dispatcher.outcomes({job_completed: [attempt(1)], job_failed: [attempt(2)]})
+    dispatcher.send(AttemptsCompleted([attempt(1)]))
+    dispatcher.send(Happened())
     assert threading.active_count() == before
     assert dispatcher.backlog == 0
 
 
-def test_a_slow_receiver_does_not_hold_up_who_tells(dispatcher: EventDispatcher) -> None:
+def test_a_slow_receiver_does_not_hold_up_who_tells(dispatcher: EventDispatcher, listen: Listen) -> None:
     release = threading.Event()
-    signal = Signal()
-    signal.connect(lambda **_: release.wait(DEADLINE), weak=False)
+    listen(lambda _: release.wait(DEADLINE))
     for _ in range(50):
-        dispatcher.event(signal, "sender")  # returns, or the test would never reach the line that lets it
+        dispatcher.send(Happened())  # returns, or the test would never reach the line that lets it
     assert dispatcher.backlog == 50
     release.set()
     wait_until(lambda: dispatcher.backlog == 0)
@@ -96,18 +129,17 @@ def test_a_slow_receiver_does_not_hold_up_who_tells(dispatcher: EventDispatcher)
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 def test_a_receiver_that_raises_harms_nothing(
-    dispatcher: EventDispatcher, error: type[BaseException], caplog: pytest.LogCaptureFixture
+    dispatcher: EventDispatcher, listen: Listen, error: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[int] = []
 
-    def broken(**_: Any) -> None:
+    def broken(_: Happened) -> None:
         raise error("broken")
 
-    signal = Signal()
-    signal.connect(lambda number, **_: told.append(number), weak=False)
-    signal.connect(broken, weak=False)
-    dispatcher.event(signal, "sender", number=1)
-    dispatcher.event(signal, "sender", number=2)
+    listen(lambda event: told.append(event.number))
+    listen(broken)
+    dispatcher.send(Happened(1))
+    dispatcher.send(Happened(2))
     wait_until(lambda: dispatcher.backlog == 0, "everything was told")
     assert told == [1, 2]
     assert "broken" in caplog.text
@@ -122,19 +154,18 @@ def test_a_log_filter_that_raises_harms_nothing(dispatcher: EventDispatcher) -> 
     logger.setLevel(logging.INFO)
     logger.addFilter(broken)
     try:
-        dispatcher.outcomes({job_completed: [attempt(1)]})
-        dispatcher.outcomes({job_completed: [attempt(2)]})
+        dispatcher.send(AttemptsCompleted([attempt(1)]))
+        dispatcher.send(AttemptsCompleted([attempt(2)]))
         wait_until(lambda: dispatcher.backlog == 0, "everything was told")
     finally:
         logger.removeFilter(broken)
         logger.setLevel(level)
 
 
-def test_stopping_tells_what_is_waiting_but_not_for_ever(dispatcher: EventDispatcher) -> None:
+def test_stopping_tells_what_is_waiting_but_not_for_ever(dispatcher: EventDispatcher, listen: Listen) -> None:
     release = threading.Event()
-    signal = Signal()
-    signal.connect(lambda **_: release.wait(DEADLINE), weak=False)
-    dispatcher.event(signal, "sender")
+    listen(lambda _: release.wait(DEADLINE))
+    dispatcher.send(Happened())
     dispatcher.stop(timeout=0.01)
     assert not release.is_set()
     release.set()
@@ -142,23 +173,23 @@ def test_stopping_tells_what_is_waiting_but_not_for_ever(dispatcher: EventDispat
 
 def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is_told_in_order(
     dispatcher: EventDispatcher,
+    listen: Listen,
 ) -> None:
     may_end = threading.Event()
     told: list[tuple[str, int]] = []
-    signal = Signal()
 
-    def receive(name: str, **_: Any) -> None:
-        if name == "slow":
+    def receive(event: Happened) -> None:
+        if event.name == "slow":
             may_end.wait(DEADLINE)
-        told.append((name, threading.get_ident()))
+        told.append((event.name, threading.get_ident()))
 
-    signal.connect(receive)
-    dispatcher.event(signal, "sender", name="first")
+    listen(receive)
+    dispatcher.send(Happened(name="first"))
     dispatcher.flush(timeout=DEADLINE)
     assert [name for name, _ in told] == ["first"]
-    dispatcher.event(signal, "sender", name="slow")
+    dispatcher.send(Happened(name="slow"))
     dispatcher.flush(timeout=0.01)
-    dispatcher.event(signal, "sender", name="last")
+    dispatcher.send(Happened(name="last"))
     assert len(told) == 1
     may_end.set()
     dispatcher.stop(timeout=DEADLINE)
@@ -166,44 +197,43 @@ def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is
     assert len({thread for _, thread in told}) == 1
 
 
-def test_it_tells_again_after_it_was_stopped(dispatcher: EventDispatcher) -> None:
+def test_it_tells_again_after_it_was_stopped(dispatcher: EventDispatcher, listen: Listen) -> None:
     told: list[int] = []
-    signal = Signal()
-    signal.connect(lambda number, **_: told.append(number), weak=False)
+    listen(lambda event: told.append(event.number))
     for number in (1, 2, 3):
-        dispatcher.event(signal, "sender", number=number)
+        dispatcher.send(Happened(number))
         dispatcher.stop(timeout=DEADLINE)
     assert told == [1, 2, 3]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(dispatcher: EventDispatcher) -> None:
-    def receive(number: int, **_: Any) -> None:
-        if number == 1:
+def test_a_receiver_that_leaves_a_transaction_open_does_not_harm_the_next(
+    dispatcher: EventDispatcher, listen: Listen
+) -> None:
+    def receive(event: Happened) -> None:
+        if event.number == 1:
             transaction.atomic().__enter__()
-        Ledger.objects.create(entry=str(number))
+        Ledger.objects.create(entry=str(event.number))
 
-    signal = Signal()
-    signal.connect(receive, weak=False)
+    listen(receive)
     for number in (1, 2):
-        dispatcher.event(signal, "sender", number=number)
+        dispatcher.send(Happened(number))
     wait_until(lambda: dispatcher.backlog == 0)
     assert list(Ledger.objects.values_list("entry", flat=True)) == ["2"]
     connection.close()
 
 
 def test_a_connection_that_cannot_be_tidied_does_not_end_the_telling(
-    dispatcher: EventDispatcher, monkeypatch: pytest.MonkeyPatch
+    dispatcher: EventDispatcher, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tidy(self: ThreadConnections) -> None:
         raise OSError("the driver is broken")
 
     monkeypatch.setattr(ThreadConnections, "tidy", tidy)
     told: list[int] = []
-    signal = Signal()
-    signal.connect(lambda number, **_: told.append(number), weak=False)
+    listen(lambda event: told.append(event.number))
     for number in range(3):
-        dispatcher.event(signal, "sender", number=number)
+        dispatcher.send(Happened(number))
     dispatcher.stop(timeout=DEADLINE)
     assert told == [0, 1, 2]
 
@@ -245,7 +275,7 @@ def test_receivers_that_are_slow_one_after_the_other_do_not_hang(
 ) -> None:
     monkeypatch.setattr(dispatcher_module, "HANGS_AFTER", 0.5)
     connect_receiver(job_failed, lambda **_: time.sleep(0.01))
-    dispatcher.outcomes({job_failed: [attempt(number) for number in range(100)]})
+    dispatcher.send(AttemptsFailed([attempt(number) for number in range(100)]))
     hangs_at = []
     while dispatcher.backlog:
         hangs_at.append(dispatcher.hangs_at - time.monotonic())

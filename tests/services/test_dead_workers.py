@@ -7,6 +7,7 @@ import pytest
 from django.db import OperationalError
 from django.db.models import F
 
+from django_skipqueue.events.events import Event, JobsRecovered
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.services.dead_workers import DeadWorkers
 from django_skipqueue.services.heartbeat import Heartbeat
@@ -52,9 +53,12 @@ class Observer:
         self.recovered: list[RecoveredJob] = []
         self.dead = DeadWorkers(store, timeout=TIMEOUT, own=lambda: own)
         self.heartbeat = Heartbeat(store, workers=list, interval=1.0)
-        self.recover = Recover(
-            store, dead=self.dead, timeout=TIMEOUT, report=self.recovered.extend, heartbeat=self.heartbeat
-        )
+        reporting = Store("default", send=self._note)
+        self.recover = Recover(reporting, dead=self.dead, timeout=TIMEOUT, heartbeat=self.heartbeat)
+
+    def _note(self, event: Event) -> None:
+        assert isinstance(event, JobsRecovered)
+        self.recovered += event.jobs
 
     def run(self) -> float:
         """Look once; the seconds until the next look."""

@@ -1,6 +1,5 @@
 """`redaction`: which arguments are masked, and that they are masked wherever a job is shown or told of."""
 
-import inspect
 import json
 import logging
 import time
@@ -11,7 +10,9 @@ import pytest
 from django.test import Client
 
 from django_skipqueue import job
-from django_skipqueue.events import logs
+from django_skipqueue.events.events import AttemptsEnded
+from django_skipqueue.events.log_sink import LINES
+from django_skipqueue.events.sinks import send
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.execution.executor import Executor
 from django_skipqueue.execution.running_attempt import RunningAttempt
@@ -172,13 +173,10 @@ class TestSurfaces:
         attempt = Executor(worker="w", database="default").execute(
             RunningAttempt(ClaimedJob(7, 1, charge.name, "default", args, kwargs, 1, 1, 0, 0.0, 0.0, "{}"))
         )
-        receivers = [
-            receiver for _, receiver, _ in logs.RECEIVERS if "attempt" in inspect.signature(receiver).parameters
-        ]
-        for receiver in receivers:
-            receiver(attempt=attempt)
-        logs.completed([attempt])
-        assert len(caplog.records) == len(receivers) + 1
+        kinds = [kind for kind in LINES if issubclass(kind, AttemptsEnded)]
+        for kind in kinds:
+            send(kind([attempt]))
+        assert len(caplog.records) == len(kinds) + 1, "and that of its start"
         assert "ada-lovelace: no" in caplog.text
         assert SECRET not in caplog.text
         assert SECRET not in str([vars(record) for record in caplog.records])

@@ -63,7 +63,6 @@ class Command(BaseCommand):
             check_database(worker.database)
         except QueueUnavailable as error:
             raise CommandError(str(error)) from None
-        logs.connect()
         logs.starting(_introduction(worker, reloads=lifeline is not None))
         _name_unknown_queues(worker)
         Supervisor(worker, lifeline=lifeline).run()

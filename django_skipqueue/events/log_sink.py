@@ -1,0 +1,56 @@
+"""Writes events as log lines, those that the logger wants. Each line is a function of `logs`."""
+
+from collections.abc import Callable
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Any
+
+from . import events, logs
+from .events import Event
+
+
+def _each(line: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A line for each attempt."""
+
+    def write(event: Any) -> None:
+        for attempt in event.attempts:
+            line(attempt)
+
+    return write
+
+
+def _recovered(event: Any) -> None:
+    for job in event.jobs:
+        logs.job_recovered(job)
+
+
+LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
+    events.JobsAdmitted: (DEBUG, lambda event: logs.jobs_due(sum(event.counts.values()))),
+    events.JobsPruned: (DEBUG, lambda event: logs.jobs_pruned(event.counts)),
+    events.JobsRecovered: (WARNING, _recovered),
+    events.AttemptStarted: (DEBUG, lambda event: logs.job_started(event.job, event.worker, event.wait_ms)),
+    events.AttemptsCompleted: (INFO, lambda event: logs.completed(event.attempts)),
+    events.AttemptsRetrying: (INFO, _each(logs.job_retrying)),
+    events.AttemptsFailed: (ERROR, _each(logs.job_failed)),
+    events.AttemptsDiscarded: (WARNING, _each(logs.job_discarded)),
+    events.AttemptsCancelled: (INFO, _each(logs.job_cancelled)),
+    events.LeasesLost: (WARNING, _each(logs.lease_lost)),
+    events.WorkerStarted: (INFO, lambda event: logs.worker_started(event.worker, event.worker_id)),
+    events.WorkerStopped: (INFO, lambda event: logs.worker_stopped(event.worker, event.worker_id, event.jobs_done)),
+    events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),
+    events.NotifyFailed: (WARNING, lambda event: logs.notify_failed(event.queue_name, event.error)),
+}
+"""The lowest level of the lines of each kind of event that has any."""
+
+
+class LogSink:
+    """See `sinks.Sink`."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        """See `Sink.wants`. A line that nobody reads costs nothing."""
+        found = LINES.get(kind)
+        return found is not None and logs.logger.isEnabledFor(found[0])
+
+    def handle(self, event: Event, alive: Callable[[], None]) -> None:
+        """See `Sink.handle`."""
+        alive()
+        LINES[type(event)][1](event)

@@ -1,0 +1,73 @@
+"""Sends events as Django signals, one for each job that a batch is about. `django_skipqueue.signals` lists them."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from django.dispatch import Signal
+
+from .. import signals
+from . import events
+from .events import Event
+
+Sent = Iterator[tuple[str, dict[str, Any]]]
+"""The signals that an event becomes: of each, its sender and its arguments."""
+
+
+def _itself(sender: str) -> Callable[[Any], Sent]:
+    """One signal with the fields of the event, the sender among them."""
+
+    def sent(event: Any) -> Sent:
+        values = dict(vars(event))
+        yield values.pop(sender), values
+
+    return sent
+
+
+def _attempts(event: Any) -> Sent:
+    for attempt in event.attempts:
+        yield attempt.job.task, {"attempt": attempt}
+
+
+def _started(event: Any) -> Sent:
+    yield event.job.task, {"job": event.job, "worker": event.worker, "wait_ms": event.wait_ms}
+
+
+def _recovered(event: Any) -> Sent:
+    for job in event.jobs:
+        yield job.task, {"job": job}
+
+
+SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
+    events.JobsDeferred: (signals.job_deferred, _itself("task")),
+    events.JobsAdmitted: (signals.jobs_admitted, _itself("database")),
+    events.JobsReleased: (signals.jobs_released, _itself("database")),
+    events.JobsRecovered: (signals.job_recovered, _recovered),
+    events.JobsOperated: (signals.jobs_operated, _itself("verb")),
+    events.JobsPruned: (signals.jobs_pruned, _itself("database")),
+    events.AttemptStarted: (signals.job_started, _started),
+    events.AttemptsCompleted: (signals.job_completed, _attempts),
+    events.AttemptsRetrying: (signals.job_retrying, _attempts),
+    events.AttemptsFailed: (signals.job_failed, _attempts),
+    events.AttemptsDiscarded: (signals.job_discarded, _attempts),
+    events.AttemptsCancelled: (signals.job_cancelled, _attempts),
+    events.LeasesLost: (signals.lease_lost, _attempts),
+    events.WorkerStarted: (signals.worker_started, _itself("worker")),
+    events.WorkerStopped: (signals.worker_stopped, _itself("worker")),
+}
+"""The signal of each kind of event that has one."""
+
+
+class SignalSink:
+    """See `sinks.Sink`. A receiver that raises is logged, and harms nothing."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        """See `Sink.wants`."""
+        found = SIGNALS.get(kind)
+        return found is not None and bool(found[0].receivers)
+
+    def handle(self, event: Event, alive: Callable[[], None]) -> None:
+        """See `Sink.handle`."""
+        signal, sent = SIGNALS[type(event)]
+        for sender, values in sent(event):
+            alive()
+            signals.emit(signal, sender, **values)
