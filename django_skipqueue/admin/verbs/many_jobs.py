@@ -53,8 +53,10 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
 
 
 def order_of(action: Action, summary: Summary) -> str:
-    """The order to change those jobs that can be changed, without a question mark."""
+    """The order to change those jobs that can be changed, without a question mark; a refusal where none can."""
     number = {"number": summary.count.in_words, "count": summary.count.found}
+    if not summary.can_change_any:
+        return str(action.refusal % number)
     if not summary.refused:
         return str(action.order % number)
     return str(action.order_some) % {**number, "some": grouped(summary.eligible)}
@@ -62,9 +64,8 @@ def order_of(action: Action, summary: Summary) -> str:
 
 def title_of(action: Action, summary: Summary) -> str:
     """The order as a question; a refusal where none of the jobs can be changed."""
-    if summary.can_change_any:
-        return gettext("%(order)s?") % {"order": order_of(action, summary)}
-    return str(action.refusal % {"number": summary.count.in_words, "count": summary.count.found})
+    order = order_of(action, summary)
+    return gettext("%(order)s?") % {"order": order} if summary.can_change_any else order
 
 
 def message_of(action: Action, tally: Tally) -> str:

@@ -77,7 +77,7 @@ class TestTheQuestion:
         self, operator: Client, action: str, status: str, title: str
     ) -> None:
         response = post(operator, action, [make_job(status), make_job(status)])
-        assert response.context["title"] == title
+        assert response.context["title"] == response.context["original"] == title
         assert 'name="confirmed"' not in response.text
 
     def test_it_counts_tasks_and_exceptions_of_those_it_is_about(self, operator: Client) -> None:
