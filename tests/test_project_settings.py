@@ -12,7 +12,7 @@ from django.urls import path
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.store import Store
-from django_skipqueue.values.records import Call, JobSpec
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from .app import jobs
 from .app.models import Ledger
@@ -98,7 +98,7 @@ ORDERS = 300
 
 @pytest.mark.parametrize("source", SETTINGS.values(), ids=SETTINGS.keys())
 def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, source: str) -> None:
-    calls = [Call(f"[{number}]", "{}", None) for number in range(ORDERS)]
+    calls = [EncodedCall(f"[{number}]", "{}", None) for number in range(ORDERS)]
     store.enqueue_many(JobSpec("extra.jobs.order"), calls)
     for task in ("plan", "again"):
         Job.objects.enqueue(f"extra.jobs.{task}")

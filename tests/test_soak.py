@@ -42,7 +42,7 @@ def wave(worker: psutil.Process) -> Sample:
     jobs.noop.defer_many([()] * (share * 8 // 10))
     jobs.anoop.defer_many([()] * (share // 10))
     jobs.fail_times.defer_many([(1,)] * (share - share * 8 // 10 - share // 10))
-    wait_until(lambda: not Job.objects.alive().exists(), "the wave is worked through", deadline=60 + share / 500)
+    wait_until(lambda: not Job.objects.unfinished().exists(), "the wave is worked through", deadline=60 + share / 500)
     while store.prune():
         pass
     with connection.cursor() as cursor:

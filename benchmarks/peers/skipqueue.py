@@ -35,4 +35,4 @@ def worker(*, best: bool) -> list[str]:
 
 
 def unfinished() -> int:
-    return Job.objects.alive().count()
+    return Job.objects.unfinished().count()

@@ -43,7 +43,7 @@ def memory(sizes: Sizes) -> Figures:
         wait_until(lambda: Job.objects.completed().count() >= WARM)
         (worker,) = supervisor.children()
         before = worker.memory_info().rss
-        wait_until(lambda: not Job.objects.alive().exists(), seconds=3600)
+        wait_until(lambda: not Job.objects.unfinished().exists(), seconds=3600)
         after = worker.memory_info().rss
         parent = supervisor.memory_info().rss
     return {"MB": after / 1e6, "MB supervisor": parent / 1e6, "% growth": (after / before - 1) * 100}

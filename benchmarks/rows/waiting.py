@@ -65,7 +65,7 @@ def _wait_until_it_works() -> None:
 
 
 def _is_empty() -> bool:
-    return not Job.objects.alive().exists()
+    return not Job.objects.unfinished().exists()
 
 
 def _percentiles(seconds: list[float]) -> Figures:

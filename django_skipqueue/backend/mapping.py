@@ -16,7 +16,7 @@ from django.utils.timezone import make_naive
 
 from ..exceptions import UnknownTask
 from ..values.codec import decode, encode
-from ..values.records import Call, ClaimedJob, JobSpec
+from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .options import BackendOptions
 
@@ -40,9 +40,9 @@ ALIAS, DEFERRED = "backend", "deferred"
 # Enqueueing
 
 
-def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
     """The arguments of a job. Raises `TypeError` or `ValueError` for what JSON does not have."""
-    return Call(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), None)
+    return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), None)
 
 
 def spec(task: AnyTask, options: BackendOptions, *, alias: str) -> JobSpec:

@@ -20,13 +20,13 @@ from ..values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement
 from ..values.records import worker_name
 from .expressions import CLAIM_ORDER
 from .querysets import JobManager
-from .status import ALIVE, FINISHED, Status
+from .status import FINISHED, UNFINISHED, Status
 
 FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Between these every time is one that Python has, in every time zone."""
 
 
-_ALIVE, _FINISHED = ([status.value for status in statuses] for statuses in (ALIVE, FINISHED))
+_ALIVE, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
 
 
 def _json_type(column: str) -> Func:

@@ -18,8 +18,8 @@ from ..store.columns import check_run_after
 from ..store.statements import BATCH
 from ..values.codec import decode
 from ..values.outcomes import Delay
-from ..values.records import Call, InsertedJob, JobColumns, JobSpec
-from .status import ALIVE
+from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
+from .status import UNFINISHED
 
 if TYPE_CHECKING:
     from .job import Job
@@ -57,9 +57,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Jobs that were given up on purpose."""
         return self.filter(status="discarded")
 
-    def alive(self) -> "JobQuerySet":
+    def unfinished(self) -> "JobQuerySet":
         """Jobs that are not finished. One status at a time, each by its partial index, which `IN` could not use."""
-        return self.filter(reduce(or_, [Q(status=status) for status in ALIVE]))
+        return self.filter(reduce(or_, [Q(status=status) for status in UNFINISHED]))
 
     # For code that enqueues by name, and for worker loops written by hand. These ignore the filters of the query set
 
@@ -82,9 +82,9 @@ class JobQuerySet(models.QuerySet["Job"]):
         `InvalidOption` for a value that no row can have.
         """
         spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
-        return self.insert(spec, Call(args, kwargs, unique_key))
+        return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
-    def insert(self, spec: JobSpec, call: Call) -> "Job":
+    def insert(self, spec: JobSpec, call: EncodedCall) -> "Job":
         """As `enqueue`, for a spec and a call that are made already."""
         store = Store(self.db)
         while True:
@@ -141,7 +141,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Change these jobs; their ids are read first, so that what is changed does not move what is read."""
         return sum(len(change(ids)) for ids in _batches(list(self.values_list("pk", flat=True))))
 
-    def _as_inserted(self, spec: JobSpec, call: Call, inserted: InsertedJob) -> "Job":
+    def _as_inserted(self, spec: JobSpec, call: EncodedCall, inserted: InsertedJob) -> "Job":
         """The job as the database has it now, put together from what was sent and what came back."""
         job: Job = self.model(
             **spec._asdict()

@@ -24,8 +24,8 @@ class Status(models.TextChoices):
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
 """Nothing more happens to such a job, unless somebody retries it."""
 
-ALIVE = tuple(status for status in Status if status not in FINISHED)
-"""Not finished."""
+UNFINISHED = tuple(status for status in Status if status not in FINISHED)
+"""The others."""
 
-WAITING = tuple(status for status in ALIVE if status != Status.RUNNING)
-"""Not finished, and not running."""
+WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)
+"""Neither finished nor running."""

@@ -24,7 +24,7 @@ class DeadWorkers:
         """`own` names the live processes of this supervisor."""
         self.ids: list[str] = []
         """Who is dead."""
-        self.silent_since: datetime | None = None
+        self.timeout_ago: datetime | None = None
         """A time of the database's clock that was read at least a worker timeout ago; `None`: none was."""
         self.next_death = NEVER
         """The earliest time at which another worker may be dead, in monotonic seconds."""
@@ -36,12 +36,12 @@ class DeadWorkers:
 
     def look_away(self) -> None:
         """Forget what was seen: the next look is the first one."""
-        self.ids, self.silent_since, self.next_death = [], None, NEVER
+        self.ids, self.timeout_ago, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
         self._times.clear()
 
     def look(self) -> None:
-        """Read the heartbeats, and judge."""
+        """Read the heartbeats, and find out who is dead."""
         began = time.monotonic()
         database_time, heartbeats = self._store.heartbeats()
         ended = time.monotonic()
@@ -59,10 +59,10 @@ class DeadWorkers:
         """Read off which time of the database's clock is a worker timeout ago, whatever that clock says now."""
         if self._times and database_time < self._times[-1][1]:  # it was set back: what was read before means nothing
             self._times.clear()
-            self.silent_since = None
+            self.timeout_ago = None
         if not self._times or ended - self._times[-1][0] > self._timeout / 16:
             self._times.append((ended, database_time))
         while len(self._times) > 1 and self._times[1][0] <= began - self._timeout:
             self._times.popleft()
         oldest, its_time = self._times[0]
-        self.silent_since = its_time if oldest <= began - self._timeout else None
+        self.timeout_ago = its_time if oldest <= began - self._timeout else None

@@ -57,6 +57,6 @@ class Recover(Periodic):
         recovered = self._store.recover(worker_ids=due) if due else []
         if len(recovered) < BATCH:
             self._look_at.update(dict.fromkeys(due, now + LOOK_AGAIN_SECONDS))
-            if self._dead.silent_since is not None:
-                recovered += self._store.recover_without_worker(locked_before=self._dead.silent_since)
+            if self._dead.timeout_ago is not None:
+                recovered += self._store.recover_without_worker(locked_before=self._dead.timeout_ago)
         return len(recovered) >= BATCH

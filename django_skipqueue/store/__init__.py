@@ -7,6 +7,7 @@ from ..conf import settings
 from .claim import Claiming
 from .enqueue import Enqueueing
 from .gates import Admitting
+from .leases import Leases
 from .notify import Notifying
 from .operate import Operating
 from .prune import Pruning
@@ -18,7 +19,9 @@ from .workers import Workers
 __all__ = ["Store"]
 
 
-class Store(Enqueueing, Claiming, Settling, Releasing, Admitting, Recovering, Pruning, Operating, Notifying, Workers):
+class Store(
+    Enqueueing, Claiming, Settling, Releasing, Leases, Admitting, Recovering, Pruning, Operating, Notifying, Workers
+):
     """The queue of one database: `Store("default")`. Its verbs run on this thread's connection; most are one statement.
 
     Passed down to whoever uses it. It holds the database's alias, and `send`, which gets the events of its verbs: by

@@ -5,7 +5,7 @@ from itertools import starmap
 
 from django.db import transaction
 
-from ..values.records import ClaimedJob, ClaimKey
+from ..values.records import ClaimedJob, QueuePosition
 from . import sql
 from .parameters import claim_values, in_claim_order, positions_as_values
 from .statements import Statements
@@ -24,8 +24,8 @@ class Claiming(Statements):
         return [name for (name,) in self.rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
 
     def first_in_queues(
-        self, queue_names: Sequence[str], *, after: Mapping[str, ClaimKey], seconds: float
-    ) -> list[tuple[str, int | None, ClaimKey]]:
+        self, queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], seconds: float
+    ) -> list[tuple[str, int | None, QueuePosition]]:
         """Where the first jobs to claim stand, each queue's with the job's id; without one, where it would stand now.
 
         The statement may take this many seconds, whatever the connection's timeout.
@@ -33,4 +33,4 @@ class Claiming(Statements):
         with transaction.atomic(using=self.alias):
             self.rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})
             rows = self.rows(sql.FIRST_IN_QUEUES, positions_as_values(queue_names, after))
-        return [(name, id, ClaimKey(*position)) for name, id, *position in rows]
+        return [(name, id, QueuePosition(*position)) for name, id, *position in rows]

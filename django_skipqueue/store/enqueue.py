@@ -5,7 +5,7 @@ from typing import Any
 
 from ..conf import settings
 from ..events.events import JobsDeferred
-from ..values.records import Call, InsertedJob, JobSpec
+from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .columns import check_columns
 from .notify import wake, wake_supervisors
@@ -16,7 +16,7 @@ from .statements import Statements
 class Enqueueing(Statements):
     """For tasks, whose calls become jobs."""
 
-    def enqueue(self, spec: JobSpec, call: Call) -> InsertedJob | None:
+    def enqueue(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
         """Insert one job; `None` where the call's unique key is held by a job that is not finished.
 
         Raises `InvalidOption` for a value of the spec that no row can have.
@@ -29,7 +29,7 @@ class Enqueueing(Statements):
             return inserted
         return None
 
-    def enqueue_many(self, spec: JobSpec, calls: Sequence[Call]) -> list[int]:
+    def enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
         """Insert a job for each of `calls`, in one statement if none has a key; the ids, in the order of the calls.
 
         A call whose unique key is held by a job that is not finished gets that job's id. Raises as `enqueue` does.
@@ -47,7 +47,7 @@ class Enqueueing(Statements):
         """The ids of the jobs that are not finished and hold these unique keys, by key."""
         return dict(self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)}))
 
-    def _enqueue_unique(self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[Call]) -> list[int]:
+    def _enqueue_unique(self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[int]:
         """As `enqueue_many`, where some calls have keys. Repeats until each key belongs to a job."""
         plain: list[int] = []
         keyed: dict[str, int] = {}

@@ -13,19 +13,19 @@ import psycopg
 from django.db import DatabaseError
 
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
-from ..values.records import QUEUE_HEAD, Call, ClaimedJob, ClaimKey, LeaseRef
+from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, QueuePosition
 
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
 
 
-def calls_as_values(calls: Sequence[Call]) -> dict[str, Any]:
+def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
     """What ENQUEUE_MANY reads: a line of JSON for each call."""
     return {"args": "\n".join([call.args for call in calls]), "kwargs": "\n".join([call.kwargs for call in calls])}
 
 
-def in_key_order(calls: Sequence[Call]) -> list[Call]:
+def in_key_order(calls: Sequence[EncodedCall]) -> list[EncodedCall]:
     """By unique key, so that two batches of the same keys never deadlock; those without one first, as they came."""
     return sorted(calls, key=lambda call: (call.unique_key is not None, call.unique_key or ""))
 
@@ -61,7 +61,7 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
 
 
 def claim_values(
-    queue_names: Sequence[str], *, after: Mapping[str, ClaimKey], limit: int, worker_id: str
+    queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], limit: int, worker_id: str
 ) -> dict[str, Any]:
     """What CLAIM reads."""
     if isinstance(queue_names, str):
@@ -69,7 +69,7 @@ def claim_values(
     return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
 
 
-def positions_as_values(queue_names: Sequence[str], after: Mapping[str, ClaimKey]) -> dict[str, Any]:
+def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePosition]) -> dict[str, Any]:
     """What FIRST_IN_QUEUES reads: each queue with where to look after; its front where `after` has none."""
     starts = [after.get(name, QUEUE_HEAD) for name in queue_names]
     return {

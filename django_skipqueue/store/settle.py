@@ -10,7 +10,7 @@ from django.db import DatabaseError, transaction
 
 from ..events.events import OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
-from ..values.records import ClaimKey, LeaseRef
+from ..values.records import LeaseRef, QueuePosition
 from . import sql
 from .notify import wake, wake_supervisors
 from .parameters import (
@@ -49,7 +49,7 @@ class Settling(Statements):
         queue_names: Sequence[str],
         limit: int,
         worker_id: str,
-        after: Mapping[str, ClaimKey] | None = None,
+        after: Mapping[str, QueuePosition] | None = None,
         meanwhile: Callable[[], object] | None = None,
     ) -> ExchangeResult:
         """Settle and claim in one round trip and one transaction, on a connection in autocommit.

@@ -12,7 +12,7 @@ from ..backoff import Backoff
 from ..exceptions import InvalidArguments, InvalidOption
 from ..store.columns import check_columns, check_key
 from ..values.codec import size_of
-from ..values.records import Call
+from ..values.records import EncodedCall
 
 UniqueKey = str | Callable[..., str]
 
@@ -69,7 +69,7 @@ class Options:
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
 
 
-def check_size(call: Call, most: int) -> Call:
+def check_size(call: EncodedCall, most: int) -> EncodedCall:
     """Return the call. Raises `InvalidArguments` if its arguments have more than `most` bytes."""
     size = size_of(call.args) + size_of(call.kwargs)
     if size > most:

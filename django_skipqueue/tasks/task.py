@@ -21,7 +21,7 @@ from ..store.columns import check_key
 from ..store.database_advice import explain
 from ..values.codec import encode
 from ..values.outcomes import RetryPolicy
-from ..values.records import Call, ClaimedJob, JobSpec
+from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
 from .advice import check_names, instead_of_method, wrong_keyword
@@ -162,7 +162,7 @@ class Task(Generic[P, R]):
                 names.append(parameter.name)
         return names[: len(args)]
 
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> Call:
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
         """Check one call against the signature, as JSON, and to be no larger than `most` bytes."""
         names, keys = self._form(len(args), tuple(kwargs))
         unique_key = self.options.unique_key
@@ -173,9 +173,9 @@ class Task(Generic[P, R]):
             check_key("unique_key", unique_key)
         values = ",".join(map(encode, names, args))
         pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values()))) if kwargs else ""
-        return check_size(Call(f"[{values}]", f"{{{pairs}}}", unique_key), most)
+        return check_size(EncodedCall(f"[{values}]", f"{{{pairs}}}", unique_key), most)
 
-    def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[Call]:
+    def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
         most = settings.max_argument_bytes
         for position, call in enumerate(calls):
             try:

@@ -67,7 +67,7 @@ class InsertedJob(NamedTuple):
     enqueued_at: datetime
 
 
-class Call(NamedTuple):
+class EncodedCall(NamedTuple):
     """The arguments of one job, as JSON, and its unique key."""
 
     args: str
@@ -75,7 +75,7 @@ class Call(NamedTuple):
     unique_key: str | None
 
 
-class ClaimKey(NamedTuple):
+class QueuePosition(NamedTuple):
     """Where a job stands in its queue. Positions compare as the claim index does."""
 
     rank: int
@@ -85,7 +85,7 @@ class ClaimKey(NamedTuple):
     id: int
 
 
-QUEUE_HEAD = ClaimKey(-101, -math.inf, 0)
+QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 """Before every job: priorities end at 100."""
 
 
@@ -122,9 +122,9 @@ class ClaimedJob(NamedTuple):
         return self.id, self.lease
 
     @property
-    def position(self) -> ClaimKey:
+    def position(self) -> QueuePosition:
         """Where the job stood in its queue."""
-        return ClaimKey(-self.priority, self.run_after, self.id)
+        return QueuePosition(-self.priority, self.run_after, self.id)
 
     @property
     def wait_ms(self) -> float:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from ..runtime.control_connection import ANSWER_TIME, ControlConnection
 from ..store import Store
 from ..store.parameters import ExchangeResult
-from ..values.records import Attempt, ClaimKey
+from ..values.records import Attempt, QueuePosition
 from .claiming.kinds import Free
 from .claiming.policy import Claim, ClaimPolicy
 from .pending_outcomes import PendingOutcomes
@@ -28,7 +28,7 @@ class Exchange(NamedTuple):
     """Whose outcomes were sent."""
     room: int
     """How many jobs were asked for."""
-    after: Mapping[str, ClaimKey]
+    after: Mapping[str, QueuePosition]
     """From where each queue was looked at; nothing: from its front."""
     free: Free
     """How much room there was for each kind."""

@@ -17,8 +17,8 @@ DEFAULT = Store("default")
 
 FINISHED = ("completed", "failed", "discarded")
 WAITING = ("scheduled", "blocked", "queued")
-ALIVE = (*WAITING, "running")
-STATUSES = (*ALIVE, *FINISHED)
+UNFINISHED = (*WAITING, "running")
+STATUSES = (*UNFINISHED, *FINISHED)
 
 
 def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -> Job:

@@ -17,7 +17,7 @@ from django_skipqueue.events.sinks import send, wanted
 from django_skipqueue.exceptions import JobCancelled
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
-from django_skipqueue.values.records import Call
+from django_skipqueue.values.records import EncodedCall
 
 from ..app import jobs
 from ..app.rows import make_job
@@ -130,7 +130,7 @@ def test_a_service_that_enqueues_calls_no_receiver(receive: Callable[[Signal], R
     sent: list[Event] = []
     jobs.noop.defer()
     assert len(received) == 1
-    spec, call = jobs.noop._spec(), Call("[]", "{}", None)
+    spec, call = jobs.noop._spec(), EncodedCall("[]", "{}", None)
     Store("default", send=sent.append).enqueue(spec, call)
     assert [type(event) for event in sent] == [events.JobsDeferred]
     assert len(received) == 1

@@ -73,7 +73,7 @@ def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Cal
     wait_until(lambda: Job.objects.completed().count() > 300, "the worker looks ahead")
     os.kill(workers()[0].pid, signal.SIGKILL)
     worker.wait_for('cause="signal 9 (SIGKILL)"')
-    wait_until(lambda: not Job.objects.alive().exists(), "everything is finished", deadline=60)
+    wait_until(lambda: not Job.objects.unfinished().exists(), "everything is finished", deadline=60)
     endless.refresh_from_db()
     assert (endless.status, endless.last_error) == ("failed", "WorkerDied: worker died: signal 9 (SIGKILL)")
     others = Job.objects.exclude(pk=endless.pk)

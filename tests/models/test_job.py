@@ -16,7 +16,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import RetryPolicy
 
 from ..app import jobs
-from ..app.rows import ALIVE, STATUSES, WAITING, make_job, make_worker, state
+from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, make_worker, state
 
 store = Store("default")
 
@@ -180,7 +180,7 @@ class TestRows:
     def test_alive_is_what_is_not_finished(self) -> None:
         for each in STATUSES:
             make_job(each)
-        assert set(Job.objects.alive().values_list("status", flat=True)) == set(ALIVE)
+        assert set(Job.objects.unfinished().values_list("status", flat=True)) == set(UNFINISHED)
 
     def test_a_status_knows_whether_it_is_finished(self) -> None:
         assert {status for status in Status if status.is_finished} == set(FINISHED)
@@ -228,7 +228,7 @@ class TestConstraints:
         with pytest.raises(IntegrityError, match=r"skipqueue_job_(status|finished)"):
             make_job("paused")
 
-    @pytest.mark.parametrize("status", ALIVE)
+    @pytest.mark.parametrize("status", UNFINISHED)
     def test_what_is_not_finished_has_no_end(self, status: str) -> None:
         with pytest.raises(IntegrityError, match="skipqueue_job_finished"):
             make_job(status, finished_at=timedelta(0))
@@ -264,8 +264,8 @@ class TestConstraints:
             cursor.execute(f"UPDATE skipqueue_job SET {change} WHERE id = %s", [job.pk])
         job.refresh_from_db()
 
-    @pytest.mark.parametrize("first", ALIVE)
-    @pytest.mark.parametrize("second", ALIVE)
+    @pytest.mark.parametrize("first", UNFINISHED)
+    @pytest.mark.parametrize("second", UNFINISHED)
     def test_a_key_is_alive_once(self, first: str, second: str) -> None:
         make_job(first, unique_key="k")
         with pytest.raises(IntegrityError, match="skipqueue_job_unique"):

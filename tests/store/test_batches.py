@@ -13,7 +13,7 @@ from django_skipqueue.store.parameters import (
     settlements_as_values,
 )
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.records import QUEUE_HEAD, Call, ClaimedJob, ClaimKey
+from django_skipqueue.values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, QueuePosition
 
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 
@@ -66,7 +66,7 @@ def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
 
 
 def test_a_claim_looks_after_the_position_remembered_and_from_the_front_elsewhere() -> None:
-    values = claim_values(["mail", "default"], after={"default": ClaimKey(-5, 12.5, 80)}, limit=3, worker_id="w")
+    values = claim_values(["mail", "default"], after={"default": QueuePosition(-5, 12.5, 80)}, limit=3, worker_id="w")
     assert values["queue_names"] == ["mail", "default"]
     assert list(zip(values["ranks"], values["run_afters"], values["ids"], strict=True)) == [
         tuple(QUEUE_HEAD),
@@ -86,7 +86,12 @@ def test_what_is_claimed_runs_in_the_order_of_queues_then_priority_then_time_the
 
 
 def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
-    calls = [Call("[1]", "{}", "b"), Call("[2]", "{}", None), Call("[3]", "{}", "a"), Call("[4]", "{}", None)]
+    calls = [
+        EncodedCall("[1]", "{}", "b"),
+        EncodedCall("[2]", "{}", None),
+        EncodedCall("[3]", "{}", "a"),
+        EncodedCall("[4]", "{}", None),
+    ]
     assert calls_as_values(in_key_order(calls)) == {
         "args": "[2]\n[4]\n[3]\n[1]",
         "kwargs": "{}\n{}\n{}\n{}",

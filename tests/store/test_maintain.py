@@ -14,7 +14,7 @@ from django_skipqueue.models import Job, Worker
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import RecoveredJob
 
-from ..app.rows import ALIVE, FINISHED, STATUSES, make_job, make_worker, state
+from ..app.rows import FINISHED, STATUSES, UNFINISHED, make_job, make_worker, state
 
 store = Store("default")
 
@@ -291,7 +291,7 @@ class TestRetentionOfItsOwn:
         make_job("failed", finished_at=timedelta(days=-400), retention={"completed": 60})
         assert store.prune() == {"failed": 1}
 
-    @pytest.mark.parametrize("status", ALIVE)
+    @pytest.mark.parametrize("status", UNFINISHED)
     def test_a_job_that_is_not_finished_is_kept(self, status: str, db: None) -> None:
         make_job(status, retention={"completed": 0, "failed": 0, "discarded": 0})
         assert store.prune() == {}

@@ -13,7 +13,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
-from ..app.rows import ALIVE, STATUSES, WAITING, make_job, state
+from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
 
 store = Store("default")
 
@@ -59,7 +59,7 @@ class TestRetry:
         assert claimed.attempts == 1
 
     def test_a_job_whose_key_is_alive_again_stays_as_it_is(self) -> None:
-        for status in ALIVE:
+        for status in UNFINISHED:
             failed = make_job("failed", unique_key=status)
             make_job(status, unique_key=status)
             other = make_job("failed")
@@ -155,7 +155,7 @@ class TestCancel:
     @pytest.mark.parametrize("status", STATUSES)
     def test_every_job_that_is_not_finished_is_discarded(self, status: str) -> None:
         job = make_job(status, last_error="before")
-        alive = status in ALIVE
+        alive = status in UNFINISHED
         assert store.cancel([job.pk], reason="no\nmore") == ({job.pk} if alive else set())
         after = state(job)
         if not alive:

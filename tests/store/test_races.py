@@ -214,7 +214,7 @@ def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSessio
     retrying.wait_until_blocked()
     deferring.commit() if commits else deferring.rollback()
     assert retried.result(20) == ({other.pk} if commits else {failed.pk, other.pk})
-    assert Job.objects.alive().filter(unique_key="k").count() == 1
+    assert Job.objects.unfinished().filter(unique_key="k").count() == 1
 
 
 def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSession) -> None:

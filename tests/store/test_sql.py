@@ -25,7 +25,7 @@ from django_skipqueue.store.parameters import (
     settlements_as_values,
 )
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.records import Call, ClaimedJob, ClaimKey
+from django_skipqueue.values.records import ClaimedJob, EncodedCall, QueuePosition
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 
@@ -58,12 +58,12 @@ COMMON = {
     "retention": None,
     "metadata": "{}",
 }
-CALLS = calls_as_values([Call(f"[{n}]", "{}", None) for n in range(300)])
+CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
 LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
 WORKERS = json.dumps([{"id": WORKER, "name": "w", "hostname": "h", "pid": 1, "queues": ["mail"], "concurrency": 4}])
 CLAIM_VALUES = claim_values(["mail", "default"], after={}, limit=300, worker_id=WORKER)
-LATER = {"mail": ClaimKey(0, 1_700_000_000.25, 92_500)}
+LATER = {"mail": QueuePosition(0, 1_700_000_000.25, 92_500)}
 SETTLED = [
     Settlement(
         id, 1, COMPLETED if id % 2 else Outcome("scheduled", delay=2.0, last_error="no", error={"message": "no"})
@@ -304,7 +304,7 @@ def test_every_statement_uses_its_index_among_a_hundred_thousand_rows(
 
 @pytest.mark.django_db
 def test_jobs_that_are_alive_are_found_by_partial_indexes(busy: psycopg.Connection[Any]) -> None:
-    statement, values = Job.objects.alive().order_by().query.sql_with_params()
+    statement, values = Job.objects.unfinished().order_by().query.sql_with_params()
     with busy.transaction(force_rollback=True):
         cursor = psycopg.ClientCursor(busy)
         cursor.execute("SET LOCAL enable_seqscan = off")  # two fifths of these jobs are alive; IN would read them all

@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from django_skipqueue import Discard, Retry, Snooze
-from django_skipqueue.models import ALIVE, FINISHED, Job, Status, Worker
+from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
-from django_skipqueue.values.records import Call, JobSpec, LeaseRef
+from django_skipqueue.values.records import EncodedCall, JobSpec, LeaseRef
 
 from ..app.rows import settle_and_claim
 
@@ -121,7 +121,7 @@ class Queue(RuleBasedStateMachine):
 
     @rule(delay=delays, wanted=st.lists(keys, min_size=1, max_size=3))
     def enqueue_many(self, delay: timedelta, wanted: list[str | None]) -> None:
-        ids = store.enqueue_many(JobSpec("t", run_after=delay), [Call("[]", "{}", key) for key in wanted])
+        ids = store.enqueue_many(JobSpec("t", run_after=delay), [EncodedCall("[]", "{}", key) for key in wanted])
         fresh = {id: key for id, key in zip(ids, wanted, strict=True) if id not in self.model}
         assert self.keys_alive().isdisjoint(fresh.values())
         assert len(fresh) == wanted.count(None) + len({*wanted} - {None} - self.keys_alive())
@@ -297,7 +297,7 @@ class Queue(RuleBasedStateMachine):
         return lease[0] in self.held_by(worker) and self.model[lease[0]].lease == lease[1]
 
     def keys_alive(self) -> set[str | None]:
-        return {row.unique_key for row in self.model.values() if row.status in ALIVE} - {None}
+        return {row.unique_key for row in self.model.values() if row.status in UNFINISHED} - {None}
 
     def heartbeat_all(self) -> None:
         store.heartbeat_workers(
@@ -323,7 +323,7 @@ class Queue(RuleBasedStateMachine):
         for worker, given in self.given.items():
             live = {(job.pk, job.lease) for job in given} & leases
             assert live == {(id, self.model[id].lease) for id in self.held_by(worker)}, "one live lease, its holder's"
-        alive = [job.unique_key for job in jobs if job.unique_key and job.status in ALIVE]
+        alive = [job.unique_key for job in jobs if job.unique_key and job.status in UNFINISHED]
         assert len(alive) == len(set(alive))
 
 

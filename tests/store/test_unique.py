@@ -15,7 +15,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
 from ..app import jobs
-from ..app.rows import ALIVE, FINISHED, make_job, state
+from ..app.rows import FINISHED, UNFINISHED, make_job, state
 from ..app.sessions import Session
 from ..app.waiting import within
 
@@ -28,7 +28,7 @@ def defer(key: str | Callable[..., str] = "k", payload: int = 1) -> Job:
     return jobs.add.using(unique_key=key).defer(payload)
 
 
-@pytest.mark.parametrize("status", ALIVE)
+@pytest.mark.parametrize("status", UNFINISHED)
 def test_a_job_that_is_not_finished_is_returned_as_it_is(status: str) -> None:
     holder = make_job(status, unique_key="k", task="another task", queue_name="q", args=[5])
     found = defer()
@@ -224,7 +224,7 @@ def test_a_holder_that_finishes_between_the_conflict_and_the_look_leaves_the_key
             made = defer()
             assert made.created
             pk = made.pk
-    assert Job.objects.alive().get().pk == pk
+    assert Job.objects.unfinished().get().pk == pk
 
 
 def test_batches_that_name_the_same_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:

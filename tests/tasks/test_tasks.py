@@ -28,7 +28,7 @@ from django_skipqueue.exceptions import (
 from django_skipqueue.models import Job, Status
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry, registry
-from django_skipqueue.values.records import Call, JobSpec
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
 from ..app.rows import state
@@ -334,7 +334,7 @@ class TestDeferring:
     def test_the_verbs_below_refuse_it_as_well_before_anything_is_written(self, columns: dict[str, Any]) -> None:
         for enqueue in (
             lambda: Job.objects.enqueue("t", **columns),
-            lambda: store.enqueue_many(JobSpec("t", **columns), [Call("[]", "{}", None)]),
+            lambda: store.enqueue_many(JobSpec("t", **columns), [EncodedCall("[]", "{}", None)]),
         ):
             with CaptureQueriesContext(connection) as queries, pytest.raises(InvalidOption, match=next(iter(columns))):
                 enqueue()

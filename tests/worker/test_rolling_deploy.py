@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
-from django_skipqueue.values.records import Call, JobSpec
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.models import Ledger
 from ..app.waiting import wait_until
@@ -66,7 +66,7 @@ NEW = """\
 
 def enqueue(task: str, *arguments: str, **options: object) -> None:
     """What `.defer()` would write, in code that this process does not have; the arguments are JSON."""
-    calls = [Call(each, "{}", None) for each in arguments or ("[]",)]
+    calls = [EncodedCall(each, "{}", None) for each in arguments or ("[]",)]
     store.enqueue_many(JobSpec(f"extra.jobs.{task}", **options), calls)  # type: ignore[arg-type]
 
 

@@ -487,7 +487,7 @@ def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(work
     for done in (50, 200, 350):
         wait_until(lambda done=done: Job.objects.completed().count() >= done)  # type: ignore[misc]
         worker.cut()
-    wait_until(lambda: Job.objects.alive().count() == 0, "all are settled", deadline=2 * DEADLINE)
+    wait_until(lambda: Job.objects.unfinished().count() == 0, "all are settled", deadline=2 * DEADLINE)
     assert statuses() == {"completed": 600}
     assert sorted(Ledger.objects.values_list("entry", flat=True)) == sorted(map(str, range(600)))
     worker.stop()

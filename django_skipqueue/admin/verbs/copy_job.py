@@ -8,7 +8,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 
 from ...models import FINISHED, Job
-from ...values.records import Call, JobSpec
+from ...values.records import EncodedCall, JobSpec
 from .verb import Changed
 
 
@@ -22,7 +22,7 @@ def copy_jobs(ids: Collection[int]) -> Changed:
     copied = {}
     jobs: Any = Job.objects.filter(pk__in=ids, status__in=FINISHED).annotate(**texts)
     for job in jobs:
-        copy = Job.objects.insert(_spec_of(job), Call(job.args_text, job.kwargs_text, job.unique_key))
+        copy = Job.objects.insert(_spec_of(job), EncodedCall(job.args_text, job.kwargs_text, job.unique_key))
         if copy.created:
             copied[job.pk] = copy.pk
     return copied

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils.translation import gettext
 
-from ...models import ALIVE, Job
+from ...models import UNFINISHED, Job
 from ...values.codec import shorten
 from ..ui.arguments import redacted
 from ..ui.durations import span
@@ -59,7 +59,7 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
         return does_not_fit(button, now)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason
-    holder = Job.objects.filter(unique_key=job.unique_key, status__in=ALIVE).first() if job.unique_key else None
+    holder = Job.objects.filter(unique_key=job.unique_key, status__in=UNFINISHED).first() if job.unique_key else None
     if holder is not None:
         return _key_is_held(job, holder)
     values = {"id": job.pk, "verb": button.label}

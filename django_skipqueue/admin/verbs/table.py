@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from ...models import ALIVE, FINISHED, WAITING, Job, Status
+from ...models import FINISHED, UNFINISHED, WAITING, Job, Status
 from ...store import Store
 from .copy_job import copy_jobs
 from .forms import DeleteForm, Instruction, PostponeForm, SpreadForm
@@ -155,7 +155,7 @@ DISCARD = Verb(
 CANCEL = Verb(
     name="cancel",
     permission="discard",
-    statuses=ALIVE,
+    statuses=UNFINISHED,
     offered_for={Status.RUNNING},  # to a job that waits, Discard does the same
     change=lambda ids, instruction: _changed(
         Store.default().cancel(ids, by=instruction.user, reason=instruction.reason)

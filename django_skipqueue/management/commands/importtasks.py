@@ -16,7 +16,7 @@ from ...backend.mapping import call, spec, variant
 from ...backend.options import parsed
 from ...store import Store
 from ...tasks.registry import registry
-from ...values.records import Call
+from ...values.records import EncodedCall
 
 BATCH = 1_000
 
@@ -91,8 +91,8 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
     return Counter(row.task_path for row in rows)
 
 
-def _grouped(rows: list[Any]) -> dict[Group, list[Call]]:
-    groups: defaultdict[Group, list[Call]] = defaultdict(list)
+def _grouped(rows: list[Any]) -> dict[Group, list[EncodedCall]]:
+    groups: defaultdict[Group, list[EncodedCall]] = defaultdict(list)
     for row in rows:
         run_after = None if row.run_after is None or row.run_after.year == NEVER else row.run_after
         groups[row.task_path, row.queue_name, row.priority, run_after].append(call(**row.args_kwargs))

@@ -1,4 +1,4 @@
-"""Giving claimed jobs back, and keeping those that are claimed by hand."""
+"""Giving claimed jobs back."""
 
 # release → id and queue of the jobs given back to their queues, no attempt charged. Fenced as settle is. Index: the
 # primary key.
@@ -37,22 +37,4 @@ SET status = 'queued',
     started_at = NULL
 WHERE job.id = ANY (ARRAY (SELECT id FROM orphan))
 RETURNING job.id, job.queue_name
-"""
-
-# supervisor, after a worker died → a row if it still holds jobs, which somebody has locked. Index: recover. Without the
-# order the planner reads the table instead, as it expects to meet such a job soon.
-WORKER_HAS_JOBS = """
-SELECT 1
-FROM skipqueue_job
-WHERE status = 'running' AND locked_by = %(worker_id)s
-ORDER BY locked_at
-LIMIT 1
-"""
-
-# job.heartbeat, for hand-written loops without a worker row → the id, if the lease still holds. Index: the primary key.
-HEARTBEAT_JOB = """
-UPDATE skipqueue_job AS job
-SET locked_at = statement_timestamp()
-WHERE job.id = %(id)s AND job.lease = %(lease)s
-RETURNING job.id
 """

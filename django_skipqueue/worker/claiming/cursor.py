@@ -11,7 +11,7 @@ Pure: it is told the time, in monotonic seconds.
 
 from collections.abc import Mapping, Sequence
 
-from ...values.records import QUEUE_HEAD, ClaimedJob, ClaimKey
+from ...values.records import QUEUE_HEAD, ClaimedJob, QueuePosition
 
 FULL_SCAN_SHARE = 1 / 20
 """Of its time a worker spends this on choosing jobs from the front, unless they come after `MAX_FULL_SCAN_PAUSE`."""
@@ -32,19 +32,21 @@ class ClaimCursor:
     """The positions of the jobs claimed last, by queue."""
 
     def __init__(self) -> None:
-        self._positions: dict[str, ClaimKey] = {}
+        self._positions: dict[str, QueuePosition] = {}
         self._failures = 0
         self.due_at = 0.0
         """When to look from the front again."""
 
-    def start(self, now: float) -> Mapping[str, ClaimKey]:
+    def start(self, now: float) -> Mapping[str, QueuePosition]:
         """The positions after which the next claim looks for jobs; none: from the front of every queue."""
         if self.due_at > now:
             return dict(self._positions)
         self.due_at = now + MAX_FULL_SCAN_PAUSE  # until it is known what this one costs
         return {}
 
-    def claimed(self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, ClaimKey], took: float, now: float) -> None:
+    def claimed(
+        self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, QueuePosition], took: float, now: float
+    ) -> None:
         """Note what a claim after these positions brought, in order, and took, in seconds."""
         if not after:
             self._failures = 0
@@ -69,7 +71,7 @@ class ClaimCursor:
         self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
         return bool(self._positions)
 
-    def place(self, positions: Mapping[str, ClaimKey], now: float) -> None:
+    def place(self, positions: Mapping[str, QueuePosition], now: float) -> None:
         """Claim after these positions, and those that were known, until the next look from the front."""
         self._positions.update(positions)
         self.due_at = max(self.due_at, now + MAX_FULL_SCAN_PAUSE)

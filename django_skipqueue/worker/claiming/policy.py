@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from ...events import logs
 from ...runtime.worker_options import WorkerOptions
 from ...tasks.registry import registry
-from ...values.records import ClaimedJob, ClaimKey
+from ...values.records import ClaimedJob, QueuePosition
 from ..batch_size import BatchSize
 from .capacity import Capacity
 from .cursor import ClaimCursor, pause_after
@@ -48,7 +48,7 @@ class Claim(NamedTuple):
     names: Sequence[str]
     """Of the queues."""
     limit: int
-    after: Mapping[str, ClaimKey]
+    after: Mapping[str, QueuePosition]
     """From where each queue is looked at; nothing: from its front."""
 
 
@@ -126,7 +126,7 @@ class ClaimPolicy:
         self._next_search = now + self._search_pause
         self.queue_names = self.queue_names or sorted({task.options.queue_name for task in registry})
 
-    def after(self, names: Sequence[str], now: float) -> Mapping[str, ClaimKey]:
+    def after(self, names: Sequence[str], now: float) -> Mapping[str, QueuePosition]:
         """The positions after which to look for jobs now in these queues."""
         return {} if len(self.queue_names) > len(names) >= FEW else self._cursor.start(now)
 
@@ -136,7 +136,7 @@ class ClaimPolicy:
         *,
         room: int,
         names: Sequence[str],
-        after: Mapping[str, ClaimKey],
+        after: Mapping[str, QueuePosition],
         started: float,
         ended: float,
     ) -> bool:
@@ -164,7 +164,7 @@ class ClaimPolicy:
             self.next_look = min(self.next_look, ended + KNOWN_FOR)
         return from_front and not jobs
 
-    def limit(self, room: int, after: Mapping[str, ClaimKey]) -> int:
+    def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
         """How many jobs to claim after these positions, where there is so much room."""
         return min(room, (self._batch_size if after else self._head_batch_size).rows)
 
@@ -174,7 +174,7 @@ class ClaimPolicy:
         if timed_out and (claim.after or not self._cursor.look_failed(now)):
             self.lost = claim
 
-    def place(self, found: Sequence[tuple[str, int | None, ClaimKey]], now: float) -> None:
+    def place(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
         """Note where the first jobs are that the lost claim has asked for, and claim from there.
 
         If it asked for one alone, and knew already where that is, the job itself is too much: it is left where it is.

@@ -11,7 +11,7 @@ from django.test import Client
 
 from django_skipqueue.models import Job
 
-from ...app.rows import ALIVE, STATUSES, WAITING, make_job, state
+from ...app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
 from ..conftest import LIST, messages_of, page
 
 pytestmark = pytest.mark.django_db
@@ -117,7 +117,7 @@ class TestTheQuestion:
     def test_retry_alone_stands_out(self, operator: Client) -> None:
         text = operator.get(page("change", make_job("failed").pk)).text
         assert re.findall(r'<(?:button|a)[^>]* class="button"[^>]*>([^<]*)<', text) == ["Retry"]
-        for status in (*ALIVE, "completed"):
+        for status in (*UNFINISHED, "completed"):
             assert 'class="button"' not in operator.get(page("change", make_job(status).pk)).text
 
     def test_nothing_is_asked_that_would_do_nothing(self, operator: Client) -> None:
@@ -231,7 +231,7 @@ class TestRunAgain:
         assert "is held by job" in messages_of(press(operator, "run_again", job))[0]
         assert Job.objects.count() == 2
 
-    @pytest.mark.parametrize("status", ALIVE)
+    @pytest.mark.parametrize("status", UNFINISHED)
     def test_a_job_that_is_not_finished_is_not_copied(self, operator: Client, status: str) -> None:
         job = make_job(status)
         assert messages_of(press(operator, "run_again", job)) == [

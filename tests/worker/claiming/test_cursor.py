@@ -6,7 +6,7 @@ import pytest
 
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
-from django_skipqueue.values.records import ClaimedJob, ClaimKey
+from django_skipqueue.values.records import ClaimedJob, QueuePosition
 from django_skipqueue.worker.claiming import cursor as module
 from django_skipqueue.worker.claiming.cursor import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
 
@@ -32,9 +32,9 @@ def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
     batch = [WALKED, WALKED._replace(id=2), WALKED._replace(id=3, queue_name="mail", priority=7)]
     frontier.claimed(batch, after={}, took=0.03, now=START)
     after = frontier.start(START)
-    assert after == {"default": ClaimKey(0, 9.0, 2), "mail": ClaimKey(-7, 9.0, 3)}
+    assert after == {"default": QueuePosition(0, 9.0, 2), "mail": QueuePosition(-7, 9.0, 3)}
     frontier.claimed([WALKED._replace(id=5)], after=after, took=0.03, now=START)
-    assert frontier.start(START) == {"default": ClaimKey(0, 9.0, 5), "mail": ClaimKey(-7, 9.0, 3)}
+    assert frontier.start(START) == {"default": QueuePosition(0, 9.0, 5), "mail": QueuePosition(-7, 9.0, 3)}
 
 
 def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
@@ -68,7 +68,7 @@ def test_while_a_look_is_on_its_way_the_next_claim_is_none() -> None:
     assert after == {"default": WALKED.position}
     frontier.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START + 10)
     frontier.claimed([WALKED._replace(id=3)], after=after, took=0.03, now=START + 10)
-    assert frontier.start(START + 10) == {"default": ClaimKey(0, 9.0, 3)}
+    assert frontier.start(START + 10) == {"default": QueuePosition(0, 9.0, 3)}
     assert frontier.due_at == pytest.approx(START + 10 + 0.02 / FULL_SCAN_SHARE - 0.02)
 
 
