@@ -144,8 +144,8 @@ class ThreadRunner:
             running = RunningAttempt(job)
             attempt = self._executor.execute(running)
             if running.take_report():  # else it was given up as stuck
+                self._reported[entry] += 1  # first: the control loop claims for the places that are free
                 self._finish(attempt)
-                self._reported[entry] += 1
             if running.has_harmed_thread:
                 return
             if connections.opened:

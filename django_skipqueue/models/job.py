@@ -26,7 +26,7 @@ FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tz
 """Between these every time is one that Python has, in every time zone."""
 
 
-_ALIVE, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
+_UNFINISHED, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
 
 
 def _json_type(column: str) -> Func:
@@ -107,7 +107,7 @@ class Job(models.Model):
             models.CheckConstraint(
                 # The known statuses, and a finished one if and only if there is a time at which the job was finished.
                 name="skipqueue_job_finished",
-                condition=Q(IsNull(F("finished_at"), True), status__in=_ALIVE)
+                condition=Q(IsNull(F("finished_at"), True), status__in=_UNFINISHED)
                 | Q(IsNull(F("finished_at"), False), status__in=_FINISHED),
             ),
             # What no statement could bear, however it came into the row: a job that no claim finds, a time that Python

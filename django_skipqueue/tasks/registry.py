@@ -20,14 +20,16 @@ THREADS = "threads"
 EVENT_LOOP = "event_loop"
 """The name of the runner of `async def` tasks."""
 
+RUNNER_NAMES = (THREADS, EVENT_LOOP)
+
 
 class Registry:
     """The tasks of this process, by name."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[Any, Any]] = {}
-        self.has_async = False
-        """Whether any of them is an `async def`."""
+        self.uses_threads_alone = True
+        """Whether all of them are `def` tasks."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
         self._late: set[str] = set()
@@ -45,7 +47,7 @@ class Registry:
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         self._tasks[task.name] = task
-        self.has_async = self.has_async or task.is_async
+        self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
         if apps.ready and known is None:  # else it is imported by every process of the project, workers among them
             self._late.add(task.name)
 

@@ -5,7 +5,8 @@ until it is released.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from ..events import logs
 from ..execution.pool import Pool
@@ -14,7 +15,7 @@ from ..runtime.dispatcher import EventDispatcher
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
 from ..store.parameters import ExchangeResult
-from ..tasks.registry import EVENT_LOOP, THREADS, registry
+from ..tasks.registry import RUNNER_NAMES, THREADS, registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .cancel_check import CancelCheck
 from .claiming.kinds import Free
@@ -74,17 +75,14 @@ class InFlightJobs:
         if self._dispatcher.is_full or self._pending.has_more:
             return 0
         coming = self._buffer.claimed
-        threads, coroutines = self._unfinished()
-        room = self.claiming.room(threads, coroutines, coming, now)
+        room = self.claiming.room(self._unfinished(), coming, now)
         if self._options.max_jobs is None:
             return room
         return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
 
-    def _unfinished(self) -> tuple[int, int]:
-        """How many jobs run and wait here: of `def` tasks, and of `async def` tasks."""
-        finished = len(self._pending) + len(self._pool.finished) + len(self._buffer.attempts)
-        coroutines = self._pool.unfinished(EVENT_LOOP)
-        return len(self.jobs) - finished - coroutines, coroutines
+    def _unfinished(self) -> dict[str, int]:
+        """How many jobs run and wait in each runner."""
+        return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
 
     def _finished(self) -> list[Attempt]:
         """The attempts that are over, and not yet counted by the claim policy."""
@@ -99,7 +97,9 @@ class InFlightJobs:
     @property
     def has_waiting(self) -> bool:
         """Whether more jobs are held than can run at once."""
-        return len(self.jobs) > self._options.concurrency and max(self._unfinished()) > self._options.concurrency
+        return (
+            len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
+        )
 
     @property
     def has_misplaced(self) -> bool:
@@ -171,16 +171,15 @@ class InFlightJobs:
         for attempt in attempts:
             self.jobs.pop(attempt.job.ref, None)
         self.jobs_done += len(attempts)
-        coroutines = _count_coroutines(attempts)
-        self.claiming.finished(len(attempts) - coroutines, coroutines, time.monotonic())
+        self.claiming.finished(_count_by_runner(attempts), time.monotonic())
 
     def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
         """Have the jobs run, but for those that were claimed beside others, when there was no room for their kind."""
         if claimed:
             self.jobs.update((job.ref, job) for job in claimed)
-            if not all(free):
-                self._misplaced += [job for job in claimed if not free.for_job(job)]
-                claimed = [job for job in claimed if free.for_job(job)]
+            if not all(free.values()):
+                self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]
+                claimed = [job for job in claimed if free[registry.runner_of(job.task)]]
             self._pool.submit(claimed)
 
     def _report_lost(self) -> None:
@@ -210,14 +209,10 @@ class InFlightJobs:
         What has finished and is not written yet is progress as well. The last exchange is applied only if there is
         something to give back: it is to wait for the next one.
         """
-        threads, coroutines = self._unfinished()
-        finished = self._finished()
-        of_coroutines = _count_coroutines(finished)
-        threads = self.claiming.threads.surplus(threads - (len(finished) - of_coroutines), now)
-        coroutines = self.claiming.coroutines.surplus(coroutines - of_coroutines, now)
-        if threads or coroutines or self._misplaced:
+        surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(self._finished()), now)
+        if any(surplus.values()) or self._misplaced:
             self.apply_exchange()
-            self._release_withdrawn(self._pool.withdraw_last({THREADS: threads, EVENT_LOOP: coroutines}))
+            self._release_withdrawn(self._pool.withdraw_last(surplus))
 
     def release_unstarted(self) -> None:
         """Give back what no thread has begun."""
@@ -300,6 +295,8 @@ class InFlightJobs:
             logs.orphans_released(self._name, len(orphans))
 
 
-def _count_coroutines(attempts: list[Attempt]) -> int:
-    """How many of these were of `async def` tasks. Costs nothing where a project has none."""
-    return sum(registry.is_async(attempt.job.task) for attempt in attempts) if registry.has_async else 0
+def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
+    """How many of these each runner has run. Costs nothing where a project has `def` tasks alone."""
+    if registry.uses_threads_alone:
+        return dict.fromkeys(RUNNER_NAMES, 0) | {THREADS: len(attempts)}
+    return dict.fromkeys(RUNNER_NAMES, 0) | Counter(registry.runner_of(attempt.job.task) for attempt in attempts)

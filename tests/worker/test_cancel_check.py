@@ -12,6 +12,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
 from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.records import Attempt, LeaseRef
 from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
 
@@ -115,7 +116,7 @@ def test_a_job_that_was_not_begun_is_dropped(worker_thread: Start, gates: Any) -
 
 
 def _always_hold_two_more(worker: Any) -> None:
-    worker._in_flight.claiming.threads.prefetch.size = lambda now: 2
+    worker._in_flight.claiming.capacities[THREADS].prefetch.size = lambda now: 2
     worker._in_flight.release_surplus = lambda now: None
 
 

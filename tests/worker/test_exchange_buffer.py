@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.tasks.registry import RUNNER_NAMES
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
-from django_skipqueue.worker.claiming.kinds import Free
 from django_skipqueue.worker.exchange_buffer import ExchangeBuffer
 from django_skipqueue.worker.round_trips import Exchange
 
@@ -18,7 +18,7 @@ ATTEMPT = Attempt(JOB, COMPLETED, 1.0, 2.0, "w")
 
 def exchange() -> Exchange:
     answer = ExchangeResult([], cast("list[tuple[Any, ...]]", [tuple(JOB)] * 3), ["default"], time.monotonic())
-    return Exchange(answer, [ATTEMPT], 3, {}, Free(1, 1), 0.0, 0.0)
+    return Exchange(answer, [ATTEMPT], 3, {}, dict.fromkeys(RUNNER_NAMES, 1), 0.0, 0.0)
 
 
 def test_what_waits_is_counted_until_it_is_applied_once() -> None:

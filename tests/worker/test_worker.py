@@ -24,6 +24,7 @@ from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_OK
 from django_skipqueue.store import Store
 from django_skipqueue.store import connections as databases
 from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker import worker as worker_module
@@ -778,7 +779,7 @@ def test_a_worker_with_the_only_slot_goes_on_beside_a_locked_row(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_not_ahead(worker: Worker) -> None:
-        monkeypatch.setattr(worker._in_flight.claiming.threads.prefetch, "size", lambda now: 0)
+        monkeypatch.setattr(worker._in_flight.claiming.capacities[THREADS].prefetch, "size", lambda now: 0)
 
     held = worker_jobs.pass_gate.defer("g")
     worker_thread(poll_interval=HOUR, concurrency=1, prepare=look_not_ahead)
@@ -880,7 +881,7 @@ def test_a_locked_job_that_has_not_begun_is_given_back_when_it_is_free(
     kept = 2
 
     def prepare(worker: Worker) -> None:
-        prefetch = worker._in_flight.claiming.threads.prefetch
+        prefetch = worker._in_flight.claiming.capacities[THREADS].prefetch
         monkeypatch.setattr(prefetch, "size", lambda now: kept)
         monkeypatch.setattr(prefetch, "kept", lambda now: kept)
 
@@ -1116,7 +1117,7 @@ def test_jobs_that_finish_during_an_outage_do_not_make_it_try_more_often(worker_
                 return super().exchange(settlements, **options)
 
         _use(worker, Failing)
-        prefetch = worker._in_flight.claiming.threads.prefetch
+        prefetch = worker._in_flight.claiming.capacities[THREADS].prefetch
         prefetch.size = prefetch.kept = lambda now: 200  # type: ignore[method-assign]
 
     worker_jobs.seen.clear()

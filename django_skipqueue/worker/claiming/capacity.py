@@ -1,4 +1,4 @@
-"""How many jobs a worker holds of one kind: `def` tasks have threads, `async def` tasks have coroutines.
+"""How many jobs a worker holds for one runner: threads for `def` tasks, an event loop for `async def` tasks.
 
 Invariant: jobs of one kind take no place of the other, and none waits here for long while another worker is idle.
 
@@ -9,7 +9,7 @@ from .prefetch import LARGEST, Prefetch
 
 
 class Capacity:
-    """The threads of a worker, or its coroutines. Used by the control loop's thread."""
+    """The places of one runner. Used by the control loop's thread."""
 
     def __init__(self, concurrency: int) -> None:
         self.prefetch = Prefetch()

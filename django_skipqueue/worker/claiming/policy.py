@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from ...events import logs
 from ...runtime.worker_options import WorkerOptions
-from ...tasks.registry import registry
+from ...tasks.registry import RUNNER_NAMES, THREADS, registry
 from ...values.records import ClaimedJob, QueuePosition
 from ..batch_size import BatchSize
 from .capacity import Capacity
@@ -60,15 +60,14 @@ class ClaimPolicy:
         """Where to claim from, in this order: as listed, or where jobs were found."""
         self.next_look = 0.0
         """When to claim although no outcome takes the worker to the database."""
-        self.threads = Capacity(options.concurrency)
-        self.coroutines = Capacity(options.concurrency)
+        self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
         """The last claim, where it got no answer in time: find out first where the jobs are that it has asked for."""
         self._cursor = ClaimCursor()
         self._most = LARGEST  # to hold, as large as they have been of late
         self._kinds = Kinds()
-        self.free = Free(1, 1)
-        """How much room there was for each kind when `room` was last asked."""
+        self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
+        """How much room each runner had when `room` was last asked."""
         self._batch_size = BatchSize()
         self._head_batch_size = BatchSize()
         self._listed = bool(options.queue_names)
@@ -77,18 +76,27 @@ class ClaimPolicy:
         self._search_pause = 0.0  # until the next search, where the last one failed
         self._searched_to = ""  # the name after which the next search goes on
 
-    def room(self, threads: int, coroutines: int, coming: int, now: float) -> int:
-        """How many more jobs to claim beside so many of each kind that are not finished, and those that are coming."""
-        room = self.threads.room(threads + coming, now, most=self._most)
-        if not registry.has_async:
-            return room
-        self.free = Free(room, self.coroutines.room(coroutines + coming, now, most=self._most))
-        return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free) else 0
+    def room(self, unfinished: Mapping[str, int], coming: int, now: float) -> int:
+        """How many more jobs to claim beside those that each runner has not finished, and those that are coming."""
+        if registry.uses_threads_alone:
+            return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most)
+        self.free = {
+            runner: capacity.room(unfinished[runner] + coming, now, most=self._most)
+            for runner, capacity in self.capacities.items()
+        }
+        return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free.values()) else 0
 
-    def finished(self, threads: int, coroutines: int, now: float) -> None:
-        """Note that so many jobs of each kind were finished."""
-        self.threads.prefetch.finished(threads, now)
-        self.coroutines.prefetch.finished(coroutines, now)
+    def finished(self, counts: Mapping[str, int], now: float) -> None:
+        """Note that each runner has finished so many jobs."""
+        for runner, count in counts.items():
+            self.capacities[runner].prefetch.finished(count, now)
+
+    def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
+        """How many of the jobs that wait in each runner would wait too long; those that finish count as progress."""
+        return {
+            runner: capacity.surplus(unfinished[runner] - finished[runner], now)
+            for runner, capacity in self.capacities.items()
+        }
 
     def choose_queues(self, search: Search, clock: Callable[[], float], room: int) -> list[str]:
         """The queues to claim up to `room` jobs from. Where none were listed: some that have jobs, others each time."""
@@ -101,7 +109,7 @@ class ClaimPolicy:
             turn = most if len(names) > most else 1
             self.queue_names = names[turn:] + names[:turn]
             names = names[:most]
-        return self._kinds.with_room(names, self.free, now) if registry.has_async else names
+        return names if registry.uses_threads_alone else self._kinds.with_room(names, self.free, now)
 
     def _search(self, search: Search, clock: Callable[[], float]) -> None:
         """Find queues that have jobs, and put them in any order: workers that start together begin in different ones.
@@ -148,7 +156,7 @@ class ClaimPolicy:
         if jobs:
             self._most = MOST_SIZE * len(jobs) // size
         is_full = len(jobs) == room or size >= LARGE_CLAIM
-        if registry.has_async:
+        if not registry.uses_threads_alone:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
         if is_full:
             self.next_look = ended

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker.claiming.kinds import KNOWN_FOR, Free, Kinds
 
@@ -23,6 +24,10 @@ def job(task: str, queue_name: str) -> ClaimedJob:
     return ClaimedJob(1, 1, task, queue_name, "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}")
 
 
+def free(threads: int, event_loop: int) -> Free:
+    return {THREADS: threads, EVENT_LOOP: event_loop}
+
+
 def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) -> Kinds:
     """After a claim at 0 that brought these: `t` or `c`, and the queue."""
     kinds = Kinds()
@@ -32,45 +37,49 @@ def noted(*brought: tuple[str, str], names: str = "abc", is_full: bool = False) 
 
 
 @pytest.mark.parametrize(
-    ("free", "names", "room"),
+    ("room_of", "names", "room"),
     [
-        (Free(7, 3), "abc", 3),
-        (Free(7, 3), "a", 7),
-        (Free(7, 3), "b", 3),
-        (Free(7, 3), "c", 7),
-        (Free(7, 0), "abc", 7),
-        (Free(7, 0), "b", 0),
-        (Free(0, 3), "abc", 3),
-        (Free(0, 3), "a", 0),
-        (Free(0, 3), "c", 3),
-        (Free(0, 3), "", 3),
+        (free(7, 3), "abc", 3),
+        (free(7, 3), "a", 7),
+        (free(7, 3), "b", 3),
+        (free(7, 3), "c", 7),
+        (free(7, 0), "abc", 7),
+        (free(7, 0), "b", 0),
+        (free(0, 3), "abc", 3),
+        (free(0, 3), "a", 0),
+        (free(0, 3), "c", 3),
+        (free(0, 3), "", 3),
     ],
 )
-def test_a_queue_is_passed_over_while_the_places_that_its_jobs_need_are_full(free: Free, names: str, room: int) -> None:
+def test_a_queue_is_passed_over_while_the_places_that_its_jobs_need_are_full(
+    room_of: Free, names: str, room: int
+) -> None:
     kinds = noted(("t", "a"), ("c", "b"))
-    assert kinds.room(list(names), free, now=0.5) == room
-    with_room = kinds.with_room(list("abc"), free, now=0.5)
+    assert kinds.room(list(names), room_of, now=0.5) == room
+    with_room = kinds.with_room(list("abc"), room_of, now=0.5)
     assert with_room == [
-        name for name in "abc" if not (name == "a" and not free.threads) and not (name == "b" and not free.coroutines)
+        name
+        for name in "abc"
+        if not (name == "a" and not room_of[THREADS]) and not (name == "b" and not room_of[EVENT_LOOP])
     ]
 
 
 def test_a_queue_of_both_kinds_waits_for_either() -> None:
     kinds = noted(("t", "a"), ("c", "a"))
-    assert [kinds.room(["a"], free, now=0.5) for free in (Free(7, 0), Free(0, 3), Free(7, 3))] == [0, 0, 3]
+    assert [kinds.room(["a"], room_of, now=0.5) for room_of in (free(7, 0), free(0, 3), free(7, 3))] == [0, 0, 3]
 
 
 def test_what_is_known_of_a_queue_holds_for_a_while() -> None:
     kinds = noted(("t", "a"))
-    assert kinds.room(["a"], Free(0, 3), now=KNOWN_FOR - 0.1) == 0
-    assert kinds.room(["a"], Free(0, 3), now=KNOWN_FOR) == 3
+    assert kinds.room(["a"], free(0, 3), now=KNOWN_FOR - 0.1) == 0
+    assert kinds.room(["a"], free(0, 3), now=KNOWN_FOR) == 3
 
 
 @pytest.mark.parametrize(("is_full", "room"), [(True, 0), (False, 3)])
 def test_a_queue_that_was_looked_at_and_brought_nothing_is_known_no_more(is_full: bool, room: int) -> None:
     kinds = noted(("t", "a"))
     kinds.note(["b", "a"], [job(jobs.anoop.name, "b")], is_full=is_full, now=0.0)
-    assert kinds.room(["a"], Free(0, 3), now=0.5) == room
+    assert kinds.room(["a"], free(0, 3), now=0.5) == room
 
 
 # With a worker

@@ -6,7 +6,7 @@ import pytest
 from django.db import OperationalError
 
 from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.tasks.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
 from django_skipqueue.worker.claiming.cursor import FULL_SCAN_SHARE, pause_after
 from django_skipqueue.worker.claiming.policy import FEW, MOST_SIZE, SEARCHED, ClaimPolicy, Search
@@ -172,11 +172,11 @@ def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
 
 def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
     claims = claiming()
-    claims.finished(threads=1000, coroutines=0, now=0.0)
-    assert claims.room(0, 0, 0, now=0.0) == 502
+    claims.finished({THREADS: 1000}, now=0.0)
+    assert claims.room({THREADS: 0}, 0, now=0.0) == 502
     large = JOB._replace(args="x" * 1_000_000)
     claims.claimed([large, JOB], room=502, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.next_look == 0.0, "it may have stopped because they are large"
-    assert claims.room(0, 0, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
+    assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
     claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
-    assert claims.room(0, 0, 0, now=0.0) == 502
+    assert claims.room({THREADS: 0}, 0, now=0.0) == 502
