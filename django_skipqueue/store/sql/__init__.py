@@ -19,53 +19,14 @@ Rules, kept by all of them:
 - The only clock is the database's.
 """
 
-from .admit import ADMIT, NEXT_DUE
-from .claim import CLAIM, FIRST_IN_QUEUES, QUEUES_WITH_JOBS, SET_STATEMENT_TIMEOUT
-from .enqueue import ENQUEUE, ENQUEUE_MANY, ENQUEUE_MANY_UNIQUE, UNIQUE_KEY_HOLDERS
-from .leases import HEARTBEAT_JOB, LOCKED_ROWS, LOST_LEASES, WORKER_HAS_JOBS
-from .notify import LISTEN, LISTEN_SCHEDULED, NOTIFY, NOTIFY_ALONE
-from .operate import CANCEL, DISCARD, POSTPONE, RETRY, RUN_NOW
-from .prune import EXPIRED, PRUNE
-from .recover import RECOVER
-from .release import RELEASE, RELEASE_ORPHANS
-from .settle import KEEP_ERRORS, QUEUES_OF, SETTLE
-from .workers import DELETE_WORKERS, HEARTBEAT_WORKER, HEARTBEAT_WORKERS, HEARTBEATS, PRUNE_WORKERS
-
-__all__ = [
-    "ADMIT",
-    "CANCEL",
-    "CLAIM",
-    "DELETE_WORKERS",
-    "DISCARD",
-    "ENQUEUE",
-    "ENQUEUE_MANY",
-    "ENQUEUE_MANY_UNIQUE",
-    "EXPIRED",
-    "FIRST_IN_QUEUES",
-    "HEARTBEATS",
-    "HEARTBEAT_JOB",
-    "HEARTBEAT_WORKER",
-    "HEARTBEAT_WORKERS",
-    "KEEP_ERRORS",
-    "LISTEN",
-    "LISTEN_SCHEDULED",
-    "LOCKED_ROWS",
-    "LOST_LEASES",
-    "NEXT_DUE",
-    "NOTIFY",
-    "NOTIFY_ALONE",
-    "POSTPONE",
-    "PRUNE",
-    "PRUNE_WORKERS",
-    "QUEUES_OF",
-    "QUEUES_WITH_JOBS",
-    "RECOVER",
-    "RELEASE",
-    "RELEASE_ORPHANS",
-    "RETRY",
-    "RUN_NOW",
-    "SETTLE",
-    "SET_STATEMENT_TIMEOUT",
-    "UNIQUE_KEY_HOLDERS",
-    "WORKER_HAS_JOBS",
-]
+from .admit import *
+from .claim import *
+from .enqueue import *
+from .leases import *
+from .notify import *
+from .operate import *
+from .prune import *
+from .recover import *
+from .release import *
+from .settle import *
+from .workers import *
