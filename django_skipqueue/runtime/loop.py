@@ -55,13 +55,13 @@ class Loop:
         return lifeline in ready
 
     def _due_at(self, service: Service) -> float:
-        return max(service.due_at, self._control.retry_at) if service.is_attempt else service.due_at
+        return max(service.due_at, self._control.retry_at) if service.is_guarded else service.due_at
 
     def _is_due(self, service: Service) -> bool:
         return self._due_at(service) <= time.monotonic()
 
     def _run(self, service: Service) -> None:
-        if not service.is_attempt:
+        if not service.is_guarded:
             service.run(time.monotonic())
             return
         with self._control.attempt(refused=service.refused):

@@ -28,9 +28,9 @@ class Service(ABC):
     name: str
     """For log lines."""
 
-    is_attempt: ClassVar[bool] = True
-    """Whether the loop runs it as an attempt on the control connection: not while the connection waits to be opened
-    again, and with its errors handled. One that is none asks nothing of the database, or makes its own attempts."""
+    is_guarded: ClassVar[bool] = True
+    """Whether the loop handles the errors of the database that it raises, and leaves it alone while the control
+    connection waits to be opened again. One that is not guarded asks nothing of the database, or does both itself."""
 
     needs_fresh_heartbeat: ClassVar[bool] = False
     """Whether the loop writes a heartbeat right before it."""
@@ -88,7 +88,7 @@ class Periodic(Service):
 class Timer(Service):
     """A callback of the loop's owner, at a time that the owner keeps. It asks nothing of the database."""
 
-    is_attempt = False
+    is_guarded = False
 
     def __init__(self, name: str, due_at: Callable[[], float], run: Callable[[], object]) -> None:
         """Afterwards `due_at` must say another time."""

@@ -40,7 +40,7 @@ class Watchdog(Periodic):
     """The service that looks at the stamps of all workers."""
 
     name = "watchdog"
-    is_attempt = False
+    is_guarded = False
 
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self._processes = processes

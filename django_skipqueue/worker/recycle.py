@@ -27,7 +27,7 @@ class Recycling(Service):
     """
 
     name = "recycling"
-    is_attempt = False
+    is_guarded = False
 
     def __init__(
         self,

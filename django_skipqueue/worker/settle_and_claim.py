@@ -11,7 +11,7 @@ class SettleAndClaim(Service):
     """One exchange each time, as soon as there is an outcome, or room and a reason to look for jobs."""
 
     name = "settle_and_claim"
-    is_attempt = False  # each of its statements is one
+    is_guarded = False  # `InFlightJobs` handles the errors of each statement
 
     def __init__(
         self,
