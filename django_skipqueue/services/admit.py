@@ -1,4 +1,4 @@
-"""Lets scheduled jobs into their queues once they are due."""
+"""Lets jobs into their queues once their gates hold them no longer."""
 
 from collections.abc import Collection
 
@@ -17,7 +17,7 @@ LEAST_DUE_CHECK = 0.01
 
 
 class Admit(Periodic):
-    """Makes scheduled jobs claimable when they are due."""
+    """Calls the gates when there may be a job to admit: for the time gate, when the next one is due."""
 
     name = "admit"
 
@@ -26,17 +26,17 @@ class Admit(Periodic):
         self._looked_at = float("-inf")
 
     def run(self, now: float) -> None:
-        """Admit one batch, if a job is due."""
+        """Admit one batch, if there may be a job to admit."""
         self._looked_at = now
         next_due = self._store.next_due()
         if next_due is None:
             interval = UNSCHEDULED_CHECK
         elif next_due > 0:
             interval = min(next_due, DUE_CHECK)
-        else:
-            interval = (
-                0.0 if self._store.admit() else DUE_CHECK
-            )  # none: the job that is due is locked, say by its discard
+        elif self._store.admit():
+            interval = 0.0
+        else:  # the job that is due is locked, say by its discard
+            interval = DUE_CHECK
         self.run_again_in(interval)
 
     def notified(self, payloads: Collection[str]) -> None:
