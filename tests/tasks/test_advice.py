@@ -17,6 +17,7 @@ from ..harness.processes import ManagePy
 from ..management.test_runworker import SQLITE, UNMIGRATED
 
 DEFER = "from tests.app import jobs; jobs.noop.defer()"
+DEFER_MANY = "from tests.app import jobs; jobs.noop.defer_many([(), ()])"
 
 
 # Names of other queues
@@ -191,7 +192,8 @@ def test_sqlite_is_named_at_defer(manage: Callable[..., ManagePy]) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_tables_that_are_missing_at_defer_say_what_to_run(manage: Callable[..., ManagePy]) -> None:
-    process = manage("shell", "-c", DEFER, settings=UNMIGRATED)
+@pytest.mark.parametrize("defer", [DEFER, DEFER_MANY], ids=["one", "many"])
+def test_tables_that_are_missing_at_defer_say_what_to_run(defer: str, manage: Callable[..., ManagePy]) -> None:
+    process = manage("shell", "-c", defer, settings=UNMIGRATED)
     assert process.wait() == 1
     assert process.log.strip().endswith("Is the queue's table up to date? Run: manage.py migrate django_skipqueue")
