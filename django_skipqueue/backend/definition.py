@@ -17,8 +17,9 @@ from ..tasks.options import Options
 from ..tasks.registry import registry
 from ..tasks.task import Task
 from ..values.codec import decode
-from ..values.outcomes import Outcome, RetryPolicy
+from ..values.outcomes import Outcome
 from ..values.records import ClaimedJob
+from ..values.retry_policy import RetryPolicy
 from .framework import AnyTask, InvalidTask
 from .mapping import ALIAS, UnreadResult, stand_in, unread
 from .options import options_for, resolved

@@ -16,8 +16,9 @@ from ..conf import settings
 from ..exceptions import LeaseLost
 from ..store import Store
 from ..values.codec import encode, shorten
-from ..values.outcomes import COMPLETED, Delay, Outcome, RetryPolicy, Settlement, error_entry
+from ..values.outcomes import COMPLETED, Delay, Outcome, Settlement, error_entry
 from ..values.records import worker_name
+from ..values.retry_policy import RetryPolicy
 from .expressions import CLAIM_ORDER
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, Status

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from ..exceptions import InvalidOption, InvalidTask
-from ..values.outcomes import RetryPolicy
 from ..values.redaction import words
+from ..values.retry_policy import RetryPolicy
 from .advice import check_names
 from .context import JobContext
 from .options import JobOptions, Options, TaskOptions

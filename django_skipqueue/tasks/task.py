@@ -20,10 +20,10 @@ from ..store import Store
 from ..store.columns import check_key
 from ..store.database_advice import explain
 from ..values.codec import encode
-from ..values.outcomes import RetryPolicy
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
+from ..values.retry_policy import RetryPolicy
 from .advice import check_names, instead_of_method, wrong_keyword
 from .context import JobContext
 from .options import Options, UsingOptions, check_size

@@ -1,15 +1,12 @@
-"""What an attempt came to, decided before anything is written.
+"""The outcome of an attempt, and the exceptions by which a task chooses it: `Retry`, `Snooze` and `Discard`.
 
-Pure: nothing here touches a table. A task may raise `Retry`, `Snooze` or `Discard` to say itself what becomes of its
-job; `RetryPolicy.decide` decides for every other exception.
+Pure: an outcome is decided before anything is written. `retry_policy` decides it from what the task raised.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
-from .. import backoff as backoffs
 from .codec import clean, shorten
 from .tracebacks import cut, formatted
 
@@ -123,12 +120,13 @@ def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms:
 
 def summary(error: BaseException) -> str:
     """One line for lists and logs: the exception's class and the first line of its message."""
-    line = _first_line(_message(error))
+    line = first_line(error)
     return shorten(f"{type(error).__name__}: {line}" if line else type(error).__name__)
 
 
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+def first_line(error: BaseException) -> str:
+    """The first line of the exception's message that is not blank; empty if there is none."""
+    return next((line.strip() for line in _message(error).splitlines() if line.strip()), "")
 
 
 def _message(error: BaseException) -> str:
@@ -136,36 +134,3 @@ def _message(error: BaseException) -> str:
         return str(error)
     except BaseException as broken:  # an exception whose own __str__ raises must not cost the job its outcome
         return f"<its message could not be read: {type(broken).__name__}>"
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """What a task wants done about its exceptions."""
-
-    backoff: Callable[[int], float] = field(default_factory=backoffs.exponential)
-    """From the number of the failed attempt (1, 2, …) to the seconds before the next one."""
-    retry_on: tuple[type[BaseException], ...] | None = None
-    """Only these are retried; `None`: all are."""
-    discard_on: tuple[type[BaseException], ...] = ()
-    """These discard the job at once. They come before `retry_on`."""
-
-    def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
-        """Decide what becomes of a job whose attempt raised `error`; `entry` describes that error for the row."""
-        line = summary(error)
-        if isinstance(error, Snooze):
-            return Outcome("scheduled", delay=seconds(error.after), refund=1)
-        if isinstance(error, Discard):
-            return Outcome("discarded", last_error=shorten(_first_line(_message(error))), error=entry)
-        if isinstance(error, self.discard_on):
-            return Outcome("discarded", last_error=line, error=entry)
-        if attempt >= max_attempts or not self._retries(error):
-            return Outcome("failed", last_error=line, error=entry)
-        return Outcome("scheduled", delay=self._delay(error, attempt), last_error=line, error=entry)
-
-    def _retries(self, error: BaseException) -> bool:
-        return isinstance(error, Retry) or self.retry_on is None or isinstance(error, self.retry_on)
-
-    def _delay(self, error: BaseException, attempt: int) -> float:
-        if isinstance(error, Retry) and error.after is not None:
-            return seconds(error.after)
-        return seconds(self.backoff(attempt))

@@ -13,7 +13,7 @@ from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
 from django_skipqueue.store import Store
-from django_skipqueue.values.outcomes import RetryPolicy
+from django_skipqueue.values.retry_policy import RetryPolicy
 
 from ..app import jobs
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, make_worker, state

@@ -22,8 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.store import Store
-from django_skipqueue.values.outcomes import COMPLETED, Outcome, RetryPolicy, Settlement, error_entry
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from django_skipqueue.values.records import EncodedCall, JobSpec, LeaseRef
+from django_skipqueue.values.retry_policy import RetryPolicy
 
 from ..app.rows import settle_and_claim
 

@@ -19,7 +19,7 @@ from ...models import Job, Status
 from ...models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
 from ...tasks.registry import registry
 from ...values.codec import shorten
-from ...values.outcomes import RetryPolicy
+from ...values.retry_policy import RetryPolicy
 from ..health.worker_health import Workforce
 from ..ui.counts import Count
 from ..ui.durations import roughly, span

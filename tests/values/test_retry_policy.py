@@ -1,0 +1,117 @@
+"""The outcome that exceptions and a policy decide."""
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue import Discard, Retry, Snooze
+from django_skipqueue.values.outcomes import Outcome, seconds
+from django_skipqueue.values.retry_policy import RetryPolicy
+
+ENTRY = {"exception": "builtins.ValueError"}
+
+
+def decide(error: BaseException, *, attempt: int = 1, max_attempts: int = 3, **policy: Any) -> Outcome:
+    chosen = RetryPolicy(**{"backoff": lambda attempt: attempt * 10, **policy})
+    return chosen.decide(error, ENTRY, attempt=attempt, max_attempts=max_attempts)
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_an_exception_is_retried_after_the_backoff_of_its_attempt(attempt: int) -> None:
+    outcome = decide(ValueError("no"), attempt=attempt)
+    assert outcome == Outcome("scheduled", delay=attempt * 10, last_error="ValueError: no", error=ENTRY)
+
+
+@pytest.mark.parametrize("attempt", [3, 4])
+@pytest.mark.parametrize("error", [ValueError("no"), Retry("no"), Retry("no", after=5)], ids=repr)
+def test_the_last_attempt_fails(error: Exception, attempt: int) -> None:
+    outcome = decide(error, attempt=attempt)
+    assert outcome.status == "failed"
+    assert outcome.error == ENTRY
+    assert outcome.last_error == f"{type(error).__name__}: no"
+
+
+@pytest.mark.parametrize("after", [5, 5.0, timedelta(seconds=5)])
+def test_a_retry_says_when(after: Any) -> None:
+    assert decide(Retry("not yet", after=after)) == Outcome(
+        "scheduled", delay=5, last_error="Retry: not yet", error=ENTRY
+    )
+
+
+def test_a_retry_without_a_time_takes_the_backoff() -> None:
+    assert decide(Retry()).delay == 10
+    assert decide(Retry(after=0)).delay == 0
+
+
+def test_a_retry_is_granted_whatever_is_listed_to_be_retried() -> None:
+    assert decide(Retry(), retry_on=(OSError,)).status == "scheduled"
+
+
+@pytest.mark.parametrize("attempt", [1, 3, 30])
+@pytest.mark.parametrize("after", [60, timedelta(minutes=1)])
+def test_a_snooze_costs_no_attempt_and_is_no_error(attempt: int, after: Any) -> None:
+    assert decide(Snooze(after=after), attempt=attempt) == Outcome("scheduled", delay=60, refund=1)
+
+
+@pytest.mark.parametrize("attempt", [1, 3])
+def test_a_discard_ends_the_job_with_its_reason(attempt: int) -> None:
+    outcome = decide(Discard("the payment was refunded"), attempt=attempt)
+    assert outcome == Outcome("discarded", last_error="the payment was refunded", error=ENTRY)
+
+
+def test_only_what_is_listed_is_retried() -> None:
+    policy: dict[str, Any] = {"retry_on": (OSError, KeyError)}
+    assert decide(ConnectionError(), **policy).status == "scheduled", "a subclass counts"
+    assert decide(KeyError("x"), **policy).status == "scheduled"
+    assert decide(ValueError("x"), **policy).status == "failed"
+
+
+def test_nothing_is_retried_by_an_empty_list() -> None:
+    assert decide(ValueError("x"), retry_on=()).status == "failed"
+
+
+def test_what_is_listed_to_be_discarded_comes_before_what_is_to_be_retried() -> None:
+    outcome = decide(ConnectionError("gone"), retry_on=(OSError,), discard_on=(ConnectionError,))
+    assert outcome == Outcome("discarded", last_error="ConnectionError: gone", error=ENTRY)
+
+
+def test_what_is_to_be_discarded_is_discarded_on_the_last_attempt_as_well() -> None:
+    assert decide(KeyError("x"), attempt=3, discard_on=(LookupError,)).status == "discarded"
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_what_is_no_exception_is_decided_as_well(error: BaseException) -> None:
+    assert decide(error).status == "scheduled"
+
+
+@pytest.mark.parametrize("delay", [-1, -1e300, -math.inf, math.nan, timedelta(days=-1)], ids=repr)
+def test_a_delay_is_never_below_zero(delay: Any) -> None:
+    assert seconds(delay) == 0
+    assert decide(Retry(after=delay)).delay == 0
+    assert decide(ValueError(), backoff=lambda attempt: delay).delay == 0
+
+
+@pytest.mark.parametrize("delay", [1e12, 1e300, math.inf, timedelta.max], ids=repr)
+def test_a_delay_ends_within_the_years_that_python_has(delay: Any) -> None:
+    assert seconds(delay) == 1000 * 365 * 86_400
+    assert decide(Retry(after=delay)).delay == decide(Snooze(after=delay)).delay == seconds(delay)
+    assert decide(ValueError(), backoff=lambda attempt: delay).delay == seconds(delay)
+
+
+def test_a_backoff_may_return_a_timedelta() -> None:
+    assert decide(ValueError(), backoff=lambda attempt: timedelta(minutes=attempt)).delay == 60
+
+
+def test_the_default_backoff_is_exponential_with_jitter() -> None:
+    delays = {RetryPolicy().decide(ValueError(), ENTRY, attempt=3, max_attempts=10).delay for _ in range(50)}
+    assert len(delays) > 40
+    assert all(7.2 <= delay <= 8.8 for delay in delays)
+
+
+@pytest.mark.parametrize("reason", ["x" * 100_000, "first\nsecond"], ids=["long", "two lines"])
+def test_the_reason_of_a_discard_is_one_short_line_in_lists(reason: str) -> None:
+    line = decide(Discard(reason)).last_error or ""
+    assert len(line.splitlines()) == 1
+    assert len(line) <= 500
