@@ -97,8 +97,9 @@ def cut_off(name: str) -> Iterator[None]:
         server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(database))
         try:
             ended = server.execute(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = %s",
-                [name],
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE application_name = %s AND datname = %s",
+                [name, info.dbname],
             ).fetchone()
             assert ended == (1,), ended
             yield
