@@ -269,8 +269,8 @@ def blocked(worker: str, lines: list[str]) -> None:
 
 def stuck(attempt: Attempt, error: str, stack: str) -> None:
     """An attempt did not end when it was told to; another thread or coroutine takes its place."""
-    place = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
-    shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "place": place}
+    last_calls = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
+    shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "stack": last_calls}
     write(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
 
 

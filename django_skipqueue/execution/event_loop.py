@@ -18,12 +18,12 @@ from asgiref.sync import SyncToAsync
 
 from ..values.records import ClaimedJob
 from .call_threads import MOST_LEFT, CallThreads
-from .connections import IDLE_TIME, ThreadConnections
 from .executor import Executor, Finish
 from .forked_children import children
 from .interruption import STUCK_AFTER
 from .running_attempt import NEVER, RunningAttempt
 from .running_jobs import RunningJobs
+from .thread_connections import IDLE_TIME, ThreadConnections
 
 LEFTOVER_TIME = 60.0
 """Seconds for which the thread in which asgiref runs queries may be busy with what no attempt waits for any more."""
@@ -36,11 +36,11 @@ class EventLoopRunner:
     """Up to `concurrency` at once, in one event loop in a thread of its own."""
 
     def __init__(
-        self, executor: Executor, concurrency: int, started: RunningJobs, entries: Sequence[int], finish: Finish
+        self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish
     ) -> None:
         self._executor = executor
         self._concurrency = concurrency
-        self._started = started
+        self._running_jobs = running_jobs
         self._free_entries = list(entries)
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
@@ -173,13 +173,13 @@ class EventLoopRunner:
 
     async def _execute(self, running: RunningAttempt) -> None:
         entry = self._free_entries.pop()
-        self._started.begin(entry, running.job.id)
+        self._running_jobs.begin(entry, running.job.id)
         attempt = await self._executor.execute_async(running)
         if running.take_report():
             self._finish(attempt)
         else:  # it was given up as stuck
             self._stuck.discard(running)
-            self._started.end(entry)
+            self._running_jobs.end(entry)
         self._free_entries.append(entry)
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)

@@ -14,7 +14,7 @@ from ..tasks.registry import registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .executor import Executor, Finished
 from .interruption import stacks
-from .runners import ENTRIES_PER_PLACE, RUNNERS, Runner, entries_of_runners
+from .runners import ENTRIES_PER_SLOT, RUNNERS, Runner, entries_of_runners
 from .running_jobs import RunningJobs
 
 CHANCE = 0.5
@@ -28,13 +28,13 @@ class Pool:
     """The jobs that a worker runs, and those that wait for it. Used by the control loop's thread."""
 
     def __init__(
-        self, executor: Executor, *, concurrency: int, wake: Callable[[], None], started: RunningJobs | None = None
+        self, executor: Executor, *, concurrency: int, wake: Callable[[], None], running_jobs: RunningJobs | None = None
     ) -> None:
-        self._started = started or RunningJobs(ENTRIES_PER_PLACE * concurrency)
+        self._running_jobs = running_jobs or RunningJobs(ENTRIES_PER_SLOT * concurrency)
         self.finished: deque[Finished] = deque()
         self._executor = executor
         self._runners: dict[str, Runner] = {
-            name: make_runner(executor, concurrency, self._started, entries, self._finish)
+            name: make_runner(executor, concurrency, self._running_jobs, entries, self._finish)
             for (name, make_runner), entries in zip(RUNNERS.items(), entries_of_runners(concurrency), strict=True)
         }
         self._wake = wake
@@ -84,7 +84,7 @@ class Pool:
 
     @property
     def next_deadline(self) -> float:
-        """When to call `enforce_limits` and `is_blocked` next, in monotonic seconds."""
+        """When to call `enforce_limits` and `find_blockage` next, in monotonic seconds."""
         return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> bool:
@@ -108,7 +108,7 @@ class Pool:
         """Whether as many attempts are stuck as may run at once, in any runner."""
         return any(runner.is_used_up for runner in self._runners.values())
 
-    def is_blocked(self) -> bool:
+    def find_blockage(self) -> bool:
         """Whether code that no attempt waits for any more keeps others from running. True once."""
         deadline = time.monotonic() + CHANCE
         while self._blocked_at() <= time.monotonic():
@@ -120,9 +120,9 @@ class Pool:
             time.sleep(CHANCE / 10)  # a call into C may have held up all threads, and this one is the first to go on
         return False
 
-    def charge_nothing(self) -> None:
+    def charge_only_stuck(self) -> None:
         """Have no attempt charged for what runs, however the process ends from here on, unless it is stuck."""
-        self._started.charge_nothing(but=[running.job.id for running in self._executor.interrupter.stuck()])
+        self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
 
     def stop(self) -> None:
         """End the runners once they have nothing to run; returns when they are gone, or a moment later."""

@@ -56,11 +56,11 @@ MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish], Runne
 
 RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRunner}
 
-ENTRIES_PER_PLACE = 2 * len(RUNNERS)
+ENTRIES_PER_SLOT = 2 * len(RUNNERS)
 """In `RunningJobs`, for each job that may run at once: one in each runner, and one that replaces it if it is stuck."""
 
 
 def entries_of_runners(concurrency: int) -> list[range]:
     """The numbers of the entries in `RunningJobs` that each runner has."""
-    each = ENTRIES_PER_PLACE * concurrency // len(RUNNERS)
+    each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
     return [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]

@@ -27,10 +27,10 @@ class RunningJobs:
         """Note that the thread or coroutine of this entry runs nothing, and that its last job is not charged."""
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
-    def charge_nothing(self, *, but: Collection[int]) -> None:
+    def charge_only(self, job_ids: Collection[int]) -> None:
         """Clear all entries except those of these jobs: if the process dies now, only these are charged."""
         for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
-            if job_id not in but:
+            if job_id not in job_ids:
                 self.end(index)
 
     def job_ids(self) -> list[int]:

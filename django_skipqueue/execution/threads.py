@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from ..events import logs
 from ..values.records import ClaimedJob
-from .connections import ThreadConnections
 from .executor import Executor, Finish
 from .running_attempt import NEVER, RunningAttempt
 from .running_jobs import RunningJobs
+from .thread_connections import ThreadConnections
 
 
 class ThreadRunner:
@@ -23,12 +23,12 @@ class ThreadRunner:
     blocked_at = NEVER  # its threads share nothing that could be blocked
 
     def __init__(
-        self, executor: Executor, concurrency: int, started: RunningJobs, entries: Sequence[int], finish: Finish
+        self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish
     ) -> None:
         self._executor = executor
         self._concurrency = concurrency
         self._to_start = concurrency
-        self._started = started
+        self._running_jobs = running_jobs
         self._finish = finish
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         self._threads: dict[int, threading.Thread] = {}  # by entry
@@ -130,7 +130,7 @@ class ThreadRunner:
             is_given_up = self._threads.pop(entry, None) is None
             if is_given_up:
                 self._stuck.pop(entry, None)
-                self._started.end(entry)
+                self._running_jobs.end(entry)
             self._free_entries.append(entry)
             if not is_given_up:
                 self._start_another()
@@ -140,7 +140,7 @@ class ThreadRunner:
         while (job := self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
-            self._started.begin(entry, job.id)
+            self._running_jobs.begin(entry, job.id)
             running = RunningAttempt(job)
             attempt = self._executor.execute(running)
             if running.take_report():  # else it was given up as stuck

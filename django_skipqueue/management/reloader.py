@@ -56,7 +56,7 @@ class Reloader(autoreload.StatReloader):
 
     def run_child(self) -> int:
         """Keep a child running until it ends by itself or is told to stop; its exit code."""
-        self._wakeup.on_signals(self._heed, (signal.SIGTERM, signal.SIGINT))
+        self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         autoreload.autoreload_started.send(sender=self)  # the folders of templates and translations
         self._changed()
@@ -84,20 +84,20 @@ class Reloader(autoreload.StatReloader):
     # The child
 
     def _start(self) -> None:
-        ear, self._lifeline = os.pipe()
+        read_end, self._lifeline = os.pipe()
         self._started_at = time.time()
         self._child = subprocess.Popen(
             self._command,
             env={
                 **os.environ,
-                LIFELINE: str(ear),
+                LIFELINE: str(read_end),
                 MODULES: str(self._modules),
                 autoreload.DJANGO_AUTORELOAD_ENV: "true",
             },
-            pass_fds=[ear],
+            pass_fds=[read_end],
             preexec_fn=_ignore_ctrl_c,  # noqa: PLW1509 (no thread runs here)
         )
-        os.close(ear)
+        os.close(read_end)
         self._reloads = False
 
     def _ended(self) -> int | None:
@@ -141,7 +141,7 @@ class Reloader(autoreload.StatReloader):
 
     # Signals
 
-    def _heed(self, _: int) -> None:
+    def _on_stop_signal(self, _: int) -> None:
         """Ctrl-C reaches the child too, `kill` does not: wait a moment before it is told."""
         self._asked += 1
         self._stop_child_at = min(self._stop_child_at, time.monotonic() + ECHO)

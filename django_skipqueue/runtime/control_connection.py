@@ -23,8 +23,8 @@ from psycopg.pq import TransactionStatus
 
 from ..events import liveness_logs
 from ..store import Store
-from ..store.connections import guard, own_connection
 from ..store.notify import echo
+from ..store.own_connections import guard, own_connection
 
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
 
@@ -50,9 +50,9 @@ class ControlConnection:
         store: Store,
         *,
         who: str,
-        before_attempt: Callable[[float], object] = lambda _: None,
+        before_statements: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`before_attempt` is called with the seconds that an attempt may take, before each, and with those allowed."""
+        """`before_statements` is called with the longest time, in seconds, that the next statements may take."""
         self.is_broken = False
         """Whether the last attempt failed."""
         self.timed_out = False
@@ -62,7 +62,7 @@ class ControlConnection:
         self.on_broken: Callable[[], object] = lambda: None
         """Called whenever an attempt has failed, once its error is handled."""
         self._store = store
-        self._before_attempt = before_attempt
+        self._before_statements = before_statements
         self._listening = False
         self._heard: set[str] = set()
         self._probe = NotificationProbe(store.alias, who)
@@ -80,13 +80,13 @@ class ControlConnection:
             signal.signal(signal.SIGALRM, lambda *_: self._cut_if_late())
 
     @contextmanager
-    def attempt(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
+    def handling_errors(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
         """Try statements. A database error closes the connection and is not raised: `retry_at` says when to go on.
 
         With `refused`, one that leaves the connection as good as it was is passed to that instead: it concerns nobody
         but who made the statement.
         """
-        self._before_attempt(OPENING_TIME if self.fileno() is None else ANSWER_TIME)
+        self._before_statements(OPENING_TIME if self.fileno() is None else ANSWER_TIME)
         try:
             with self._watched():
                 yield
@@ -165,7 +165,7 @@ class ControlConnection:
 
     def allow(self, seconds: float) -> None:
         """Have this much time from now on, in an attempt that is under way."""
-        self._before_attempt(seconds)
+        self._before_statements(seconds)
         if self._is_watched:
             self._set_alarm(seconds)
 

@@ -11,8 +11,8 @@ from functools import partial
 
 from ..events.events import Event
 from ..events.sinks import send, wanted
-from ..execution.connections import ThreadConnections
 from ..execution.interruption import stacks
+from ..execution.thread_connections import ThreadConnections
 
 HANGS_AFTER = 60.0
 """Seconds in one receiver after which it is taken to hang."""
@@ -29,14 +29,14 @@ class EventDispatcher:
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._given = 0  # written by the caller's thread alone
-        self._done = 0  # written by the dispatcher's thread alone
+        self._queued = 0  # written by the caller's thread alone
+        self._delivered = 0  # written by the dispatcher's thread alone
         self._began_at = NEVER  # when its thread began what it does now; by that thread alone
 
     @property
     def backlog(self) -> int:
         """How many events wait to be told."""
-        return self._given - self._done
+        return self._queued - self._delivered
 
     @property
     def is_full(self) -> bool:
@@ -75,7 +75,7 @@ class EventDispatcher:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="skipqueue-dispatcher", daemon=True)
             self._thread.start()
-        self._given += count
+        self._queued += count
         self._waiting.put((count, send))
 
     def _note_alive(self) -> None:
@@ -90,7 +90,7 @@ class EventDispatcher:
                 self._note_alive()
                 connections.check()
                 send_it()
-                self._done += count
+                self._delivered += count
                 try:
                     connections.tidy()
                 except Exception:  # a driver that raises must not end the thread that sends all later events

@@ -55,22 +55,22 @@ class Loop:
         return lifeline in ready
 
     def _due_at(self, service: Service) -> float:
-        return max(service.due_at, self._control.retry_at) if service.is_guarded else service.due_at
+        return max(service.due_at, self._control.retry_at) if service.loop_handles_errors else service.due_at
 
     def _is_due(self, service: Service) -> bool:
         return self._due_at(service) <= time.monotonic()
 
     def _run(self, service: Service) -> None:
-        if not service.is_guarded:
+        if not service.loop_handles_errors:
             service.run(time.monotonic())
             return
-        with self._control.attempt(refused=service.refused):
+        with self._control.handling_errors(refused=service.refused):
             service.run(time.monotonic())
             service.succeeded()
 
     def _deliver_notifications(self) -> None:
         if self._control.fileno() is not None:
-            with self._control.attempt():
+            with self._control.handling_errors():
                 if payloads := self._control.notified():
                     for service in (self._heartbeat, *self._services):
                         service.notified(payloads)

@@ -5,8 +5,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
 from ..exceptions import QueueUnavailable
-from ..store.connections import dedicated_connection
 from ..store.database_advice import migrate, no_postgresql
+from ..store.own_connections import dedicated_connection
 
 OLDEST_POSTGRESQL = 15
 

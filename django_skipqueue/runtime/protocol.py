@@ -1,35 +1,37 @@
-"""What a supervisor and its workers say to each other.
+"""How a supervisor and its workers communicate.
 
-Down: bytes in a worker's lifeline, a pipe. Unlike a signal, they cannot be doubled by a terminal or an init system; and
-the end of the pipe says that the supervisor is gone. Up: the exit code.
+Downwards: commands, each one byte, in the worker's lifeline, which is a pipe. A terminal or an init system may send a
+signal twice, but not a byte. When the pipe ends, the supervisor is gone. Upwards: the exit code.
 """
 
 import signal
 
 STOP, STOP_NOW = b"s", b"n"
 
-EXIT_OK = 93
-"""Exit code of a process that has given back all it held. Not 0: a task may call os._exit(0)."""
+EXIT_CLEAN = 93
+"""Exit code of a worker that settled or released every job it held. Not 0: a task may call `os._exit(0)`."""
 
 EXIT_STUCK = 94
-"""Exit code of a process that has given back all it held, but for a job that is stuck."""
+"""Exit code of a worker that settled or released every job it held, except for a stuck one."""
 
 EXIT_RECYCLED = 95
-"""Exit code of a process that has given back all it held because it is to be replaced: by its jobs or its memory."""
+"""Exit code of a worker that settled or released every job it held, to be replaced: because it reached
+`--max-jobs-per-worker` or `--max-memory-mb`, or because one of its attempts was interrupted."""
 
 EXIT_BLOCKED = 96
-"""Exit code of a process that has given back all it held, because what jobs had left behind blocked others."""
+"""Exit code of a worker that settled or released every job it held, to be replaced: because code left behind by a job,
+or a hanging signal receiver, blocked other jobs."""
 
 _CAUSES = {
-    EXIT_OK: "told to stop by another process",
+    EXIT_CLEAN: "it received SIGTERM or SIGINT directly",
     EXIT_STUCK: "a job was stuck",
     EXIT_RECYCLED: "it was to be replaced",
-    EXIT_BLOCKED: "what jobs had left behind blocked others",
+    EXIT_BLOCKED: "code left behind by a job, or a hanging signal receiver, blocked other jobs",
 }
 
 
 def describe_exit(code: int) -> str:
-    """Why a worker ended that nobody had asked to, from its exit code; below 0 a signal, as `os` has it."""
+    """Why a worker ended unexpectedly, from its exit code. A negative code is a signal, as in the module `os`."""
     if code < 0:
         return f"signal {-code} ({signal_name(-code)})"
     return _CAUSES.get(code, f"exit code {code}")

@@ -11,7 +11,7 @@ class ReceiverCheck(Service):
     """Logs once that a receiver hangs; receivers of later events wait behind it."""
 
     name = "receiver_check"
-    is_guarded = False
+    loop_handles_errors = False
 
     def __init__(
         self, dispatcher: EventDispatcher, *, who: str, hint: str, then: Callable[[], object] = lambda: None

@@ -28,7 +28,7 @@ class Service(ABC):
     name: str
     """For log lines."""
 
-    is_guarded: ClassVar[bool] = True
+    loop_handles_errors: ClassVar[bool] = True
     """Whether the loop handles the errors of the database that it raises, and leaves it alone while the control
     connection waits to be opened again. One that is not guarded asks nothing of the database, or does both itself."""
 
@@ -88,7 +88,7 @@ class Periodic(Service):
 class Timer(Service):
     """A callback of the loop's owner, at a time that the owner keeps. It asks nothing of the database."""
 
-    is_guarded = False
+    loop_handles_errors = False
 
     def __init__(self, name: str, due_at: Callable[[], float], run: Callable[[], object]) -> None:
         """Afterwards `due_at` must say another time."""

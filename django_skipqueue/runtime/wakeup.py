@@ -17,9 +17,9 @@ class Wakeup:
     """One for each control loop. `call` may be used by any thread; everything else by the loop's thread alone."""
 
     def __init__(self) -> None:
-        self._ear, self._mouth = os.pipe()
-        os.set_blocking(self._ear, False)
-        os.set_blocking(self._mouth, False)
+        self._read_end, self._write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        os.set_blocking(self._write_end, False)
         self._asleep = False
 
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
@@ -30,14 +30,14 @@ class Wakeup:
 
         for number in signals:
             signal.signal(number, handle)
-        signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
 
     def call(self) -> None:
         """End the wait that is under way, if there is one."""
         if self._asleep:
             self._asleep = False
             with contextlib.suppress(BlockingIOError):  # the pipe is full of calls: the loop will wake
-                os.write(self._mouth, b"\0")
+                os.write(self._write_end, b"\0")
 
     def wait(
         self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
@@ -54,20 +54,20 @@ class Wakeup:
     def close(self) -> None:
         """Let go of the pipe, in a forked child that makes its own."""
         signal.set_wakeup_fd(-1)
-        os.close(self._ear)
-        os.close(self._mouth)
+        os.close(self._read_end)
+        os.close(self._write_end)
 
     def _look(self, timeout: float, files: Iterable[int]) -> list[int]:
         with selectors.PollSelector() as selector:  # a tenth of what an epoll costs that is made anew for each wait
-            for file in (self._ear, *files):
+            for file in (self._read_end, *files):
                 selector.register(file, selectors.EVENT_READ)
             ready = [key.fd for key, _ in selector.select(max(timeout, 0))]
-        if self._ear in ready:
-            ready.remove(self._ear)
+        if self._read_end in ready:
+            ready.remove(self._read_end)
             self._empty()
         return ready
 
     def _empty(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while os.read(self._ear, 4096):
+            while os.read(self._read_end, 4096):
                 pass

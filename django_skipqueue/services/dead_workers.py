@@ -24,7 +24,7 @@ class DeadWorkers:
         """`own` names the live processes of this supervisor."""
         self.ids: list[str] = []
         """Who is dead."""
-        self.timeout_ago: datetime | None = None
+        self.locked_before: datetime | None = None
         """A time of the database's clock that was read at least a worker timeout ago; `None`: none was."""
         self.next_death = NEVER
         """The earliest time at which another worker may be dead, in monotonic seconds."""
@@ -34,9 +34,9 @@ class DeadWorkers:
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
         self._times: deque[tuple[float, datetime]] = deque()  # by our clock, and by the database's
 
-    def look_away(self) -> None:
+    def restart_observation(self) -> None:
         """Forget what was seen: the next look is the first one."""
-        self.ids, self.timeout_ago, self.next_death = [], None, NEVER
+        self.ids, self.locked_before, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
         self._times.clear()
 
@@ -59,10 +59,10 @@ class DeadWorkers:
         """Read off which time of the database's clock is a worker timeout ago, whatever that clock says now."""
         if self._times and database_time < self._times[-1][1]:  # it was set back: what was read before means nothing
             self._times.clear()
-            self.timeout_ago = None
+            self.locked_before = None
         if not self._times or ended - self._times[-1][0] > self._timeout / 16:
             self._times.append((ended, database_time))
         while len(self._times) > 1 and self._times[1][0] <= began - self._timeout:
             self._times.popleft()
         oldest, its_time = self._times[0]
-        self.timeout_ago = its_time if oldest <= began - self._timeout else None
+        self.locked_before = its_time if oldest <= began - self._timeout else None

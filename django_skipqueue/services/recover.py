@@ -39,7 +39,7 @@ class Recover(Periodic):
     def run(self, now: float) -> None:
         """Find out who is dead, and take back one batch."""
         if self._heartbeat.is_refused:
-            self._dead.look_away()
+            self._dead.restart_observation()
             self.run_again_in(self._interval)
             return
         self._dead.look()
@@ -57,6 +57,6 @@ class Recover(Periodic):
         recovered = self._store.recover(worker_ids=due) if due else []
         if len(recovered) < BATCH:
             self._look_at.update(dict.fromkeys(due, now + LOOK_AGAIN_SECONDS))
-            if self._dead.timeout_ago is not None:
-                recovered += self._store.recover_without_worker(locked_before=self._dead.timeout_ago)
+            if self._dead.locked_before is not None:
+                recovered += self._store.recover_without_worker(locked_before=self._dead.locked_before)
         return len(recovered) >= BATCH

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..events import liveness_logs
-from ..execution.runners import ENTRIES_PER_PLACE
+from ..execution.runners import ENTRIES_PER_SLOT
 from ..execution.running_jobs import RunningJobs
 from ..runtime.log_queue import LogQueue, revive_listeners
-from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, describe_exit
+from ..runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, describe_exit
 from ..runtime.service import NEVER
 from ..runtime.stamps import Stamps
 from ..values.codec import shorten
@@ -49,7 +49,7 @@ class DeadProcess:
     code: int
     """Its exit code; below 0 a signal."""
     cause: str
-    started: list[int]
+    job_ids: list[int]
     """The jobs that it was running."""
     no_statement_after: float
     """When no statement of its can be under way any more, in monotonic seconds."""
@@ -69,7 +69,7 @@ class WorkerProcess:
     """0: no process runs."""
     start_at: float = 0.0
     """When to start one, in monotonic seconds."""
-    started: RunningJobs = field(init=False)
+    running_jobs: RunningJobs = field(init=False)
     """What the process has begun; shared with it."""
     stamps: Stamps = field(init=False)
     """The signs of life of its control loop; shared with it."""
@@ -94,7 +94,7 @@ class WorkerProcess:
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
             self.stamps = Stamps()
-            self.started = RunningJobs(ENTRIES_PER_PLACE * self.concurrency)
+            self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * self.concurrency)
             self.pid = os.fork()
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)
@@ -132,9 +132,9 @@ class WorkerProcess:
         code = os.waitstatus_to_exitcode(status)
         self._close_lifeline()
         self.pid = 0
-        last_statement = 0.0 if code in (EXIT_OK, EXIT_RECYCLED) else LAST_STATEMENT
+        last_statement = 0.0 if code in (EXIT_CLEAN, EXIT_RECYCLED) else LAST_STATEMENT
         over_at = time.monotonic() + last_statement
-        dead = DeadProcess(self.id, code, self._frozen or describe_exit(code), self.started.job_ids(), over_at)
+        dead = DeadProcess(self.id, code, self._frozen or describe_exit(code), self.running_jobs.job_ids(), over_at)
         self.awaiting_recovery.append(dead)
         return dead
 

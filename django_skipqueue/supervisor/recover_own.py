@@ -61,8 +61,8 @@ class RecoverOwn(Service):
 
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
         """One batch: recover what ran, release what was not begun; whether there was any."""
-        recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.started, reason=f"worker died: {dead.cause}")
-        released = self._store.release_orphans(dead.id, known=dead.started)
+        recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.job_ids, reason=f"worker died: {dead.cause}")
+        released = self._store.release_orphans(dead.id, known=dead.job_ids)
         if released:
             liveness_logs.unstarted_released(name, len(released))
         return bool(recovered or released)

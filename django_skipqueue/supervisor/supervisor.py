@@ -16,7 +16,7 @@ from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.loop import Loop
-from ..runtime.protocol import EXIT_OK, EXIT_RECYCLED, STOP, STOP_NOW, signal_name
+from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, STOP, STOP_NOW, signal_name
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import NEVER, Service, Timer
 from ..runtime.wakeup import Wakeup
@@ -28,7 +28,7 @@ from ..services.listen import Listen
 from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
 from ..store import Store
-from ..store import connections as databases
+from ..store.own_connections import close_before_fork
 from ..worker.own_row import described
 from ..worker.worker import Worker
 from .process import LAST_LINES, DeadProcess, WorkerProcess
@@ -43,7 +43,7 @@ class Supervisor:
     """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
 
     def __init__(self, options: WorkerOptions, *, lifeline: int | None = None) -> None:
-        databases.close_before_fork()  # what the start of the project may have opened
+        close_before_fork()  # what the start of the project may have opened
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
@@ -171,7 +171,7 @@ class Supervisor:
             id=process.id,
             name=process.name,
             lifeline=lifeline,
-            started=process.started,
+            running_jobs=process.running_jobs,
             stamps=process.stamps,
         ).run()
 
@@ -183,7 +183,7 @@ class Supervisor:
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
         """Replace a process that nobody asked to end, and say so."""
-        ended_well = dead.code == EXIT_OK
+        ended_well = dead.code == EXIT_CLEAN
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
         if dead.code == EXIT_RECYCLED:
             if not self._stopping:

@@ -12,6 +12,7 @@ import contextlib
 import faulthandler
 import signal
 from collections.abc import Sequence
+from enum import Enum, auto
 
 from ..events import liveness_logs
 from ..runtime.service import Periodic
@@ -36,41 +37,50 @@ STANDARD_ERROR = 2
 """Its file descriptor: whatever has taken the place of `sys.stderr`."""
 
 
+class Step(Enum):
+    """The steps that the watchdog takes, in this order, against a worker whose stamps stay the same."""
+
+    LOGGED = auto()
+    STACKS_REQUESTED = auto()
+    KILLED = auto()
+
+
 class Watchdog(Periodic):
     """The service that looks at the stamps of all workers."""
 
     name = "watchdog"
-    is_guarded = False
+    loop_handles_errors = False
 
     def __init__(self, processes: Sequence[WorkerProcess]) -> None:
         self._processes = processes
         self._stamps = Unchanged(longest_gap=FROZEN_AFTER / 2)
-        self._told: dict[str, str] = {}  # by process: the last thing that was said of it, or done
+        self._last_steps: dict[str, Step] = {}  # by the id of the process; none while its stamps change
 
     def run(self, now: float) -> None:
         """Look at the workers, and end those that are frozen."""
         self.run_again_in(INTERVAL)
         filled = [process for process in self._processes if process.pid]
         self._stamps.look({process.id: process.stamps.last() for process in filled}, now, now)
-        self._told = {process.id: self._told[process.id] for process in filled if process.id in self._told}
+        ids = {process.id for process in filled}
+        self._last_steps = {id: step for id, step in self._last_steps.items() if id in ids}
         for process in filled:
             self._decide(process, self._stamps.seconds(process.id))
 
     def _decide(self, process: WorkerProcess, silent: float) -> None:
-        told = self._told.get(process.id)
+        last_step = self._last_steps.get(process.id)
         limit = max(FROZEN_AFTER, process.stamps.last().within)
         if silent < SILENT_AFTER:
-            if self._told.pop(process.id, None):
+            if self._last_steps.pop(process.id, None):
                 liveness_logs.worker_back(process.name)
-        elif told is None:
-            self._told[process.id] = "silent"
+        elif last_step is None:
+            self._last_steps[process.id] = Step.LOGGED
             liveness_logs.worker_silent(process.name, silent)
-        elif silent >= limit and told == "silent":
-            self._told[process.id] = "asked"
+        elif silent >= limit and last_step is Step.LOGGED:
+            self._last_steps[process.id] = Step.STACKS_REQUESTED
             process.signal(STACKS_SIGNAL)
             self.run_again_in(STACKS_TIME)
-        elif told == "asked":
-            self._told[process.id] = "killed"
+        elif last_step is Step.STACKS_REQUESTED:
+            self._last_steps[process.id] = Step.KILLED
             liveness_logs.worker_frozen(process.name, silent)
             process.kill_frozen(silent)
 

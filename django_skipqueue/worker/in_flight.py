@@ -133,7 +133,7 @@ class InFlightJobs:
         """
         self._pending.add(self._pool.take_finished())
         found_empty = False
-        with self._control.attempt():
+        with self._control.handling_errors():
             if self._options.listen:
                 self._control.listen()
             exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
@@ -184,7 +184,7 @@ class InFlightJobs:
 
     def _report_lost(self) -> None:
         if self._reports.lost and not self._control.is_broken:
-            with self._control.attempt():
+            with self._control.handling_errors():
                 self._reports.report_lost(self._store)
 
     # What others take away
@@ -234,7 +234,7 @@ class InFlightJobs:
         failures, deadline = 0, time.monotonic() + LAST_OUTCOMES
         while failures < 2 and self.has_outcomes(now := time.monotonic()) and now < deadline:
             if self.orphan_check.due_at <= now:
-                with self._control.attempt(refused=self.orphan_check.refused):
+                with self._control.handling_errors(refused=self.orphan_check.refused):
                     self.orphan_check.run(now)
             self.exchange(0)
             failures += self._control.is_broken  # a connection that broke is opened again
@@ -265,14 +265,14 @@ class InFlightJobs:
         """Of which of them somebody has the rows locked: released with the others, they would fail those as well."""
         locked: set[int] = set()
         if jobs:
-            with self._control.attempt():
+            with self._control.handling_errors():
                 locked = self._store.locked(job.ref for job in jobs)
         return locked
 
     def _release(self, jobs: list[ClaimedJob]) -> None:
         """Give jobs back. Those that cannot be given back now are orphans then: the next check finds them."""
         if jobs:
-            with self._control.attempt():
+            with self._control.handling_errors():
                 self._store.release(job.ref for job in jobs)
         self._forget(jobs)
 

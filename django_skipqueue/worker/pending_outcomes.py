@@ -120,11 +120,11 @@ class PendingOutcomes:
         """The first of those that wait: not too many, and not too large together."""
         waiting = self._waiting[: self._batch_size.rows]
         size = 0
-        for place, attempt in enumerate(waiting):
+        for index, attempt in enumerate(waiting):
             if attempt.outcome is not COMPLETED:
                 size += size_of(attempt.outcome)
-                if size > BATCH_SIZE and place:
-                    return waiting[:place]
+                if size > BATCH_SIZE and index:
+                    return waiting[:index]
         return waiting
 
     def _set_locked_aside(self, locked: Locked) -> None:

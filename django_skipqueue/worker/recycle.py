@@ -27,7 +27,7 @@ class Recycling(Service):
     """
 
     name = "recycling"
-    is_guarded = False
+    loop_handles_errors = False
 
     def __init__(
         self,

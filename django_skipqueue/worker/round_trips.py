@@ -72,7 +72,7 @@ class Exchanger:
         if attempts and (self._alone or self._pending.is_slow_alone):
             room = 0
         if room and self._claiming.lost:
-            self._find_place(self._claiming.lost)
+            self._find_position(self._claiming.lost)
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
         after = self._claiming.after(names, started) if room else {}
         room = self._claiming.limit(room, after)
@@ -108,10 +108,10 @@ class Exchanger:
             done |= {"claim"} if room else set()
             self._alone = [half for half in self._alone if half not in done]
 
-    def _find_place(self, lost: Claim) -> None:
+    def _find_position(self, lost: Claim) -> None:
         """Find out where the first jobs are: the way to them may be long, or one of them too large."""
         self._control.allow(SEARCH_TIME + 1)
         self._sent = Sent([], lost)  # if there is no answer, outcomes have their turn
         found = self._store.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
-        self._claiming.place(found, time.monotonic())
+        self._claiming.resume_from(found, time.monotonic())

@@ -11,7 +11,7 @@ class SettleAndClaim(Service):
     """One exchange each time, as soon as there is an outcome, or room and a reason to look for jobs."""
 
     name = "settle_and_claim"
-    is_guarded = False  # `InFlightJobs` handles the errors of each statement
+    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
 
     def __init__(
         self,
@@ -42,4 +42,4 @@ class SettleAndClaim(Service):
 
     def notified(self, payloads: Collection[str]) -> None:
         """Look for jobs at once in the queues that have got some."""
-        self._in_flight.claiming.heard(set(payloads))
+        self._in_flight.claiming.queues_notified(set(payloads))

@@ -12,7 +12,7 @@ class SurplusCheck(Service):
     """The service that releases claimed jobs, so that another worker may run them, or this one something urgent."""
 
     name = "surplus_check"
-    is_guarded = False  # `InFlightJobs` handles the errors of each statement
+    loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
 
     def __init__(self, in_flight: InFlightJobs, control: ControlConnection) -> None:
         self._in_flight = in_flight

@@ -17,7 +17,7 @@ from ..execution.running_jobs import RunningJobs
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.loop import Loop
-from ..runtime.protocol import EXIT_BLOCKED, EXIT_OK, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
+from ..runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import NEVER, Service, Timer
 from ..runtime.stamps import Stamps
@@ -54,7 +54,7 @@ class Worker:
         id: str,
         name: str,
         lifeline: int,
-        started: RunningJobs | None = None,
+        running_jobs: RunningJobs | None = None,
         stamps: Stamps | None = None,
     ) -> None:
         self.id = id
@@ -65,11 +65,11 @@ class Worker:
         self._stamps = stamps or Stamps()
         self._dispatcher = EventDispatcher()
         self._store = Store(options.database, send=self._dispatcher.send)
-        self._control = ControlConnection(self._store, who=f"worker {name}", before_attempt=self._stamp)
+        self._control = ControlConnection(self._store, who=f"worker {name}", before_statements=self._stamp)
         self._own_row = OwnRow(self._store, options, id=id, name=name)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
-        self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, started=started)
+        self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, running_jobs=running_jobs)
         self._in_flight = InFlightJobs(
             options,
             id=id,
@@ -85,7 +85,7 @@ class Worker:
         self._claims_nothing_because = ""  # as it was logged last
         self._stopping = False
         self._shutdown_deadline = NEVER
-        self._exit_code = EXIT_OK
+        self._exit_code = EXIT_CLEAN
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
         """In the order in which they run; a heartbeat that is due comes before each."""
@@ -167,7 +167,7 @@ class Worker:
         The process is replaced where all are stuck, and where what attempts left behind keeps others from running.
         """
         self._pool.enforce_limits()
-        if self._pool.is_blocked() or self._pool.is_used_up:
+        if self._pool.find_blockage() or self._pool.is_used_up:
             self._stop_blocked()
 
     def _stop_blocked(self) -> None:
@@ -184,7 +184,7 @@ class Worker:
 
     def _stop_if_drained(self) -> None:
         """For --drain: stop once nothing is queued or due, either. What others hold is theirs."""
-        with self._control.attempt():
+        with self._control.handling_errors():
             if self._has_runnable_jobs():
                 # Somebody else has it locked this moment: a supervisor that admits it, a worker that gives it back.
                 self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
@@ -242,14 +242,14 @@ class Worker:
         while in_flight.jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-        self._pool.charge_nothing()
+        self._pool.charge_only_stuck()
         self._stamp()
         in_flight.settle_last()
         self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
         # Told before what runs is given back: another worker may begin that at once, and this process must be gone.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
-        with self._control.attempt():
+        with self._control.handling_errors():
             self._store.delete_workers([self.id])
         self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_GIVING_BACK)
         if not still_running and self._exit_code not in (EXIT_STUCK, EXIT_BLOCKED):

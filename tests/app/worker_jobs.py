@@ -16,7 +16,7 @@ from django.db import DatabaseError, connection, connections, transaction
 from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import JobTimeout
-from django_skipqueue.execution import connections as worker_connections
+from django_skipqueue.execution import thread_connections as worker_connections
 from django_skipqueue.store import Store
 
 from .models import Ledger

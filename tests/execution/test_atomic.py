@@ -16,7 +16,7 @@ from django_skipqueue.execution import interruption
 from django_skipqueue.execution.executor import Executor
 from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.protocol import EXIT_OK, EXIT_STUCK
+from django_skipqueue.runtime.protocol import EXIT_CLEAN, EXIT_STUCK
 from django_skipqueue.signals import job_completed, lease_lost
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.task import Task
@@ -191,7 +191,7 @@ def test_a_hook_that_takes_too_long_is_interrupted_and_leaves_the_job_completed(
 ) -> None:
     atomic_hook_takes_too_long.defer()
     with caplog.at_level(logging.ERROR):
-        assert worker_thread(drain=True).wait() == EXIT_OK
+        assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
     assert "raised after completion" in caplog.text
     assert 'error="JobTimeout: timed out after 0.1 s' in caplog.text
@@ -257,7 +257,7 @@ def test_a_commit_whose_time_is_over_is_not_interrupted_and_its_hooks_are_called
     try:
         task.using(timeout=0.2, max_attempts=1, priority=1).defer("slow")
         jobs.noop.defer()
-        assert worker_thread(drain=True, concurrency=1).wait() == EXIT_OK
+        assert worker_thread(drain=True, concurrency=1).wait() == EXIT_CLEAN
     finally:
         for signal in (job_completed, lease_lost):
             signal.disconnect(note)
@@ -282,7 +282,7 @@ def test_nothing_is_interrupted_between_a_commit_and_its_first_hook(
     monkeypatch.setattr(DatabaseWrapper, "_set_autocommit", set_it_slowly)
     hooked.clear()
     atomic_write_and_hook.using(timeout=0.2, max_attempts=1).defer("slow")
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert (statuses(), hooked) == ({"completed": 1}, ["slow"])
 
 

@@ -329,7 +329,7 @@ def test_a_stuck_attempt_that_blocks_the_event_loop_is_found(make_pool: MakePool
     pool.submit([limited(f"{WORKER_APP}.ablock_loop", "g")])
     find_stuck(pool)
     assert not pool.is_used_up
-    wait_until(pool.is_blocked, "it is found to be blocked")
+    wait_until(pool.find_blockage, "it is found to be blocked")
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -339,8 +339,8 @@ def test_of_what_runs_at_the_end_only_a_stuck_attempt_is_to_blame(make_pool: Mak
     pool.submit([stuck, claimed(f"{WORKER_APP}.pass_gate", "g")])
     wait_until(lambda: gates["g"].inside == 2)
     find_stuck(pool)
-    pool.charge_nothing()
-    assert pool._started.job_ids() == [stuck.id]
+    pool.charge_only_stuck()
+    assert pool._running_jobs.job_ids() == [stuck.id]
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -430,14 +430,14 @@ def test_an_event_loop_that_nobodys_code_blocks_is_found(
     pool.submit([claimed(f"{WORKER_APP}.aleave_blocking_background", "never")])
     finish(pool, 1)
     wait_until(lambda: gates["never"].inside == 1)
-    assert not pool.is_blocked(), "nobody waits for it"
+    assert not pool.find_blockage(), "nobody waits for it"
     assert pool.next_deadline == float("inf")
     pool.submit([claimed(f"{APP}.anoop")])
     assert pool.next_deadline < time.monotonic() + 0.1
-    wait_until(pool.is_blocked, "it is found to be blocked")
+    wait_until(pool.find_blockage, "it is found to be blocked")
     assert "blocks its event loop" in caplog.text
     assert "pass_gate (" in caplog.text
-    assert not pool.is_blocked(), "it is told once"
+    assert not pool.find_blockage(), "it is told once"
     assert pool.next_deadline == float("inf")
     assert len(pool.withdraw()) == 1
 
@@ -450,7 +450,7 @@ def test_an_event_loop_that_a_running_attempt_blocks_is_left_to_its_limit(make_p
     pool.submit([claimed(f"{APP}.anoop")])
     over = time.monotonic() + 0.2
     while time.monotonic() < over:
-        assert not pool.is_blocked()
+        assert not pool.find_blockage()
     gates["g"].open()
     finish(pool, 2)
 
@@ -466,9 +466,9 @@ def test_the_thread_for_queries_that_a_timed_out_attempt_left_blocked_is_found(
     finish_in_time(pool, 1)
     over = time.monotonic() + 0.2
     while time.monotonic() < over:  # it may be in that thread what the other one waits for
-        assert not pool.is_blocked()
+        assert not pool.find_blockage()
     gates["other"].open()
-    wait_until(pool.is_blocked, "it is found to be blocked")
+    wait_until(pool.find_blockage, "it is found to be blocked")
     assert "the thread of its queries" in caplog.text
     assert "pass_gate (" in caplog.text
 
@@ -484,7 +484,7 @@ def test_the_thread_for_queries_may_be_busy_for_a_while(
     gates["g"].open()
     wait_until(lambda: pool.next_deadline == float("inf"))
     monkeypatch.setattr(event_loop, "LEFTOVER_TIME", 0.0)
-    assert not pool.is_blocked()
+    assert not pool.find_blockage()
 
 
 @pytest.mark.usefixtures("gates")
@@ -500,7 +500,7 @@ def test_an_event_loop_that_answers_late_is_not_blocked(
     wait_until(lambda: gates["g"].inside == 1)
     pool.submit([claimed(f"{APP}.anoop")])
     threading.Timer(0.1, gates["g"].open).start()
-    assert not pool.is_blocked()
+    assert not pool.find_blockage()
     finish(pool, 1)
 
 
@@ -520,7 +520,7 @@ def test_calls_that_hang_take_no_thread_from_others(make_pool: MakePool, gates: 
     gates["quick"].open()
     pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick") for _ in range(20)])
     assert [attempt.outcome.status for attempt in finish(pool, 20)] == ["completed"] * 20
-    assert not pool.is_blocked()
+    assert not pool.find_blockage()
 
 
 @pytest.mark.usefixtures("_no_patience")
@@ -530,9 +530,9 @@ def test_too_many_calls_that_hang_have_the_process_replaced(
     monkeypatch.setattr(event_loop, "MOST_LEFT", 3)
     pool = make_pool(3)
     give_up_on_calls(pool, gates, 2)
-    assert not pool.is_blocked()
+    assert not pool.find_blockage()
     give_up_on_calls(pool, gates, 1)
-    wait_until(pool.is_blocked, "it is found to be blocked")
+    wait_until(pool.find_blockage, "it is found to be blocked")
 
 
 @pytest.mark.parametrize("how", ["the loop", "the executor"])

@@ -36,32 +36,32 @@ JOBS = """
 
 
 def test_a_slot_holds_the_job_that_runs_in_it() -> None:
-    started = RunningJobs(3)
-    started.begin(0, 11)
-    started.begin(2, 2**40)
-    assert started.job_ids() == [11, 2**40]
-    started.end(0)
-    assert started.job_ids() == [2**40]
+    running_jobs = RunningJobs(3)
+    running_jobs.begin(0, 11)
+    running_jobs.begin(2, 2**40)
+    assert running_jobs.job_ids() == [11, 2**40]
+    running_jobs.end(0)
+    assert running_jobs.job_ids() == [2**40]
 
 
-def test_what_is_acquitted_is_not_found_and_what_is_stuck_is() -> None:
-    started = RunningJobs(3)
+def test_only_the_jobs_named_by_charge_only_are_charged_afterwards() -> None:
+    running_jobs = RunningJobs(3)
     for index in range(3):
-        started.begin(index, 10 + index)
-    started.charge_nothing(but=[11, 99])
-    assert started.job_ids() == [11]
+        running_jobs.begin(index, 10 + index)
+    running_jobs.charge_only([11, 99])
+    assert running_jobs.job_ids() == [11]
 
 
 def test_a_child_process_writes_what_its_parent_reads() -> None:
-    started = RunningJobs(1)
+    running_jobs = RunningJobs(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child runs one line
         pid = os.fork()
     if pid == 0:
-        started.begin(0, 7)
+        running_jobs.begin(0, 7)
         os._exit(0)
     os.waitpid(pid, 0)
-    assert started.job_ids() == [7]
+    assert running_jobs.job_ids() == [7]
 
 
 def test_the_jobs_that_a_killed_worker_had_not_begun_go_back_free(runworker: Callable[..., ManagePy]) -> None:

@@ -24,12 +24,12 @@ class WorkerThread:
         self,
         *,
         prepare: Callable[[Worker], Any] = lambda worker: None,
-        started: RunningJobs | None = None,
+        running_jobs: RunningJobs | None = None,
         id: str,
         **options: Any,
     ) -> None:
         self.id = id
-        self._started = started
+        self._running_jobs = running_jobs
         self.options = WorkerOptions(**{"name": "w", "database": "default", **options})
         self.code: int | None = None
         self.worker: Worker
@@ -92,7 +92,7 @@ class WorkerThread:
 
     def _run(self) -> None:
         self.worker = Worker(
-            self.options, id=self.id, name=self.options.name, lifeline=self._read_end, started=self._started
+            self.options, id=self.id, name=self.options.name, lifeline=self._read_end, running_jobs=self._running_jobs
         )
         self.worker._wakeup.on_signals = lambda *_: None  # type: ignore[method-assign]  # only for main threads
         self._prepare(self.worker)

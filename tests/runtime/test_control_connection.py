@@ -53,7 +53,7 @@ def test_the_verbs_of_its_thread_go_through_it(in_thread: Callable[..., None]) -
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
         assert control.fileno() is None
-        with control.attempt():
+        with control.handling_errors():
             Job.objects.count()
         assert connections["default"] is control._wrapper
         assert control.fileno() == control._wrapper.connection.fileno()
@@ -83,14 +83,14 @@ def test_a_connection_that_broke_is_closed_and_opened_again(
 
     def body() -> None:
         control = ControlConnection(Store("default"), who="worker w/1")
-        with control.attempt():
+        with control.handling_errors():
             first = backend()
         in_thread(lambda: terminate([first]))
-        with control.attempt():
+        with control.handling_errors():
             Job.objects.count()
         assert control.retry_in > 0
         assert control.fileno() is None
-        with control.attempt():
+        with control.handling_errors():
             assert backend() != first
         assert control.retry_in == 0
 
@@ -104,15 +104,15 @@ def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., No
         control = ControlConnection(Store("default"), who="w")
         delays: list[float] = []
         for _ in range(12):
-            with control.attempt():
+            with control.handling_errors():
                 raise OperationalError("no server")
             delays.append(control.retry_in)
         assert 0 < delays[0] <= 0.5
         assert all(later > 0.99 * earlier for earlier, later in pairwise(delays[:5]))
         assert all(LONGEST_DELAY / 2 <= delay <= LONGEST_DELAY for delay in delays[6:])
-        with control.attempt():
+        with control.handling_errors():
             Job.objects.count()
-        with control.attempt():
+        with control.handling_errors():
             raise OperationalError("no server")
         assert control.retry_in <= 0.5
 
@@ -122,7 +122,7 @@ def test_it_waits_longer_and_longer_but_not_too_long(in_thread: Callable[..., No
 def test_what_is_no_database_error_is_not_its_business(in_thread: Callable[..., None]) -> None:
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
-        with pytest.raises(ZeroDivisionError), control.attempt():
+        with pytest.raises(ZeroDivisionError), control.handling_errors():
             raise ZeroDivisionError
 
     in_thread(body)
@@ -177,8 +177,8 @@ def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None])
     said: list[float] = []
 
     def body() -> None:
-        control = ControlConnection(Store("default"), who="w", before_attempt=said.append)
-        with control.attempt():
+        control = ControlConnection(Store("default"), who="w", before_statements=said.append)
+        with control.handling_errors():
             control.allow(21.0)
 
     in_thread(body)

@@ -14,7 +14,7 @@ from django.dispatch import Signal
 
 from django_skipqueue.events import sinks
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed, Event
-from django_skipqueue.execution.connections import ThreadConnections
+from django_skipqueue.execution.thread_connections import ThreadConnections
 from django_skipqueue.models import Worker
 from django_skipqueue.runtime import dispatcher as dispatcher_module
 from django_skipqueue.runtime.dispatcher import EventDispatcher

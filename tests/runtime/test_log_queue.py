@@ -124,9 +124,9 @@ def test_a_filter_that_raises_harms_nothing(logger: logging.Logger, kept: Kept) 
 NOBODY_READS = """
 import fcntl, os
 
-ear, mouth = os.pipe()
-fcntl.fcntl(mouth, fcntl.F_SETPIPE_SZ, 4096)
-os.dup2(mouth, 2)
+read_end, write_end = os.pipe()
+fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+os.dup2(write_end, 2)
 """
 
 

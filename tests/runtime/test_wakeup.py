@@ -112,7 +112,7 @@ def test_a_call_that_was_answered_does_not_end_the_next_wait(wakeup: Wakeup) -> 
 def test_a_pipe_full_of_calls_blocks_nobody(wakeup: Wakeup) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
-            os.write(wakeup._mouth, b"\0" * 65_536)
+            os.write(wakeup._write_end, b"\0" * 65_536)
     wakeup._asleep = True
     with within(DEADLINE):
         wakeup.call()
@@ -146,7 +146,7 @@ def test_a_signal_before_the_wait_is_not_missed(wakeup: Wakeup) -> None:
 
 def test_what_was_closed_leaves_no_file_open() -> None:
     wakeup = Wakeup()
-    ends = (wakeup._ear, wakeup._mouth)
+    ends = (wakeup._read_end, wakeup._write_end)
     wakeup.close()
     for end in ends:
         with pytest.raises(OSError, match="Bad file descriptor"):

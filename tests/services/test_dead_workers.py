@@ -150,12 +150,12 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
 def test_when_the_clock_is_set_back_holders_without_a_row_are_watched_anew(clock: Clock) -> None:
     observer = Observer(clock)
     observer.look_for(2 * TIMEOUT)
-    assert observer.dead.timeout_ago is not None
+    assert observer.dead.locked_before is not None
     read = observer.dead._times[-1]
     observer.dead._times[-1] = (read[0], read[1] + HOUR)  # what was read before is an hour ahead of the clock now
     clock.now += 1
     observer.run()
-    assert observer.dead.timeout_ago is None
+    assert observer.dead.locked_before is None
 
 
 def test_after_a_full_batch_it_goes_on_at_once(clock: Clock) -> None:

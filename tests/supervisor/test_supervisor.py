@@ -114,7 +114,7 @@ def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind
     assert process.process.poll() is None
     go()
     if to == "the worker":
-        process.wait_for('cause="told to stop by another process" restart_in=')
+        process.wait_for('cause="it received SIGTERM or SIGINT directly" restart_in=')
         wait_for_statuses(completed=402)
         process.send(signal.SIGTERM)
     assert process.wait() == 0

@@ -12,7 +12,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as module
 from django_skipqueue.runtime.control_connection import ControlConnection
 from django_skipqueue.store import Store
-from django_skipqueue.store.connections import TIMEOUTS
+from django_skipqueue.store.own_connections import TIMEOUTS
 
 from ..app.jobs import noop, record
 from ..app.models import Ledger
@@ -142,7 +142,7 @@ def test_the_server_is_told_to_give_up_as_well(transactional_db: None, monkeypat
     before = connections["default"]
     try:
         control = ControlConnection(Store("default"), who="w")
-        with control.attempt(), connections["default"].cursor() as cursor:
+        with control.handling_errors(), connections["default"].cursor() as cursor:
             cursor.execute(
                 "SELECT array_agg(setting ORDER BY name) FROM pg_settings WHERE name IN "
                 "('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')"

@@ -10,8 +10,7 @@ from django.db import connection, transaction
 
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as control
-from django_skipqueue.store import Store
-from django_skipqueue.store import connections as databases
+from django_skipqueue.store import Store, own_connections
 from django_skipqueue.worker import slow_outcomes
 from django_skipqueue.worker.claiming import cursor as frontier
 from django_skipqueue.worker.claiming import policy as claiming
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def short_timeouts(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL gives up soon, and nobody waits for long."""
-    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
+    monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=400ms -c lock_timeout=300ms")
     monkeypatch.setattr(control, "LONGEST_DELAY", 0.1)
     monkeypatch.setattr(slow_outcomes, "FIRST_REST", 0.2)
     monkeypatch.setattr(slow_outcomes, "LONGEST_REST", 0.4)
@@ -64,7 +63,7 @@ def slow_updates(short_timeouts: None) -> Iterator[Callable[[str, str], None]]:
 def test_many_large_results_are_written_however_little_time_there_is(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=150ms")
+    monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=150ms")
     jobs.noop.using(priority=1).defer_many([()] * 500)
     worker_jobs.return_long.defer_many([(900_000,)] * 24)
     worker_thread(drain=True)
@@ -194,7 +193,7 @@ def held_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_large_jobs_behind_small_ones_do_not_fill_the_memory(
     worker_thread: Start, monkeypatch: pytest.MonkeyPatch, held_sizes: list[int]
 ) -> None:
-    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=8s")
+    monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=8s")
     monkeypatch.setattr(claiming, "MOST_SIZE", 10_000_000)
     jobs.noop.using(priority=1).defer_many([()] * 1_000)
     jobs.echo_length.defer_many([(random.randbytes(450_000).hex(),) for _ in range(60)])
@@ -223,7 +222,7 @@ def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
     queue_names: tuple[str, ...],
 ) -> None:
     """While somebody has an old snapshot open, the index keeps the entries of all jobs that were claimed since."""
-    monkeypatch.setattr(databases, "TIMEOUTS", "-c statement_timeout=80ms")
+    monkeypatch.setattr(own_connections, "TIMEOUTS", "-c statement_timeout=80ms")
     old = connect()
     old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     old.execute("SELECT count(*) FROM skipqueue_job")

@@ -20,9 +20,8 @@ from django_skipqueue.execution import event_loop
 from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import dispatcher as dispatcher
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_OK
-from django_skipqueue.store import Store
-from django_skipqueue.store import connections as databases
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN
+from django_skipqueue.store import Store, own_connections
 from django_skipqueue.store.parameters import ExchangeResult
 from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.outcomes import COMPLETED
@@ -75,7 +74,7 @@ def test_jobs_are_run_settled_and_their_results_kept(worker_thread: Start) -> No
     jobs.add.defer_many([(number, number) for number in range(200)])
     jobs.aadd.defer_many([(number, number) for number in range(200)])
     jobs.fail.defer()
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 400, "failed": 1}
     for job in Job.objects.completed():
         assert job.result == 2 * job.args[0]
@@ -212,7 +211,7 @@ def test_a_high_priority_that_comes_late_is_next(worker_thread: Start, gates: An
 
 def test_max_jobs_stops_it_and_leaves_the_rest(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * 30)
-    assert worker_thread(max_jobs=17).wait() == EXIT_OK
+    assert worker_thread(max_jobs=17).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 17, "queued": 13}
 
 
@@ -260,7 +259,7 @@ def test_a_long_job_lets_short_ones_pass_in_the_other_slots(worker_thread: Start
 
 
 def test_drain_stops_when_nothing_is_left(worker_thread: Start) -> None:
-    assert worker_thread(drain=True, poll_interval=HOUR).wait() == EXIT_OK
+    assert worker_thread(drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
 
 
 @pytest.mark.parametrize("queue_names", [(), ("default",)])
@@ -270,7 +269,7 @@ def test_drain_runs_what_is_due_what_is_retried_at_once_and_what_they_defer(
     make_job("scheduled", run_after=timedelta(minutes=-1))
     later = make_job("scheduled", run_after=timedelta(hours=1))
     jobs.fail_times.defer(5)
-    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_OK
+    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 2, "scheduled": 1}
     assert Job.objects.scheduled().get().pk == later.pk
 
@@ -290,7 +289,7 @@ def test_drain_waits_for_a_job_that_somebody_has_locked(
         assert looks.acquire(timeout=DEADLINE)
     assert worker.code is None
     other.commit()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
 
@@ -314,7 +313,7 @@ def test_a_refused_outcome_neither_blocks_its_batch_nor_ends_a_drain(
 ) -> None:
     for number in range(400):
         Job.objects.enqueue("backoff.negative" if number % 50 == 25 else "tests.app.jobs.noop")
-    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_OK
+    assert worker_thread(drain=True, poll_interval=HOUR, queue_names=queue_names).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 392, "failed": 8}
     assert not Job.objects.failed().filter(last_error="").exists()
 
@@ -338,7 +337,7 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
     worker_thread: Start, name: str, status: str
 ) -> None:
     Job.objects.enqueue(f"backoff.{name}", max_attempts=2)
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     job = Job.objects.get()
     assert job.status == status
     assert job.last_error
@@ -349,7 +348,7 @@ def test_whatever_a_backoff_returns_the_job_ends_with_an_error_that_tells(
 def test_a_result_that_no_column_takes_is_a_failure_that_says_so(worker_thread: Start, kind: str) -> None:
     jobs.return_unstorable.defer(kind)
     jobs.noop.defer()
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1, "failed": 1}
     assert "cannot be kept" in Job.objects.failed().get().last_error
 
@@ -361,7 +360,7 @@ def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
     for kind in worker_jobs.BASE_EXCEPTIONS:
         worker_jobs.raise_base_exception.defer(kind)
         worker_jobs.araise_base_exception.defer(kind)
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert set(statuses()) == {"failed"}
     for job in Job.objects.all():
         assert job.last_error
@@ -370,19 +369,19 @@ def test_errors_of_every_kind_are_written(worker_thread: Start) -> None:
 
 def test_a_long_result_is_kept_whole(worker_thread: Start) -> None:
     worker_jobs.return_long.defer(1_000_000)
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     assert len(Job.objects.get().result or "") == 1_000_000
 
 
 def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(worker_thread: Start) -> None:
     job = Job.objects.enqueue("shop.jobs.soon", max_attempts=1)
-    assert worker_thread(drain=True).wait() == EXIT_OK
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("scheduled", 0)
     assert job.unknown_since is not None
     Job.objects.update(run_after="2020-01-01T00:00Z")
     with override_settings(SKIPQUEUE={"UNKNOWN_TASK_GRACE": 0.000001}):
-        assert worker_thread(drain=True).wait() == EXIT_OK
+        assert worker_thread(drain=True).wait() == EXIT_CLEAN
     job.refresh_from_db()
     assert (job.status, job.attempts) == ("failed", 1)
     assert "shop.jobs.soon" in job.last_error
@@ -423,7 +422,7 @@ def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
     assert statuses() == {"completed": 1}
     assert (len(lost), len(completed)) == (1, 1)
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert worker.worker._in_flight.jobs == {}
 
 
@@ -441,7 +440,7 @@ def test_an_event_is_told_after_its_outcome_is_committed(worker_thread: Start) -
         jobs.discard.defer()
         jobs.return_unstorable.defer("nan")
         jobs.ask_for_retry.defer(HOUR)
-        wait_until(lambda: worker_thread(drain=True).wait() == EXIT_OK)
+        wait_until(lambda: worker_thread(drain=True).wait() == EXIT_CLEAN)
     finally:
         for signal in connected:
             signal.disconnect(receive)
@@ -479,7 +478,7 @@ def test_an_idle_worker_whose_connection_is_cut_opens_another_and_hears_of_jobs_
         worker.cut()
     wait_until(lambda: worker.listens)
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
 
 
 def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(worker_thread: Start) -> None:
@@ -492,7 +491,7 @@ def test_connections_cut_again_and_again_under_load_lose_and_double_nothing(work
     assert statuses() == {"completed": 600}
     assert sorted(Ledger.objects.values_list("entry", flat=True)) == sorted(map(str, range(600)))
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
 
 
 def test_an_outcome_is_kept_until_the_database_takes_it(worker_thread: Start, gates: Any) -> None:
@@ -589,7 +588,7 @@ def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
     wait_for_statuses(completed=1)
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert len(completed) <= 1
     assert worker.worker._in_flight.jobs == {}
 
@@ -606,7 +605,7 @@ def test_stopping_finishes_what_runs_and_releases_what_has_not_started(worker_th
     worker.stop()
     wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
     gates["g"].open()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 302, "queued": 48}
     assert set(Job.objects.queued().values_list("attempts", "locked_by")) == {(0, "")}
     with connection.cursor() as cursor:
@@ -620,7 +619,7 @@ def test_a_second_word_gives_back_what_runs_at_once_and_charges_nothing(worker_t
     wait_until(lambda: gates["g"].inside == 1)
     worker.stop()
     worker.stop(now=True)
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     job = Job.objects.get()
     assert (job.status, job.attempts, job.locked_by) == ("queued", 0, "")
     assert job.lease == 2
@@ -632,7 +631,7 @@ def test_after_the_shutdown_timeout_what_still_runs_is_given_back(worker_thread:
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1 and gates["h"].inside == 1)
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"queued": 2}
     assert set(Job.objects.values_list("attempts", flat=True)) == {0}
 
@@ -646,7 +645,7 @@ def test_a_worker_whose_supervisor_is_gone_stops_by_itself(
         wait_until(lambda: gates["g"].inside == 1)
         worker.abandon()
         gates["g"].open()
-        assert worker.wait() == EXIT_OK
+        assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
     assert "supervisor gone" in caplog.text
 
@@ -656,7 +655,7 @@ def test_without_a_supervisor_it_is_done_before_its_lease_is(worker_thread: Star
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=HOUR, worker_timeout=0.2)
     wait_until(lambda: gates["g"].inside == 1)
     worker.abandon()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"queued": 1}
 
 
@@ -673,7 +672,7 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
         worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
         wait_until(lambda: gates["g"].inside == 1)
         worker.stop()
-        assert worker.wait() == EXIT_OK
+        assert worker.wait() == EXIT_CLEAN
     finally:
         signals.worker_stopped.disconnect(receive)
     assert seen == ["running"]
@@ -701,7 +700,7 @@ def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
         worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
         wait_until(lambda: gates["g"].inside == 1)
         worker.stop()
-        assert worker.wait() == EXIT_OK
+        assert worker.wait() == EXIT_CLEAN
         has_ended.set()
         wait_until(lambda: told_before_the_end)
     finally:
@@ -713,14 +712,14 @@ def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
 
 def test_what_still_runs_when_the_time_is_over_is_charged_for_no_end(worker_thread: Start, gates: Any) -> None:
     """Even if the process is killed before it has given that back."""
-    started = RunningJobs(2)
+    running_jobs = RunningJobs(2)
     worker_jobs.pass_gate.defer("g")
-    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, started=started)
+    worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05, concurrency=1, running_jobs=running_jobs)
     wait_until(lambda: gates["g"].inside == 1)
-    assert started.job_ids() == [Job.objects.get().pk]
+    assert running_jobs.job_ids() == [Job.objects.get().pk]
     worker.stop()
-    assert worker.wait() == EXIT_OK
-    assert started.job_ids() == []
+    assert worker.wait() == EXIT_CLEAN
+    assert running_jobs.job_ids() == []
 
 
 def test_a_worker_whose_event_loop_is_blocked_is_replaced(
@@ -741,7 +740,7 @@ def test_a_worker_whose_event_loop_is_blocked_is_replaced(
 @pytest.fixture
 def locker(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """Somebody else, who may lock rows; workers wait for them for a moment only."""
-    monkeypatch.setattr(databases, "TIMEOUTS", "-c lock_timeout=200ms")
+    monkeypatch.setattr(own_connections, "TIMEOUTS", "-c lock_timeout=200ms")
     session = Session()
     yield session
     session.close()
@@ -817,7 +816,7 @@ def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
     wait_until(lambda: gates["g"].inside == 3)
     lock(locker, held[1])
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     locker.commit()
     assert statuses() == {"queued": 2, "running": 1}
     assert [job.attempts for job in Job.objects.queued()] == [0, 0]
@@ -829,7 +828,7 @@ def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(
 def test_at_the_end_it_waits_for_a_transaction_that_ends(
     worker_thread: Start, gates: Any, locker: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "TIMEOUTS", f"-c lock_timeout={DEADLINE}s")
+    monkeypatch.setattr(own_connections, "TIMEOUTS", f"-c lock_timeout={DEADLINE}s")
     held = worker_jobs.pass_gate.defer("g")
     worker = worker_thread(poll_interval=HOUR, shutdown_timeout=0.05)
     wait_until(lambda: gates["g"].inside == 1)
@@ -837,7 +836,7 @@ def test_at_the_end_it_waits_for_a_transaction_that_ends(
     worker.stop()
     wait_until(lambda: waits_for_lock(worker), "the worker waits for the row")
     locker.commit()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert [(job.status, job.attempts) for job in Job.objects.all()] == [("queued", 0)]
 
 
@@ -851,7 +850,7 @@ def test_what_is_finished_is_not_given_back_to_run_again_because_its_row_is_lock
     gates["g"].open()
     wait_until(lambda: worker.worker._in_flight._pending._aside)
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     locker.commit()
     assert WatchedReleases.seen == []
     assert statuses() == {"running": 1}  # its supervisor sees to it
@@ -871,7 +870,7 @@ def test_at_the_end_it_is_seen_at_once_that_a_row_is_free_again(
     wait_until(lambda: pending.next_look != looked)  # the next one is in a second
     locker.commit()
     worker.stop()
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert statuses() == {"completed": 1}
 
 
@@ -947,7 +946,7 @@ BACKLOG = 5_000
 def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
     worker = worker_thread(prepare=_watch(Watching), drain=True)
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert Watching.overlaps
     assert all(Watching.overlaps)
     assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
@@ -965,7 +964,7 @@ def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start
     found: list[set[int]] = []
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Searching), drain=True).wait() == EXIT_OK
+    assert worker_thread(prepare=_watch(Searching), drain=True).wait() == EXIT_CLEAN
     assert found
     assert not set().union(*found)
     assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
@@ -982,7 +981,7 @@ def test_an_error_of_the_second_exchange_does_not_harm_what_the_first_has_brough
 
     worker_jobs.seen.clear()
     worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
-    assert worker_thread(prepare=_watch(Breaking), drain=True).wait() == EXIT_OK
+    assert worker_thread(prepare=_watch(Breaking), drain=True).wait() == EXIT_CLEAN
     assert broken
     assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
     assert set(Job.objects.values_list("status", "attempts")) == {("completed", 1)}
@@ -999,7 +998,7 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
             return replace(answer, claimed_rows=rows)
 
     jobs.noop.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Stopping)).wait() == EXIT_OK
+    assert worker_thread(prepare=_watch(Stopping)).wait() == EXIT_CLEAN
     assert brought
     assert set(Job.objects.filter(pk__in=brought).values_list("status", "attempts", "locked_by")) == {("queued", 0, "")}
     assert set(statuses()) == {"completed", "queued"}
@@ -1015,7 +1014,7 @@ def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
         worker._in_flight._reports.lost.append(attempt)
         worker._stop()
 
-    assert worker_thread(prepare=prepare).wait() == EXIT_OK
+    assert worker_thread(prepare=prepare).wait() == EXIT_CLEAN
     assert [event["attempt"] for event in lost] == [attempt]
 
 
@@ -1037,7 +1036,7 @@ def test_what_an_answer_has_brought_is_run_while_the_database_is_gone(
     wait_until(broken.is_set)
     wait_until(lambda: worker.worker._in_flight._buffer.is_empty)
     worker.stop(now=True)
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
 
 
 def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None:
@@ -1054,7 +1053,7 @@ def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None
         worker._has_runnable_jobs = fail_once  # type: ignore[method-assign]
 
     jobs.noop.defer()
-    assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_OK
+    assert worker_thread(prepare=prepare, drain=True, poll_interval=HOUR).wait() == EXIT_CLEAN
     assert not failures
 
 
@@ -1066,7 +1065,7 @@ def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
     worker_jobs.seen.clear()
     worker_jobs.see_or_never.defer_many([(number,) for number in range(BACKLOG)])
     worker = worker_thread(prepare=_watch(Watching), drain=True)
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert Watching.overlaps
     assert statuses() == {"completed": BACKLOG - BACKLOG // 500, "failed": BACKLOG // 500}
     assert len(worker_jobs.seen) == len(completed) == BACKLOG - BACKLOG // 500, "each has run once"
@@ -1077,7 +1076,7 @@ def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
 
 def test_max_jobs_counts_what_an_answer_has_brought(worker_thread: Start) -> None:
     jobs.noop.defer_many([()] * BACKLOG)
-    assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == EXIT_OK
+    assert worker_thread(prepare=_watch(Watching), max_jobs=BACKLOG - 1234).wait() == EXIT_CLEAN
     assert Watching.overlaps
     assert statuses() == {"completed": BACKLOG - 1234, "queued": 1234}
 
@@ -1098,7 +1097,7 @@ def test_an_outcome_that_is_known_when_the_time_is_over_is_written_by_another_co
         _use(worker, Failing)
 
     jobs.noop.defer()
-    assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == EXIT_OK
+    assert worker_thread(prepare=prepare, poll_interval=HOUR).wait() == EXIT_CLEAN
     assert len(tried) == 3
     assert statuses() == {"completed": 1}
 
@@ -1151,7 +1150,7 @@ def test_a_timeout_is_kept_during_an_outage(worker_thread: Start, monkeypatch: p
     wait_until(lambda: tried)
     wait_until(lambda: worker.worker._pool.finished, "the attempt was interrupted while the database was gone")
     worker.stop(now=True)
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
 
 
 def test_stopping_without_a_database_neither_spins_nor_is_deaf(
@@ -1175,7 +1174,7 @@ def test_stopping_without_a_database_neither_spins_nor_is_deaf(
     worker.stop()
     wait_until(lambda: len(tried) >= 4)
     worker.stop(now=True)
-    assert worker.wait() == EXIT_OK
+    assert worker.wait() == EXIT_CLEAN
     assert len(tried) < 20
     assert statuses() == {"queued": 1}
 

@@ -18,7 +18,7 @@ from ...exceptions import QueueUnavailable
 from ...runtime.preflight import check_database
 from ...runtime.worker_options import WorkerOptions
 from ...store import Store
-from ...store.connections import dedicated_connection
+from ...store.own_connections import dedicated_connection
 from ...supervisor.supervisor import Supervisor
 from ...tasks.registry import registry
 from ..reloader import Reloader, report_modules

@@ -71,7 +71,7 @@ class ClaimCursor:
         self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
         return bool(self._positions)
 
-    def place(self, positions: Mapping[str, QueuePosition], now: float) -> None:
+    def move_to(self, positions: Mapping[str, QueuePosition], now: float) -> None:
         """Claim after these positions, and those that were known, until the next look from the front."""
         self._positions.update(positions)
         self.due_at = max(self.due_at, now + MAX_FULL_SCAN_PAUSE)

@@ -182,22 +182,22 @@ class ClaimPolicy:
         if timed_out and (claim.after or not self._cursor.look_failed(now)):
             self.lost = claim
 
-    def place(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
+    def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
         """Note where the first jobs are that the lost claim has asked for, and claim from there.
 
         If it asked for one alone, and knew already where that is, the job itself is too much: it is left where it is.
         """
         assert self.lost is not None  # noqa: S101 (for the type checker: only then is a place looked for)
         lost, self.lost = self.lost, None
-        places = {
+        positions = {
             name: lost.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
             for name, job_id, position in found
         }
         first = next(((name, job_id, position) for name, job_id, position in found if job_id is not None), None)
-        if first and lost.limit == 1 and places[first[0]] == lost.after.get(first[0]):
-            name, job_id, places[name] = first
+        if first and lost.limit == 1 and positions[first[0]] == lost.after.get(first[0]):
+            name, job_id, positions[name] = first
             logs.job_not_claimed(job_id, name)
-        self._cursor.place(places, now)
+        self._cursor.move_to(positions, now)
 
     def _forget(self, names: Sequence[str], now: float) -> None:
         """These queues have no jobs any more. Look at the others; the next search finds those that get some."""
@@ -220,11 +220,11 @@ class ClaimPolicy:
         """Search and claim again at this time."""
         self.next_look = self._next_search = time
 
-    def heard(self, notified: set[str]) -> None:
-        """Look at once if queues of ours got jobs."""
-        if not notified:
+    def queues_notified(self, queue_names: set[str]) -> None:
+        """Claim at once if jobs were added to queues that this worker serves."""
+        if not queue_names:
             return
         if not self._listed:
-            self.queue_names = sorted(notified.difference(self.queue_names)) + self.queue_names
-        if notified.intersection(self.queue_names):
+            self.queue_names = sorted(queue_names.difference(self.queue_names)) + self.queue_names
+        if queue_names.intersection(self.queue_names):
             self.next_look = 0.0

@@ -65,7 +65,7 @@ def test_queues_that_were_listed_stay_as_listed() -> None:
     claims = claiming(queue_names=("b", "a"))
     for _ in range(2):
         assert claims.choose_queues(never, clock=lambda: 0.0, room=1) == ["b", "a"]
-        claims.heard({"c"})
+        claims.queues_notified({"c"})
 
 
 def test_queues_that_were_not_listed_are_searched_for_now_and_then_and_served_in_turn() -> None:
@@ -156,16 +156,16 @@ def test_after_a_look_from_the_frontier_that_brought_less_it_looks_from_the_fron
 def test_it_looks_at_once_when_a_queue_of_its_own_gets_jobs() -> None:
     claims = claiming(queue_names=("a",))
     claims.look_at(500.0)
-    claims.heard({"b"})
+    claims.queues_notified({"b"})
     assert claims.next_look == 500.0
-    claims.heard({"a", "b"})
+    claims.queues_notified({"a", "b"})
     assert claims.next_look == 0.0
 
 
 def test_a_queue_that_gets_its_first_jobs_is_served_without_a_search() -> None:
     claims = claiming()
     claims.look_at(500.0)
-    claims.heard({"b", "a"})
+    claims.queues_notified({"b", "a"})
     assert claims.queue_names == ["a", "b"]
     assert claims.next_look == 0.0
 

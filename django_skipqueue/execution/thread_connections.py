@@ -46,7 +46,7 @@ def _adopt(connection: BaseDatabaseWrapper, **_: Any) -> None:
         _here.connections.adopt(connection)
 
 
-connection_created.connect(_adopt, dispatch_uid="django_skipqueue.execution.connections")
+connection_created.connect(_adopt, dispatch_uid="django_skipqueue.execution.thread_connections")
 
 
 class ThreadConnections:

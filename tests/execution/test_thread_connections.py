@@ -8,7 +8,7 @@ import pytest
 from django.db import connections
 from django.db.backends.signals import connection_created
 
-from django_skipqueue.execution import connections as module
+from django_skipqueue.execution import thread_connections as module
 from django_skipqueue.models import Job
 
 from ..app import worker_jobs
