@@ -25,7 +25,7 @@ COLUMNS = (
     "enqueue one: /s",
     "enqueue bulk: /s",
     "start after p50 / p99: ms",
-    "us ÷ it: default, best, one, bulk",
+    "ours ÷ theirs: default, best, one, bulk",
 )
 COMPARED = ("drain default", "drain best", "enqueue one", "enqueue bulk")
 FEWEST = 1_000

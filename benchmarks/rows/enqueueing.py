@@ -15,12 +15,12 @@ from ..sizes import Sizes
 
 
 def defer(sizes: Sizes) -> Figures:
-    """`.defer()`, each in a transaction of its own, and in turn with it a bare `create()` of the same columns."""
+    """`.defer()`, each in a transaction of its own, ÷ a bare `create()` of the same columns."""
     return _beside_create(min(sizes.jobs, 2_000))
 
 
 def defer_in_transaction(sizes: Sizes) -> Figures:
-    """The same within one transaction: without the price of a commit for each."""
+    """The same within one transaction."""
     with transaction.atomic():
         return _beside_create(min(sizes.jobs, 10_000))
 

@@ -23,7 +23,7 @@ from ..sizes import Sizes
 
 
 def floor(sizes: Sizes) -> Figures:
-    """The same claim and settle statements in a bare loop, in batches of the same size; the drain ÷ this floor."""
+    """The drain ÷ its floor: the same claim and settle statements in a bare loop, in batches of the same size."""
     ours = workers.drain(jobs.noop, sizes.jobs)
     batch = round(ours["jobs in a batch"])
     workers.fill(jobs.noop, sizes.jobs)

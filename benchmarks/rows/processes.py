@@ -22,7 +22,7 @@ WARM = 20_000
 
 
 def idle(sizes: Sizes) -> Figures:
-    """A worker that has nothing to do, its supervisor included; transactions, of which each is one statement."""
+    """A worker without jobs, and its supervisor. Counts transactions; while idle, each is one statement."""
     name = connection.settings_dict["NAME"]
     with running_worker() as supervisor:
         wait_until(Worker.objects.exists)
@@ -37,7 +37,7 @@ def idle(sizes: Sizes) -> Figures:
 
 
 def memory(sizes: Sizes) -> Figures:
-    """Resident memory of a worker of the example project, and how it grows."""
+    """Resident memory of a worker of the example project, and its growth."""
     fill(jobs.noop, sizes.memory + WARM)
     with running_worker(settings="benchmarks.shop") as supervisor:
         wait_until(lambda: Job.objects.completed().count() >= WARM)

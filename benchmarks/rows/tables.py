@@ -42,7 +42,7 @@ def other_queue(sizes: Sizes) -> Figures:
 
 
 def snapshot(sizes: Sizes) -> Figures:
-    """A drain while a `REPEATABLE READ` transaction stays open: its last fifth ÷ its first."""
+    """A drain while a `REPEATABLE READ` transaction stays open: speed of its last fifth ÷ its first."""
     last = workers.fill(jobs.noop, sizes.snapshot)
     with connect() as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

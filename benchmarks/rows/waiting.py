@@ -16,7 +16,7 @@ from ..workers import running_worker, wait_until
 
 
 def latency(sizes: Sizes) -> Figures:
-    """From the call of `.defer()` to the first line of the task, on an idle worker."""
+    """Time from the call of `.defer()` to the first line of the task, on an idle worker."""
     called = {}
     with running_worker():
         _wait_until_it_works()
@@ -30,7 +30,7 @@ def latency(sizes: Sizes) -> Figures:
 
 
 def lateness(sizes: Sizes) -> Figures:
-    """Scheduled jobs, due one after the other over a minute: from the moment each is due to the first line of it."""
+    """Scheduled jobs, due one after the other over a minute: delay of their starts."""
     with running_worker():
         _wait_until_it_works()
         with transaction.atomic(), connection.cursor() as cursor:
@@ -46,7 +46,7 @@ def lateness(sizes: Sizes) -> Figures:
 
 
 def lone_scheduled(sizes: Sizes) -> Figures:
-    """Scheduled jobs, each while nothing else is: from the moment each is due to the first line of it."""
+    """Jobs scheduled one at a time: delay of their starts."""
     late = []
     with running_worker():
         _wait_until_it_works()
