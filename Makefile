@@ -14,7 +14,7 @@ WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test coverage check lint format types docs migrations wheel pictures bench bench-peers bench-check chaos soak build clean
+.PHONY: help setup demo serve test coverage check lint format types docs migrations wheel messages pictures bench bench-peers bench-check chaos soak build clean
 
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,11 @@ wheel: build ## Try the wheel in a clean environment
 		&& "$$folder/bin/pip" install --quiet --disable-pip-version-check dist/*.whl 'psycopg[binary]' \
 		&& $(WITH_POSTGRES) --database wheel "$$folder/bin/python" scripts/try_wheel.py
 
+messages: setup ## Extract the texts of the admin for translators, and compile what they wrote (needs GNU gettext)
+	@for tool in xgettext msgmerge msgfmt; do command -v $$tool >/dev/null || { echo '$(NO_GETTEXT)'; exit 1; }; done
+	cd django_skipqueue && '$(abspath $(BIN))/django-admin' makemessages --all --no-obsolete --no-wrap --add-location=file
+	cd django_skipqueue && '$(abspath $(BIN))/django-admin' compilemessages
+
 check: lint types docs migrations demo wheel ## Check all that a change must pass beside the tests
 
 pictures: setup ## Take the pictures of the admin that the documentation shows, into docs/_static
@@ -100,6 +105,8 @@ $(EXAMPLE_STAMP): pyproject.toml
 
 # In Python 3.11, threads that are traced stand still as long as a timeout is on its way into a task that sleeps.
 NOT_3_11 := Coverage needs Python 3.12 or newer: make coverage PYTHON=python3.13 VENV=.venv-3.13
+
+NO_GETTEXT := The tools of GNU gettext are needed: install the package "gettext" (apt, dnf, brew), then try again.
 
 # Make the environment, with one of the dependency groups of pyproject.toml, which pip knows from 25.1 on.
 define install

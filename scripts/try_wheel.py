@@ -15,7 +15,10 @@ from psycopg.conninfo import conninfo_to_dict
 import django_skipqueue
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-FILES = ["py.typed", "admin", "migrations", "static", "templates", "management/commands/runworker.py"]
+FILES = [
+    "py.typed", "admin", "migrations", "static", "templates", "management/commands/runworker.py",
+    "locale/de/LC_MESSAGES/django.po", "locale/de/LC_MESSAGES/django.mo",
+]  # fmt: skip
 
 
 def main() -> None:

@@ -195,6 +195,16 @@ def test_a_laptop_shows_twelve_jobs_and_breaks_no_word(
     expect(page.locator("#changelist-filter")).to_be_visible()
 
 
+def test_a_laptop_shows_all_columns_in_german_as_well(
+    boss: User, open_admin: Callable[..., Page], registry: Registry, settings: Any
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    scene.make_jobs([make_worker(name="web-1/1"), make_worker(name="web-1/2")])
+    page = open_admin(boss, JOBS, viewport=DESKTOP)
+    expect(page.get_by_role("columnheader", name="Warteschlange")).to_be_visible()
+    assert page.locator("#result_list").evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
+
+
 @pytest.mark.parametrize("width", [390, 820, 1000])
 def test_below_a_laptop_jobs_are_cards_with_their_errors_and_filters_are_folded(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints, width: int

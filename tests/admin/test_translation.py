@@ -1,12 +1,14 @@
-"""Every text on the admin's pages goes through gettext.
+"""Every text on the admin's pages goes through gettext, and is German in Germany.
 
 The pages are rendered in a language that puts each translated text into brackets; all that the rows carry is made of
-the letter z. Whatever else stands outside of brackets is a text that cannot be translated.
+the letter z. Whatever else stands outside of brackets is a text that cannot be translated. Then they are rendered in
+German, and searched for each English text that the German translation has.
 """
 
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from html.parser import HTMLParser
 from typing import Any
 
@@ -21,6 +23,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import STATUSES, make_job, make_worker
+from ..test_translations import catalog, forms, texts
 from .conftest import LIST, WORKERS, page
 
 pytestmark = pytest.mark.django_db
@@ -59,16 +62,39 @@ class Texts(HTMLParser):
             self._data.append(data)
 
 
+def texts_on(html: str) -> list[str]:
+    """The texts of a page, without those of other apps."""
+    return Texts(re.sub(r'(?s)<nav[^>]* id="nav-sidebar".*?</nav>|<div id="content-related".*', "", html)).found
+
+
 def untranslated(html: str) -> set[str]:
     """The words of a page that stand outside of brackets."""
     words: set[str] = set()
-    html = re.sub(r'(?s)<nav[^>]* id="nav-sidebar".*?</nav>|<div id="content-related".*', "", html)  # of other apps
-    for text in Texts(html).found:
+    for text in texts_on(html):
         rest, replaced = text, 1
         while replaced:
             rest, replaced = re.subn("⟦[^⟦⟧]*⟧", " ", rest)
         words |= {word for word in re.findall(r"[^\W\d_]+", rest) if set(word.lower()) != {"z"}}
     return words - NOT_TO_BE_TRANSLATED
+
+
+@cache
+def english() -> dict[str, re.Pattern[str]]:
+    """Each text of ours that is another one in German, with the pattern of what a page shows of it."""
+    patterns = {}
+    for text, translated in texts(catalog("de")).items():
+        for source, german in zip(forms(text), forms(translated), strict=True):
+            words = [re.escape(part.strip()) for part in re.split(r"%\(\w+\)s|</?\w+>", source)]
+            pattern = r"\b.+?\b".join(filter(re.compile(r"\w").search, words))
+            if pattern and source.casefold() != german.casefold():
+                patterns[source] = re.compile(rf"(?<!\w){pattern}(?!\w)", re.IGNORECASE)
+    return patterns
+
+
+def english_on(html: str) -> set[str]:
+    """The texts of ours that a page shows in English."""
+    shown = "\n".join(" ".join(text.split()) for text in texts_on(html))
+    return {source for source, pattern in english().items() if pattern.search(shown)}
 
 
 @pytest.fixture
@@ -152,6 +178,48 @@ def test_every_question_and_every_message_can_be_translated(boss: Client, regist
             for send in (boss.get, boss.post):
                 text = send(page(verb.name, job.pk), {"confirmed": "yes", "minutes": "90"}, follow=True).text
                 assert untranslated(text) == set(), (verb.name, job.status)
+
+
+@pytest.fixture
+def _in_german(settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
+
+
+@pytest.mark.usefixtures("_in_german")
+def test_no_page_in_german_has_english_texts(boss: Client, registry: Registry) -> None:
+    for address in addresses(make_rows()):
+        notices_cache.clear()
+        assert english_on(boss.get(address, follow=True).text) == set(), address
+
+
+@pytest.mark.usefixtures("_in_german")
+def test_no_question_in_german_has_english_texts(boss: Client, registry: Registry) -> None:
+    jobs = make_rows()[1 :: len(AGES)]  # of each status the one with an attempt
+    for name in ACTIONS:
+        data = {"action": name, "_selected_action": [job.pk for job in jobs]}
+        for more in ({}, {"confirmed": "yes", "minutes": "x"}):
+            if name in ("postpone_selected", "retry_selected") or not more:  # the others would not ask again
+                assert english_on(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
+    for verb, button in BUTTONS:
+        for job in jobs:
+            if button.asks:
+                assert english_on(boss.get(page(verb.name, job.pk), follow=True).text) == set(), (verb.name, job.status)
+
+
+@pytest.mark.usefixtures("_in_german")
+def test_pages_are_in_german(boss: Client) -> None:
+    job = make_job("running", task="zz.zz", queue_name="zz")
+    text = boss.get(page("change", job.pk)).text
+    for german in ("Warteschlange", "Versuch 1", "läuft seit", "Abbrechen…"):
+        assert german in text
+
+
+def test_english_on_a_page_is_found() -> None:
+    assert english_on("<p>Wartet. Versuch 2 ist fällig</p>") == set()
+    assert english_on('<p title="Go back">3 jobs <b>were</b> deleted.</p>') >= {
+        "Go back",
+        "%(number)s jobs were deleted.",
+    }
 
 
 def test_what_is_not_translated_is_found() -> None:

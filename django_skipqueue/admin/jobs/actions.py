@@ -101,7 +101,8 @@ class JobActions(VerbViews):
             return
         searched = f"?{unquote_plus(request.GET.urlencode())}"  # to be read, and to be typed after the list's address
         name = gettext("all jobs matching %(filter)s") % {"filter": searched}
-        entry = _with_reason(f"{message} {gettext('Filter: %s') % searched}", instruction)
+        filtered = gettext("Filter: %(filter)s") % {"filter": searched}
+        entry = _with_reason(f"{message} {filtered}", instruction)
         log.record_all(request, name, entry, flag=verb.log_flag)
 
 
@@ -114,4 +115,7 @@ def _large_number(request: HttpRequest, selection: Selection) -> int:
 
 
 def _with_reason(entry: str, instruction: Instruction) -> str:
-    return f"{entry} {gettext('Reason: %s') % instruction.reason}" if instruction.reason else entry
+    if not instruction.reason:
+        return entry
+    reason = gettext("Reason: %(reason)s") % {"reason": instruction.reason}
+    return f"{entry} {reason}"

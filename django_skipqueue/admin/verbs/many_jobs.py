@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
 from ..ui.counts import Count, grouped
@@ -58,7 +59,7 @@ def order_of(action: Action, summary: Summary) -> str:
     if not summary.can_change_any:
         return str(action.refusal % number)
     if not summary.refused:
-        return str(action.order % number)
+        return capfirst(str(action.order % number))  # a language may begin it with the number, which may be in words
     return str(action.order_some) % {**number, "some": grouped(summary.eligible)}
 
 
