@@ -18,6 +18,10 @@ from django.test import Client
 from django.utils import translation
 
 from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.admin.ui import counts
+from django_skipqueue.admin.ui.counts import Count
+from django_skipqueue.admin.verbs import many_jobs
+from django_skipqueue.admin.verbs.summary import Summary
 from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import Registry
@@ -212,6 +216,13 @@ def test_pages_are_in_german(boss: Client) -> None:
     text = boss.get(page("change", job.pk)).text
     for german in ("Warteschlange", "Versuch 1", "läuft seit", "Abbrechen…"):
         assert german in text
+
+
+@pytest.mark.usefixtures("_in_german")
+def test_a_question_that_begins_with_its_number_begins_with_a_capital() -> None:
+    _, action = ACTIONS["discard_selected"]
+    most = counts.CAP + 1
+    assert many_jobs.title_of(action, Summary(Count(most), most, [], [])) == "Mehr als 10.000 Jobs verwerfen?"
 
 
 def test_english_on_a_page_is_found() -> None:
