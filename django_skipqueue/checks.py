@@ -14,7 +14,7 @@ from django.db.models import ForeignKey
 from . import conf
 from .execution.middleware import import_middleware
 from .runtime.preflight import OLDEST_POSTGRESQL
-from .store.database_advice import use_postgresql
+from .store.database_advice import postgresql_hint
 from .tasks.registry import describe_duplicate, registry
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
@@ -64,7 +64,7 @@ def check_engine(**_: Any) -> list[CheckMessage]:
         return [
             Error(
                 f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}.",
-                hint=use_postgresql(alias),
+                hint=postgresql_hint(alias),
                 id="skipqueue.E002",
             )
         ]

@@ -1,1 +1,1 @@
-"""What happens to jobs and workers, and who is told: signal receivers and the log."""
+"""Events about jobs and workers, and their sinks: Django's signals and the log."""

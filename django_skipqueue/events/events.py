@@ -1,6 +1,6 @@
-"""The events: what happens to jobs and workers, each as a frozen value that its sinks get.
+"""The events: frozen values that describe what happened to jobs and workers. The sinks get them.
 
-Those about jobs come in batches, as the database changes jobs: one value for all that one statement has changed.
+An event about jobs covers a batch: all jobs that one statement has changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from ..values.records import Attempt, ClaimedJob, RecoveredJob
 
 @dataclass(frozen=True)
 class Event:
-    """What all have in common."""
+    """The base class of all events."""
 
     @property
     def size(self) -> int:
-        """How many things have happened."""
+        """The number of things that happened, such as ended attempts in a batch."""
         return 1
 
 
@@ -33,17 +33,17 @@ class JobsDeferred(Event):
 
 @dataclass(frozen=True)
 class JobsAdmitted(Event):
-    """Jobs were let into their queues: their time has come."""
+    """Jobs were admitted to their queues, because they are due."""
 
     database: str
     """The alias of the database that holds them."""
     counts: Mapping[str, int]
-    """How many, by the name of the queue."""
+    """The number of jobs, by the name of the queue."""
 
 
 @dataclass(frozen=True)
 class JobsReleased(Event):
-    """Jobs that were claimed were given back, at no attempt."""
+    """Claimed jobs were put back into their queues. No attempt is charged."""
 
     database: str
     job_ids: Sequence[int]
@@ -51,7 +51,7 @@ class JobsReleased(Event):
 
 @dataclass(frozen=True)
 class JobsRecovered(Event):
-    """Jobs were taken back from workers that are gone."""
+    """Jobs were recovered from dead workers."""
 
     jobs: Sequence[RecoveredJob]
 
@@ -63,13 +63,13 @@ class JobsRecovered(Event):
 
 @dataclass(frozen=True)
 class JobsOperated(Event):
-    """Somebody has changed jobs by hand."""
+    """Somebody changed jobs by hand."""
 
     database: str
     verb: str
     """`retry`, `discard`, `cancel`, `run_now` or `postpone`."""
     job_ids: Sequence[int]
-    """Of the jobs that were changed."""
+    """The ids of the changed jobs."""
     by: str
     reason: str
 
@@ -80,7 +80,7 @@ class JobsPruned(Event):
 
     database: str
     counts: Mapping[str, int]
-    """How many, by their status."""
+    """The number of jobs, by status."""
 
 
 # Attempts
@@ -88,18 +88,18 @@ class JobsPruned(Event):
 
 @dataclass(frozen=True)
 class AttemptStarted(Event):
-    """An attempt begins."""
+    """An attempt starts."""
 
     job: ClaimedJob
     worker: str
-    """The name of its worker."""
+    """The name of the worker."""
     wait_ms: float
-    """How long the job was due before."""
+    """Milliseconds between the due time of the job and the start."""
 
 
 @dataclass(frozen=True)
 class AttemptsEnded(Event):
-    """Attempts have ended, and the database has answered for them. Each is of one of the kinds below."""
+    """Attempts have ended, and the database has accepted or rejected their outcomes. The subclasses tell which."""
 
     attempts: Sequence[Attempt]
 
@@ -110,27 +110,27 @@ class AttemptsEnded(Event):
 
 
 class AttemptsCompleted(AttemptsEnded):
-    """Their tasks returned."""
+    """The tasks returned."""
 
 
 class AttemptsRetrying(AttemptsEnded):
-    """They failed, or asked for it, and their jobs will run again."""
+    """The attempts failed, or raised `Retry` or `Snooze`, and their jobs will run again."""
 
 
 class AttemptsFailed(AttemptsEnded):
-    """They failed, and were the last of their jobs."""
+    """The attempts failed, and their jobs will not be retried."""
 
 
 class AttemptsDiscarded(AttemptsEnded):
-    """Their tasks raised `Discard`, or one of their `discard_on` errors."""
+    """The tasks raised `Discard`, or one of their `discard_on` errors."""
 
 
 class AttemptsCancelled(AttemptsEnded):
-    """Their jobs were cancelled while they ran."""
+    """The jobs were cancelled while they ran."""
 
 
 class LeasesLost(AttemptsEnded):
-    """Their outcomes came too late: somebody took the jobs from the worker meanwhile."""
+    """The outcomes were not written, because the jobs were taken from the worker before."""
 
 
 # Workers
@@ -141,7 +141,7 @@ class WorkerStarted(Event):
     """A worker process is about to claim its first job."""
 
     worker: str
-    """Its name."""
+    """The name of the worker."""
     worker_id: str
     queue_names: Sequence[str]
     concurrency: int
@@ -149,12 +149,12 @@ class WorkerStarted(Event):
 
 @dataclass(frozen=True)
 class WorkerStopped(Event):
-    """A worker process ends. What still runs is released after that."""
+    """A worker process ends. Jobs that still run are released after this event."""
 
     worker: str
     worker_id: str
     jobs_done: int
-    """How many attempts it has settled."""
+    """The number of attempts that the worker has settled."""
 
 
 # The database
@@ -162,7 +162,7 @@ class WorkerStopped(Event):
 
 @dataclass(frozen=True)
 class OutcomeRefused(Event):
-    """PostgreSQL takes no outcome at all for the row of this job, which somebody has written by hand."""
+    """PostgreSQL refuses every outcome for the row of this job, because somebody has changed the row by hand."""
 
     job_id: int
     error: BaseException
@@ -170,7 +170,7 @@ class OutcomeRefused(Event):
 
 @dataclass(frozen=True)
 class NotifyFailed(Event):
-    """Workers were not notified of a job in this queue; they find it when they poll."""
+    """Workers were not notified of a job in this queue; they will find it when they poll."""
 
     queue_name: str
     error: BaseException

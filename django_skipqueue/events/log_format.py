@@ -1,6 +1,6 @@
-"""How log lines look: `key=value`, durations that people read, and on a terminal colours and tracebacks.
+"""Formats log lines: `key=value`, readable durations, and on a terminal colours and tracebacks.
 
-Invariant: no text from a row can start a line of its own or steer a terminal.
+Invariant: a text from a row can neither start a new line nor control a terminal.
 """
 
 import logging
@@ -17,9 +17,9 @@ INDENT = "    "
 
 
 def configure(verbosity: int, *, colour: bool | None = None, tracebacks: bool = False) -> None:
-    """Write lines to standard error where the project has not configured logging. Verbosity as in Django's commands.
+    """Write lines to standard error if the project has not configured logging. Verbosity is that of Django's commands.
 
-    colour: `None` if it depends on the terminal. tracebacks: also where standard error is no terminal.
+    colour: `None`: only on a terminal. tracebacks: log tracebacks even if standard error is not a terminal.
     """
     package = logging.getLogger("django_skipqueue")
     if not package.hasHandlers():
@@ -37,9 +37,9 @@ def configure(verbosity: int, *, colour: bool | None = None, tracebacks: bool = 
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether somebody reads this stream who has not asked for plain text."""
-    asked = os.environ.get("NO_COLOR") or os.environ.get("DJANGO_COLORS") == "nocolor"
-    return stream.isatty() and not asked and os.environ.get("TERM") != "dumb"
+    """Whether the stream is a terminal and the environment does not disable colours."""
+    is_disabled = os.environ.get("NO_COLOR") or os.environ.get("DJANGO_COLORS") == "nocolor"
+    return stream.isatty() and not is_disabled and os.environ.get("TERM") != "dumb"
 
 
 class LineFormatter(logging.Formatter):
@@ -60,7 +60,7 @@ class LineFormatter(logging.Formatter):
         return "\n".join([f"{time} {head}{message[len(shown) :]}", *self._traceback(record)])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
-        """Lines below the line; those of a job only if wanted: its row has them, and there may be thousands."""
+        """The lines of the traceback; of jobs only if configured: their rows have them, and there may be thousands."""
         is_about_a_job = getattr(record, "job_id", None) is not None
         if (is_about_a_job and not self._tracebacks) or not (record.exc_info or record.exc_text):
             return []
@@ -83,7 +83,7 @@ def _quoted(value: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with whatever could start a new line or steer a terminal replaced."""
+    """Replace every character that could start a new line or control a terminal."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
@@ -95,12 +95,12 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
-    """What an error says, without its line breaks."""
+    """The message of an error, without line breaks."""
     return " ".join(str(error).split())
 
 
 def in_words(seconds: float) -> str:
-    """A duration as people read it: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`."""
+    """A readable duration: `0s`, `0.4ms`, `12ms`, `1.9s`, `42s`, `3m20s`, `2h05m`, `3d04h`."""
     if seconds <= 0:
         return f"-{in_words(-seconds)}" if seconds else "0s"
     if seconds < 0.000_05:

@@ -1,4 +1,4 @@
-"""Writes events as log lines, those that the logger wants. Each line is a function of `logs`."""
+"""Writes events as log lines, if the logger's level allows. A function of `logs` writes each line."""
 
 from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
@@ -8,12 +8,12 @@ from . import events, logs
 from .events import Event
 
 
-def _each(line: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A line for each attempt."""
+def _each(write_line: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Make a function that writes a line for each attempt of an event."""
 
     def write(event: Any) -> None:
         for attempt in event.attempts:
-            line(attempt)
+            write_line(attempt)
 
     return write
 
@@ -39,14 +39,14 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),
     events.NotifyFailed: (WARNING, lambda event: logs.notify_failed(event.queue_name, event.error)),
 }
-"""The lowest level of the lines of each kind of event that has any."""
+"""For each kind of event that is logged: the lowest level of its lines, and the function that writes them."""
 
 
 class LogSink:
     """See `sinks.Sink`."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """See `Sink.wants`. A line that nobody reads costs nothing."""
+        """See `Sink.wants`. An event whose level is disabled costs nothing."""
         found = LINES.get(kind)
         return found is not None and logs.logger.isEnabledFor(found[0])
 

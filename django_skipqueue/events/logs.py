@@ -1,8 +1,8 @@
-"""Every log line of the queue: an event, then `key=value`. Nothing else writes one.
+"""The log lines about jobs and workers: the event first, then `key=value`.
 
-Those about events are written by `log_sink`, the others by whoever has something to say. Lines say nothing about
-arguments, and no value in them can forge a line of its own. `extra` carries the figures for log processors, and five
-names in every record: event, job_id, worker_id, worker_name, queue_name.
+`log_sink` writes the lines about events; other modules call the functions for lines without an event. `extra` has the
+figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name.
+Invariant: no line contains an argument of a job, and no value can start a new line.
 """
 
 import logging
@@ -20,17 +20,17 @@ from .log_format import in_a_line, in_words, pairs, printable
 logger = logging.getLogger("django_skipqueue.worker")
 
 STUCK_LINES = 12
-"""Lines of its stack, two a call, that are logged of a stuck attempt; the row has all."""
+"""The last lines of a stuck attempt's stack, two for each call, that are logged. The row has the whole stack."""
 
 LARGE_BATCH = 50
-"""Jobs completed in one round trip above which they share a line."""
+"""If more jobs than this are completed in one round trip, they share a line."""
 
 _process: dict[str, Any] = {"worker_id": None, "worker_name": None}
-"""The worker that this process is; `None` in a supervisor, and wherever no worker runs."""
+"""The worker of this process; `None` in every other process, such as a supervisor."""
 
 
 def identify(worker_id: str, worker_name: str) -> None:
-    """Name the worker that this process is, for all its records."""
+    """Set the worker of this process, for all its records."""
     _process.update(worker_id=worker_id, worker_name=worker_name)
 
 
@@ -45,8 +45,8 @@ def write(
 ) -> None:
     """Write `event`, with spaces, and `shown` as key=value.
 
-    error: becomes the record's `exc_info`, for error trackers. traceback: its text where it is not to be formatted from
-    the exception, since arguments that are secret are masked in it.
+    error: becomes the record's `exc_info`, for error trackers.
+    traceback: its text, in which secret arguments are masked; `None` if the formatter may make it from `error`.
     """
     if not logger.isEnabledFor(level):
         return
@@ -62,12 +62,12 @@ def write(
         function,
         _extra(event, **(extra or {})),
     )
-    record.exc_text = traceback  # a formatter takes it in the place of one that it makes of exc_info
+    record.exc_text = traceback  # a formatter uses this text instead of formatting exc_info
     logger.handle(record)
 
 
 def _extra(event: str, **known: Any) -> dict[str, Any]:
-    """The five names that every record has, and what else is known."""
+    """The five attributes that every record has, and `known`."""
     return {"event": event, "job_id": None, "queue_name": None, **_process, **known}
 
 
@@ -75,15 +75,15 @@ def _extra(event: str, **known: Any) -> dict[str, Any]:
 
 
 def job_started(job: ClaimedJob, worker: str, wait_ms: float) -> None:
-    """An attempt begins."""
+    """An attempt starts."""
     shown = {"task": job.task, "id": job.id, "attempt": _of_all(job), "waited": in_words(wait_ms / 1000)}
     write(logging.DEBUG, "job_started", shown, extra=_job_extra(job, worker, wait_ms))
 
 
 def completed(attempts: Sequence[Attempt]) -> None:
-    """A line for each completed job; for a large batch one line, unless debug lines are wanted.
+    """Write a line for each completed job; for a large batch one line, unless the level is DEBUG.
 
-    Under load a line for each job would take twice the time of running it, and nobody could read them.
+    Under load, writing a line would take twice as long as running the job, and nobody could read so many lines.
     """
     if len(attempts) <= LARGE_BATCH or logger.isEnabledFor(logging.DEBUG):
         for attempt in attempts:
@@ -101,12 +101,12 @@ def job_retrying(attempt: Attempt) -> None:
 
 
 def job_failed(attempt: Attempt) -> None:
-    """It was the last attempt of its job."""
+    """The attempt failed, and the job will not be retried."""
     _ended(logging.ERROR, "job_failed", attempt)
 
 
 def job_discarded(attempt: Attempt) -> None:
-    """The task has discarded its job."""
+    """The task discarded its job."""
     _ended(logging.WARNING, "job_discarded", attempt)
 
 
@@ -116,12 +116,12 @@ def job_cancelled(attempt: Attempt) -> None:
 
 
 def lease_lost(attempt: Attempt) -> None:
-    """Its outcome came too late."""
+    """The outcome was not written, because the job was taken from the worker before."""
     _ended(logging.WARNING, "lease_lost", attempt, not_written=attempt.outcome.status)
 
 
 def job_recovered(job: RecoveredJob) -> None:
-    """A job was taken back from a worker that is gone."""
+    """A job was recovered from a dead worker."""
     name = worker_name(job.locked_by)
     shown = {
         "task": job.task,
@@ -143,7 +143,7 @@ def job_recovered(job: RecoveredJob) -> None:
 
 
 def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
-    """A task came to this outcome after it had committed its job's completion itself."""
+    """A task ended with this outcome after it had itself completed its job."""
     shown = {"task": job.task, "id": job.id, "error": outcome.last_error or outcome.status}
     extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
     write(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
@@ -184,7 +184,7 @@ def _of_all(job: ClaimedJob) -> str:
 
 
 def _short(moment: datetime) -> str:
-    """The time of day, as the lines themselves have it; with its date if that is another one."""
+    """The local time of day; with the date if it is not today."""
     local = moment.astimezone()
     return f"{local:%H:%M:%S}" if local.date() == datetime.now().astimezone().date() else f"{local:%Y-%m-%d %H:%M:%S}"
 
@@ -215,52 +215,52 @@ def worker_stopped(worker: str, worker_id: str, jobs_done: int) -> None:
     write(logging.INFO, "worker_stopped", {"worker": worker, "attempts": jobs_done}, extra=extra)
 
 
-# What is no event
+# Log lines without an event
 
 
 def write_about_worker(level: int, event: str, worker: str, error: BaseException | None = None, **shown: Any) -> None:
-    """The same about one worker."""
+    """Do the same as `write`, for one worker."""
     write(level, event, {"worker": worker, **shown}, extra={"worker_name": worker}, error=error)
 
 
 def starting(lines: list[str]) -> None:
-    """What the supervisor says about itself before its first worker starts."""
+    """A supervisor is about to start its first worker. `lines` describe it."""
     for line in lines:
         logger.info("%s", printable(line), extra=_extra("supervisor_starting"))
 
 
 def unknown_queue(queue_name: str, known: list[str]) -> None:
-    """A worker is to serve a queue that nothing uses."""
+    """A worker serves a queue that no task and no job uses."""
     shown = {"queue": queue_name, "hint": "no task and no job has this queue", "known": ", ".join(known)}
     write(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
 
 
 def reloading(changed: str, grace: float | None) -> None:
-    """Code has changed. `grace`: the seconds that running jobs have; `None`: no worker runs."""
+    """Code has changed. `grace`: the seconds that running jobs have to end; `None`: no worker runs."""
     hint = {} if grace is None else {"hint": f"what still runs in {in_words(grace)} is given back"}
     write(logging.INFO, "worker_reloading", {"changed": changed, **hint})
 
 
 def waiting_for_change(code: int) -> None:
-    """Changed code could not be run; the next change is another chance."""
+    """The worker could not start with the changed code; the next change starts it again."""
     hint = "waiting for the next change; the reason is above"
     write(logging.ERROR, "worker_not_reloaded", {"exit_code": code, "hint": hint})
 
 
 def running_released(worker: str, count: int) -> None:
-    """Jobs were still running when the time to shut down was over."""
+    """Jobs that still ran at the end of the shutdown timeout were released."""
     reason = "they still ran when the time to stop was over; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def orphans_released(worker: str, count: int) -> None:
-    """A worker released jobs that it had claimed when its connection broke, before PostgreSQL's answer came."""
+    """A worker released jobs of a claim whose answer was lost when the connection broke."""
     reason = "the answer to their claim was lost"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
 def blocked(worker: str, lines: list[str]) -> None:
-    """Code left by a finished `async def` task keeps others from running. The lines say where the threads are."""
+    """Code left behind by a finished `async def` task blocks other jobs. `lines`: the stack of each blocked thread."""
     reason = "what no job waits for any more blocks its event loop, or the thread of its queries; it is replaced"
     write_about_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
     for line in lines:
@@ -268,51 +268,51 @@ def blocked(worker: str, lines: list[str]) -> None:
 
 
 def stuck(attempt: Attempt, error: str, stack: str) -> None:
-    """An attempt did not end when it was told to; another thread or coroutine takes its place."""
+    """An attempt did not end when it was interrupted; another thread or coroutine replaces it."""
     last_calls = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
     shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "stack": last_calls}
     write(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
 
 
 def thread_replaced(attempt: Attempt, error: BaseException) -> None:
-    """What a task has left in its thread cannot be tidied away."""
+    """The thread of an attempt could not be cleaned up after the task, and was replaced."""
     job = attempt.job
     shown = {"worker": attempt.worker, "task": job.task, "id": job.id, "reason": repr(error)}
     write(logging.ERROR, "thread_replaced", shown, extra=_attempt_extra(attempt), error=error)
 
 
 def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
-    """A finished job cannot be deleted, and is left alone for a while."""
+    """A finished job could not be deleted; the next try is later."""
     shown = {"id": job_id, "error": in_a_line(error), "retry_in": in_words(retry_in)}
     write(logging.WARNING, "job_not_pruned", shown, extra={"job_id": job_id})
 
 
 def outcome_refused(job_id: int, error: BaseException) -> None:
-    """PostgreSQL takes no outcome at all for this row, which somebody has written by hand."""
+    """PostgreSQL refuses every outcome for this row, because somebody has changed the row by hand."""
     shown = {"id": job_id, "error": in_a_line(error), "hint": "its row cannot be updated; fix or delete it"}
     write(logging.ERROR, "outcome_refused", shown, extra={"job_id": job_id})
 
 
 def rows_locked(worker: str, job_id: int, count: int) -> None:
-    """Outcomes cannot be written yet. The id is that of the first."""
+    """Outcomes wait, because their rows are locked. `job_id` is the first of them."""
     reason = "somebody has the rows locked"
     write_about_worker(logging.WARNING, "outcomes_waiting", worker, count=count, first_id=job_id, reason=reason)
 
 
 def outcome_slow(job: ClaimedJob, outcome: Outcome, retry_in: float) -> None:
-    """PostgreSQL did not write this outcome in time, though it was sent alone."""
+    """PostgreSQL did not write this outcome in time, although it was sent alone."""
     shown = {"task": job.task, "id": job.id, "status": outcome.status, "retry_in": in_words(retry_in)}
     write(logging.ERROR, "outcome_slow", shown, extra={"job_id": job.id, "queue_name": job.queue_name})
 
 
 def job_not_claimed(job_id: int, queue_name: str) -> None:
-    """PostgreSQL did not hand out this job in time, though it was asked for alone."""
+    """A claim of this job alone timed out."""
     shown = {"id": job_id, "queue": queue_name}
     write(logging.ERROR, "job_not_claimed", shown, extra={"job_id": job_id, "queue_name": queue_name})
 
 
 def notify_failed(queue_name: str, error: BaseException) -> None:
-    """Workers were not woken; they find the job when they poll."""
+    """Workers were not notified; they will find the job when they poll."""
     shown = {"queue": queue_name, "error": repr(error)}
     write(logging.WARNING, "notify_failed", shown, extra={"queue_name": queue_name})
 

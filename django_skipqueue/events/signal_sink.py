@@ -1,4 +1,4 @@
-"""Sends events as Django signals, one for each job that a batch is about. `django_skipqueue.signals` lists them."""
+"""Sends events as Django signals. `django_skipqueue.signals` defines the signals."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,11 +10,11 @@ from . import events
 from .events import Event
 
 Sent = Iterator[tuple[str, dict[str, Any]]]
-"""The signals that an event becomes: of each, its sender and its arguments."""
+"""The sender and the arguments of each signal that is sent for an event."""
 
 
 def _itself(sender: str) -> Callable[[Any], Sent]:
-    """One signal with the fields of the event, the sender among them."""
+    """Make a function that turns an event into one signal. `sender` is the field of the event that names the sender."""
 
     def sent(event: Any) -> Sent:
         values = dict(vars(event))
@@ -54,11 +54,11 @@ SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
     events.WorkerStarted: (signals.worker_started, _itself("worker")),
     events.WorkerStopped: (signals.worker_stopped, _itself("worker")),
 }
-"""The signal of each kind of event that has one."""
+"""For each kind of event that has a signal: the signal, and the function that makes its senders and arguments."""
 
 
 class SignalSink:
-    """See `sinks.Sink`. A receiver that raises is logged, and harms nothing."""
+    """See `sinks.Sink`. The exception of a receiver is logged, and stops nothing."""
 
     def wants(self, kind: type[Event]) -> bool:
         """See `Sink.wants`."""

@@ -1,8 +1,8 @@
-"""The sinks of events: whoever wants to know what happens. Log lines and Django's signals are two of them.
+"""The sinks of events: objects that get every event of the kinds they want, such as the log and Django's signals.
 
-Invariant: a sink that raises is logged, and harms neither the sinks after it nor whoever sends.
+Invariant: the exception of a sink is logged, and reaches neither the other sinks nor the sender.
 
-A new one is a class with these two methods, and an entry in `SINKS`.
+To add a sink, write a class with the two methods of `Sink`, and add an instance to `SINKS`.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ logger = logging.getLogger("django_skipqueue")
 Alive = Callable[[], None]
 
 Send = Callable[[Event], None]
-"""How events are sent: here and now by `send`, or by the thread of an `EventDispatcher`."""
+"""A function that sends an event: `send` in the caller's thread, or that of an `EventDispatcher` in its own."""
 
 
 class Sink(Protocol):
-    """Gets events in the thread of whoever sends them: within a worker, in one that does nothing else."""
+    """Gets events in the thread of the sender. In a worker this is the thread of its `EventDispatcher`."""
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether to be given events of this kind now. Asked before every event: at most 0.2 µs."""
+        """Whether the sink gets events of this kind now. Called before every event, so it must take at most 0.2 µs."""
 
     def handle(self, event: Event, alive: Alive) -> None:
-        """Do what is to be done about an event.
+        """Process an event.
 
-        alive: called between pieces of work. Whoever does not call it for a minute is taken to hang.
+        alive: call it between pieces of work. A sink that does not call it for a minute counts as hanging.
         """
 
 
 SINKS: list[Sink] = [LogSink(), SignalSink()]
-"""In the order in which they get each event."""
+"""The sinks, in the order in which they get each event."""
 
 
 def wanted(kind: type[Event]) -> bool:
@@ -48,14 +48,14 @@ def wanted(kind: type[Event]) -> bool:
     return False
 
 
-def _nobody_watches() -> None:
-    """Whoever sends in their own thread waits for as long as it takes."""
+def _ignore() -> None:
+    """Do nothing: no dispatcher watches a sender that calls the sinks in its own thread."""
 
 
-def send(event: Event, alive: Alive = _nobody_watches) -> None:
-    """Give the event to the sinks that want it, here and now.
+def send(event: Event, alive: Alive = _ignore) -> None:
+    """Give the event to the sinks that want it, in this thread.
 
-    Raises `JobInterrupted` alone, which is meant for the attempt in whose thread it is sent.
+    Raises only `JobInterrupted`, which interrupts the attempt that runs in this thread.
     """
     for sink in SINKS:
         if sink.wants(type(event)):

@@ -1,6 +1,6 @@
 """`Job`: one request to run a task.
 
-Only the verbs of `Store` write a job's status, lease, attempts and times; the methods here are sugar over them.
+Only the methods of `Store` write a job's status, lease, attempts and times. The methods here call them.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, Status
 
 FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-"""Between these every time is one that Python has, in every time zone."""
+"""Datetimes between these convert to any time zone without overflow."""
 
 
 _UNFINISHED, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
@@ -84,8 +84,8 @@ class Job(models.Model):
                 condition=Q(status__in=_FINISHED),
             ),
             models.Index(
-                # When a job is due to be deleted that has a retention of its own. In UTC without a time zone: an index
-                # takes no expression that depends on the session's.
+                # The time at which a job with a retention of its own is to be deleted. In UTC, without a time zone: an
+                # index expression must not depend on the time zone of the session.
                 Func(
                     template=(
                         "((finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention->>status)::float8))"
@@ -106,13 +106,13 @@ class Job(models.Model):
                 condition=Q(unique_key__isnull=False, finished_at__isnull=True),
             ),
             models.CheckConstraint(
-                # The known statuses, and a finished one if and only if there is a time at which the job was finished.
+                # The status is one of the seven, and it is a finished one exactly if `finished_at` is set.
                 name="skipqueue_job_finished",
                 condition=Q(IsNull(F("finished_at"), True), status__in=_UNFINISHED)
                 | Q(IsNull(F("finished_at"), False), status__in=_FINISHED),
             ),
-            # What no statement could bear, however it came into the row: a job that no claim finds, a time that Python
-            # does not have, a list to which nothing can be appended.
+            # Values that would break statements, even if written by hand: a priority that no claim finds, a time that
+            # Python cannot represent, a list to which nothing can be appended.
             models.CheckConstraint(name="skipqueue_job_priority", condition=Q(priority__gte=-100, priority__lte=100)),
             models.CheckConstraint(
                 name="skipqueue_job_run_after",
@@ -129,23 +129,23 @@ class Job(models.Model):
 
     @property
     def worker_name(self) -> str:
-        """The name of the worker that holds the job, or held it last; of a hand-written loop what it calls itself."""
+        """The name of the worker that holds the job, or held it last; for a loop written by hand, its `worker_id`."""
         return worker_name(self.locked_by)
 
-    # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, once the job is no longer its own.
+    # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, if the lease is no longer valid.
 
     def complete(self, result: Any = None) -> None:
         """Finish the job with `result`, which must be JSON."""
         self._settle(COMPLETED if result is None else Outcome("completed", result=encode("The result", result)))
 
     def fail(self, error: BaseException, *, policy: RetryPolicy | None = None) -> None:
-        """Record a failed attempt: the job is retried by `policy` (default: exponential backoff), or fails for good."""
+        """Record a failed attempt. `policy` decides whether the job is retried (default: with exponential backoff)."""
         entry = error_entry(error, attempt=self.attempts, worker=self.locked_by, duration_ms=0.0)
         decide = (policy or RetryPolicy()).decide
         self._settle(decide(error, entry, attempt=self.attempts, max_attempts=self.max_attempts))
 
     def release(self) -> None:
-        """Give the job back to its queue without charging the attempt."""
+        """Put the job back into its queue without charging the attempt."""
         self._require_running()
         self._require_lease(self._store().release([(self.pk, self.lease)]))
         self.status = Status.QUEUED
@@ -155,35 +155,35 @@ class Job(models.Model):
         self._require_running()
         self._require_lease(self._store().heartbeat_job(self.pk, self.lease))
 
-    # For operators. Each returns whether the job's status allowed it; who did it, and why, is kept in `operations`.
+    # For operators. Each returns whether the job's status allowed it, and records `by` and `reason` in `operations`.
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
         """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
-        return self._waits(self._store().retry([self.pk], over=over, by=by, reason=reason))
+        return self._reread_status(self._store().retry([self.pk], over=over, by=by, reason=reason))
 
     def discard(self, reason: str = "", *, by: str = "") -> bool:
-        """Finish a job that waits without running it."""
-        return self._becomes(Status.DISCARDED, self._store().discard([self.pk], by=by, reason=reason))
+        """Finish a waiting job without running it."""
+        return self._set_status(Status.DISCARDED, self._store().discard([self.pk], by=by, reason=reason))
 
     def cancel(self, reason: str = "", *, by: str = "") -> bool:
         """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
-        return self._becomes(Status.DISCARDED, self._store().cancel([self.pk], by=by, reason=reason))
+        return self._set_status(Status.DISCARDED, self._store().cancel([self.pk], by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> bool:
-        """Have a scheduled job claimed as soon as there is a worker for it."""
-        return self._waits(self._store().run_now([self.pk], by=by, reason=reason))
+        """Make a scheduled job claimable now."""
+        return self._reread_status(self._store().run_now([self.pk], by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
-        """Have a job that waits be due at a later time, or after a delay counted from now."""
-        return self._becomes(Status.SCHEDULED, self._store().postpone([self.pk], run_after, by=by, reason=reason))
+        """Move the due time of a waiting job to a later time; a timedelta counts from now."""
+        return self._set_status(Status.SCHEDULED, self._store().postpone([self.pk], run_after, by=by, reason=reason))
 
-    def _becomes(self, status: Status, changed: set[int]) -> bool:
+    def _set_status(self, status: Status, changed: set[int]) -> bool:
         if changed:
             self.status = status
         return bool(changed)
 
-    def _waits(self, changed: set[int]) -> bool:
-        """Whether it was changed. In which status it waits now, the gates have decided."""
+    def _reread_status(self, changed: set[int]) -> bool:
+        """Read the status that the gates have decided, if the job was changed. Returns whether it was."""
         if changed:
             self.refresh_from_db(using=self._store().alias, fields=["status"])
         return bool(changed)

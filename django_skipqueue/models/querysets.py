@@ -1,4 +1,4 @@
-"""`Job.objects` and `Worker.objects`: filters by what jobs and workers are, and the verbs of users and operators."""
+"""`Job.objects` and `Worker.objects`: their filters, and the methods of users and operators."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class JobQuerySet(models.QuerySet["Job"]):
-    """Filters named after the statuses, and the verbs of users and operators."""
+    """Filters named after the statuses, and the methods of users and operators."""
 
     def scheduled(self) -> "JobQuerySet":
         """Jobs that are not due yet."""
         return self.filter(status="scheduled")
 
     def blocked(self) -> "JobQuerySet":
-        """Jobs that are due, and that a limit or another job keeps from being claimed. Nothing blocks jobs yet."""
+        """Jobs that wait for a limit or for another job. No gate blocks jobs yet."""
         return self.filter(status="blocked")
 
     def queued(self) -> "JobQuerySet":
@@ -54,14 +54,14 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self.filter(status="failed")
 
     def discarded(self) -> "JobQuerySet":
-        """Jobs that were given up on purpose."""
+        """Jobs that were finished without success on purpose."""
         return self.filter(status="discarded")
 
     def unfinished(self) -> "JobQuerySet":
-        """Jobs that are not finished. One status at a time, each by its partial index, which `IN` could not use."""
+        """Jobs that are not finished. One condition for each status: `IN` could not use the partial indexes."""
         return self.filter(reduce(or_, [Q(status=status) for status in UNFINISHED]))
 
-    # For code that enqueues by name, and for worker loops written by hand. These ignore the filters of the query set
+    # For code that enqueues by name, and for worker loops written by hand. These ignore the query set's filters.
 
     def enqueue(
         self,
@@ -75,30 +75,30 @@ class JobQuerySet(models.QuerySet["Job"]):
     ) -> "Job":
         """Insert one job on the caller's connection.
 
-        args, kwargs: JSON texts. metadata: what else is to be kept with the job.
+        args, kwargs: JSON texts. metadata: the caller's own data about the job.
         columns: queue_name, priority, max_attempts, run_after (a timedelta counts from now), timeout (in seconds).
 
-        Where `unique_key` is held by a job that is not finished, that job is returned, with `created` False. Raises
-        `InvalidOption` for a value that no row can have.
+        If an unfinished job holds `unique_key`, returns that job, with `created` False. Raises `InvalidOption` for a
+        value that the table cannot store.
         """
         spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
         return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
     def insert(self, spec: JobSpec, call: EncodedCall) -> "Job":
-        """As `enqueue`, for a spec and a call that are made already."""
+        """Do the same as `enqueue`, with a spec and a call."""
         store = Store(self.db)
         while True:
             inserted = store.enqueue(spec, call)
             if inserted:
                 return self._as_inserted(spec, call, inserted)
-            # Not `first()`: its ORDER BY with LIMIT may have PostgreSQL walk over all finished jobs of the same key.
+            # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
             for holder in self.model._base_manager.using(self.db).filter(unique_key=call.unique_key, finished_at=None):
                 holder.created = False
                 return holder
             # The holder finished between the two statements: the key is free again.
 
     def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
-        """Take up to `limit` runnable jobs: the queues in the listed order, within each the highest priority first.
+        """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first.
 
         Each job must be completed, failed or released; `Job.heartbeat` keeps it from being recovered until then.
         """
@@ -107,16 +107,16 @@ class JobQuerySet(models.QuerySet["Job"]):
             jobs: dict[int, Job] = self.model._base_manager.using(self.db).in_bulk([job.id for job in claimed])
         return [jobs[job.id] for job in claimed]
 
-    # For operators: the jobs that the query set has, if their status allows it. Each returns how many were changed, and
-    # works in batches, each one statement; `by` and `reason` are kept in the rows. As `delete`, they are verbs of a
-    # query set and not of `Job.objects`: for all jobs say `Job.objects.all().retry()`.
+    # For operators. Each changes the jobs of the query set whose status allows it, in batches of one statement, records
+    # `by` and `reason` in the rows, and returns the number of changed jobs. Like `delete`, these are methods of a query
+    # set and not of `Job.objects`: to change all jobs, write `Job.objects.all().retry()`.
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:
         """Put failed and discarded jobs back into their queues at once, or each at a random time within `over`."""
         return self._in_batches(lambda ids: Store(self.db).retry(ids, over=over, by=by, reason=reason))
 
     def discard(self, *, by: str = "", reason: str = "") -> int:
-        """Finish jobs that wait without running them."""
+        """Finish waiting jobs without running them."""
         return self._in_batches(lambda ids: Store(self.db).discard(ids, by=by, reason=reason))
 
     def cancel(self, *, by: str = "", reason: str = "") -> int:
@@ -128,7 +128,7 @@ class JobQuerySet(models.QuerySet["Job"]):
         return self._in_batches(lambda ids: Store(self.db).run_now(ids, by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> int:
-        """Have jobs that wait be due at a later time, or after a delay counted from now."""
+        """Move the due time of waiting jobs to a later time; a timedelta counts from now."""
         check_run_after(run_after)
         return self._in_batches(lambda ids: Store(self.db).postpone(ids, run_after, by=by, reason=reason))
 
@@ -138,11 +138,11 @@ class JobQuerySet(models.QuerySet["Job"]):
     del _verb
 
     def _in_batches(self, change: Callable[[list[int]], set[int]]) -> int:
-        """Change these jobs; their ids are read first, so that what is changed does not move what is read."""
+        """Change these jobs in batches. Reads all ids first, because a change may remove rows from the filter."""
         return sum(len(change(ids)) for ids in _batches(list(self.values_list("pk", flat=True))))
 
     def _as_inserted(self, spec: JobSpec, call: EncodedCall, inserted: InsertedJob) -> "Job":
-        """The job as the database has it now, put together from what was sent and what came back."""
+        """Make the job from the values that were sent and those that the database returned, without another query."""
         job: Job = self.model(
             **spec._asdict()
             | inserted._asdict()
@@ -165,7 +165,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
 
 def _batches(ids: list[int]) -> Iterator[list[int]]:
-    rest = iter(sorted(ids, reverse=True))  # of several with one unique key, the newest is retried
+    rest = iter(sorted(ids, reverse=True))  # newest first: of several jobs with one unique key, the first is retried
     while batch := list(islice(rest, BATCH)):
         yield batch
 
@@ -174,7 +174,7 @@ _JobManager = models.Manager.from_queryset(JobQuerySet)
 
 
 class JobManager(_JobManager["Job"]):
-    """`Job.objects`: works on the database that `SKIPQUEUE["DATABASE"]` names, whatever the project's routers say."""
+    """`Job.objects`: uses the database named by `SKIPQUEUE["DATABASE"]`, and ignores the project's routers."""
 
     def get_queryset(self) -> JobQuerySet:
         """All jobs, in the queue's database."""
@@ -185,7 +185,7 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
     """Filters for workers."""
 
     def live(self, *, worker_timeout: float | None = None) -> "WorkerQuerySet":
-        """Workers heard of within `worker_timeout` seconds (default: the setting), by the database's clock."""
+        """Workers with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
         within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
         return self.filter(heartbeat_at__gt=Now() - within)
 

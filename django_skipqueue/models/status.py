@@ -1,4 +1,4 @@
-"""Where a job is in its life. The chart is in the documentation, under "Statuses"."""
+"""The statuses of a job. The documentation has a chart of them, under "Statuses"."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -17,15 +17,15 @@ class Status(models.TextChoices):
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more happens to the job unless somebody retries it."""
+        """Whether the job never changes again, unless somebody retries it."""
         return self in FINISHED
 
 
 FINISHED = (Status.COMPLETED, Status.FAILED, Status.DISCARDED)
-"""Nothing more happens to such a job, unless somebody retries it."""
+"""A job in one of these never changes again, unless somebody retries it."""
 
 UNFINISHED = tuple(status for status in Status if status not in FINISHED)
-"""The others."""
+"""All statuses except the finished ones."""
 
 WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)
-"""Neither finished nor running."""
+"""The statuses that are neither finished nor running."""

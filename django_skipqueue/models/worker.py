@@ -11,10 +11,10 @@ from .querysets import WorkerManager
 
 
 class Worker(models.Model):
-    """One worker process. It and its supervisor write its heartbeat; jobs of a silent one are recovered."""
+    """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered."""
 
     id = models.TextField(primary_key=True, editable=False)
-    """`NAME:12 hex digits`, fresh at every start of a process, so that it says for ever who ran a job."""
+    """`NAME:12 hex digits`, new at every start of a process, so that it always identifies who ran a job."""
     name = models.TextField(_("name"))
     hostname = models.TextField(_("host"))
     pid = models.IntegerField(_("process id"))
@@ -34,5 +34,5 @@ class Worker(models.Model):
         return self.name
 
     def is_live(self, now: Any, worker_timeout: timedelta) -> bool:
-        """Whether the worker was heard of within `worker_timeout` before `now`, which is the database's time."""
+        """Whether the last heartbeat is younger than `worker_timeout`. `now` is the database's time."""
         return bool(self.heartbeat_at > now - worker_timeout)

@@ -5,7 +5,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
 from ..exceptions import QueueUnavailable
-from ..store.database_advice import migrate, no_postgresql
+from ..store.database_advice import migrate_command, not_postgresql_message
 from ..store.own_connections import dedicated_connection
 
 OLDEST_POSTGRESQL = 15
@@ -19,7 +19,7 @@ def check_database(alias: str) -> None:
         )
     connection = connections[alias]
     if connection.vendor != "postgresql":
-        raise QueueUnavailable(no_postgresql(alias))
+        raise QueueUnavailable(not_postgresql_message(alias))
     try:
         with dedicated_connection(alias) as connection:
             connection.ensure_connection()
@@ -35,7 +35,7 @@ def check_database(alias: str) -> None:
     if missing:
         raise QueueUnavailable(
             f"The database {alias!r} lacks the queue's tables or a change to them ({', '.join(missing)}). "
-            f"Run: {migrate(alias)}"
+            f"Run: {migrate_command(alias)}"
         )
 
 

@@ -1,6 +1,6 @@
-"""The queue in PostgreSQL: `Store` has a verb for everything that is done to it.
+"""The queue in PostgreSQL: `Store` has a method for everything that is done to it.
 
-Invariant: nobody else writes SQL, and nothing here knows a task, a worker process or Django's model of a job.
+Invariant: no other module contains SQL, and nothing here depends on tasks, worker processes or Django's model of a job.
 """
 
 from ..conf import settings
@@ -22,10 +22,10 @@ __all__ = ["Store"]
 class Store(
     Enqueueing, Claiming, Settling, Releasing, Leases, Admitting, Recovering, Pruning, Operating, Notifying, Workers
 ):
-    """The queue of one database: `Store("default")`. Its verbs run on this thread's connection; most are one statement.
+    """The queue of one database: `Store("default")`.
 
-    Passed down to whoever uses it. It holds the database's alias, and `send`, which gets the events of its verbs: by
-    default the sinks get them at once, in the thread and the transaction of the caller.
+    Its methods run on this thread's connection; most run one statement. A store is passed to its users as an argument.
+    Its methods give their events to `send`: by default to the sinks, at once, in the caller's thread and transaction.
     """
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The verbs that claim jobs, and find out where there are some."""
+"""The methods that claim jobs, and that find queued jobs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import starmap
@@ -12,23 +12,24 @@ from .statements import Statements
 
 
 class Claiming(Statements):
-    """For workers, and for loops written by hand."""
+    """Used by workers, and by loops written by hand."""
 
     def claim(self, *, queue_names: Sequence[str], limit: int, worker_id: str) -> list[ClaimedJob]:
-        """Take up to `limit` jobs: the queues in the listed order, within each the highest priority first."""
+        """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first."""
         values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
         return in_claim_order(starmap(ClaimedJob, self.rows(sql.CLAIM, values)), queue_names)
 
     def queues_with_jobs(self, *, after: str = "", limit: int | None = None) -> list[str]:
-        """The names of the queues that have jobs to claim, in alphabetical order; `limit` of those after a name."""
+        """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`."""
         return [name for (name,) in self.rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
 
     def first_in_queues(
         self, queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], seconds: float
     ) -> list[tuple[str, int | None, QueuePosition]]:
-        """Where the first jobs to claim stand, each queue's with the job's id; without one, where it would stand now.
+        """Find the first job to claim in each queue, searching from the queue's position in `after`.
 
-        The statement may take this many seconds, whatever the connection's timeout.
+        Returns (queue name, job id, position of the job). For a queue without such a job the id is None, and the
+        position is that of a job of priority 0 that is due now. `seconds` replaces the connection's statement timeout.
         """
         with transaction.atomic(using=self.alias):
             self.rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})

@@ -1,4 +1,4 @@
-"""What to do about a database that is not what the queue needs."""
+"""Messages about a database that the queue cannot use."""
 
 import psycopg
 from django.db import Error, connections
@@ -6,8 +6,8 @@ from django.db import Error, connections
 from ..exceptions import QueueUnavailable
 
 
-def use_postgresql(alias: str) -> str:
-    """What to do about a database that is another one."""
+def postgresql_hint(alias: str) -> str:
+    """Say which settings put the queue into a PostgreSQL database."""
     return (
         f"Set DATABASES[{alias!r}]['ENGINE'] to 'django.db.backends.postgresql', "
         "or SKIPQUEUE['DATABASE'] to the alias of a PostgreSQL database."
@@ -15,20 +15,23 @@ def use_postgresql(alias: str) -> str:
 
 
 def explain(error: Error, alias: str) -> None:
-    """Add to an error of a `.defer()` what to do about it, where that is to be seen; raise what says it better."""
+    """Add a hint to the error of a `.defer()` if the cause is known.
+
+    Raises `QueueUnavailable` instead if the database is not PostgreSQL.
+    """
     connection = connections[alias]
     if connection.vendor != "postgresql":
-        raise QueueUnavailable(no_postgresql(alias)) from error
+        raise QueueUnavailable(not_postgresql_message(alias)) from error
     if isinstance(error.__cause__, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
-        error.add_note(f"Is the queue's table up to date? Run: {migrate(alias)}")
+        error.add_note(f"Is the queue's table up to date? Run: {migrate_command(alias)}")
 
 
-def no_postgresql(alias: str) -> str:
-    """That this database cannot hold the queue, and what to do."""
+def not_postgresql_message(alias: str) -> str:
+    """Say that this database is not PostgreSQL, and which settings to change."""
     name = connections[alias].display_name
-    return f"The queue needs PostgreSQL, but the database {alias!r} is {name}. {use_postgresql(alias)}"
+    return f"The queue needs PostgreSQL, but the database {alias!r} is {name}. {postgresql_hint(alias)}"
 
 
-def migrate(alias: str) -> str:
-    """The command that makes the queue's tables."""
+def migrate_command(alias: str) -> str:
+    """The command that creates the queue's tables."""
     return f"manage.py migrate django_skipqueue{'' if alias == 'default' else f' --database={alias}'}"

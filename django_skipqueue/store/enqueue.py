@@ -1,4 +1,4 @@
-"""The verbs that insert jobs, on the caller's connection and in its transaction."""
+"""The methods that insert jobs, on the caller's connection and in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from .statements import Statements
 
 
 class Enqueueing(Statements):
-    """For tasks, whose calls become jobs."""
+    """Used by tasks: each deferred call becomes a job."""
 
     def enqueue(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
-        """Insert one job; `None` where the call's unique key is held by a job that is not finished.
+        """Insert one job. Returns `None` if an unfinished job holds the call's unique key.
 
-        Raises `InvalidOption` for a value of the spec that no row can have.
+        Raises `InvalidOption` for a value of the spec that the table cannot store.
         """
         values = self._values(spec)
         for row in self.rows(sql.ENQUEUE, {**values, **call._asdict()}):
@@ -30,9 +30,10 @@ class Enqueueing(Statements):
         return None
 
     def enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
-        """Insert a job for each of `calls`, in one statement if none has a key; the ids, in the order of the calls.
+        """Insert a job for each of `calls`: in one statement if no call has a unique key.
 
-        A call whose unique key is held by a job that is not finished gets that job's id. Raises as `enqueue` does.
+        Returns the ids in the order of the calls. If an unfinished job holds the unique key of a call, its id is
+        returned for this call. Raises as `enqueue` does.
         """
         values = self._values(spec)
         if any(call.unique_key is not None for call in calls):
@@ -44,11 +45,11 @@ class Enqueueing(Statements):
         return sorted(inserted)
 
     def unique_key_holders(self, keys: Sequence[str]) -> dict[str, int]:
-        """The ids of the jobs that are not finished and hold these unique keys, by key."""
+        """The ids of the unfinished jobs that hold these unique keys, by key."""
         return dict(self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)}))
 
     def _enqueue_unique(self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[int]:
-        """As `enqueue_many`, where some calls have keys. Repeats until each key belongs to a job."""
+        """Do the same as `enqueue_many` where some calls have unique keys. Repeats until each key belongs to a job."""
         plain: list[int] = []
         keyed: dict[str, int] = {}
         missing = in_key_order(calls)
@@ -68,7 +69,7 @@ class Enqueueing(Statements):
         return [next(ids) if call.unique_key is None else keyed[call.unique_key] for call in calls]
 
     def _values(self, spec: JobSpec) -> dict[str, Any]:
-        """What the jobs share; raises `InvalidOption` for what no row can have."""
+        """The values that the jobs share. Raises `InvalidOption` for a value that the table cannot store."""
         check_columns(spec.queue_name, spec.priority, spec.max_attempts, spec.run_after, spec.timeout)
         values = spec.insert_values()
         if spec.max_attempts is None:

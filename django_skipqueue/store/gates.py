@@ -1,8 +1,8 @@
-"""The gates: what keeps jobs out of their queues until a condition holds, and lets them in then.
+"""The gates. A gate keeps jobs out of their queues until a condition holds, then admits them.
 
-A job waits at a gate as `scheduled` or `blocked`, where no claim walks over it. A gate has two halves. Its condition,
-in `sql.gates`, is asked when a job enters from outside: at an enqueue, a retry, a retry by hand, and when it has passed
-the gate before. Its class, here, admits: supervisors call it at intervals, and workers before a drain ends.
+A job waits at a gate as `scheduled` or `blocked`, outside the claim index. A gate has two halves. Its condition, in
+`sql.gates`, is checked when a job enters from outside: at an enqueue, a retry, a manual retry, and when the previous
+gate admits the job. Its class, here, admits: supervisors call it at intervals, and workers before a drain ends.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
     name: str
-    """As in `sql.gates.CONDITIONS`."""
+    """The name of its condition in `sql.gates.CONDITIONS`."""
 
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Let up to `limit` jobs through that the gate holds no longer, and no locked one; how many of each queue."""
+        """Admit up to `limit` jobs whose condition has ended, skipping locked rows. Returns the number, by queue."""
 
     def next_due(self, store: Statements) -> float | None:
-        """The seconds until there may be a job to admit, 0 or less: now; `None`: no job waits here."""
+        """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
 
 
 class TimeGate:
@@ -34,11 +34,11 @@ class TimeGate:
     name = "time"
 
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Admit those that are due, the earliest first."""
+        """Admit the jobs that are due, the earliest first."""
         return dict(store.rows(sql.ADMIT, {"limit": limit}))
 
     def next_due(self, store: Statements) -> float | None:
-        """The seconds until the earliest is due."""
+        """The seconds until the earliest job is due."""
         return next((seconds for (seconds,) in store.rows(sql.NEXT_DUE)), None)
 
 
@@ -47,10 +47,10 @@ GATES: tuple[Gate, ...] = (TimeGate(),)
 
 
 class Admitting(Statements):
-    """For supervisors; idempotent, and what others have locked is skipped."""
+    """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
 
     def admit(self, *, limit: int = BATCH) -> dict[str, int]:
-        """Let up to `limit` jobs through each gate that holds them no longer; how many in each queue."""
+        """Admit up to `limit` jobs at each gate whose condition has ended. Returns the number, by queue."""
         admitted: Counter[str] = Counter()
         for gate in GATES:
             admitted.update(gate.admit(self, limit=limit))
@@ -60,5 +60,5 @@ class Admitting(Statements):
         return dict(admitted)
 
     def next_due(self) -> float | None:
-        """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None`: no job waits at one."""
+        """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""
         return min((due for gate in GATES if (due := gate.next_due(self)) is not None), default=None)

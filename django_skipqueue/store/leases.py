@@ -1,4 +1,4 @@
-"""The verbs that say who holds which jobs."""
+"""The methods that read which worker holds which jobs."""
 
 from collections.abc import Iterable
 
@@ -9,21 +9,21 @@ from .statements import Statements
 
 
 class Leases(Statements):
-    """For whoever runs jobs, and for supervisors after a worker died."""
+    """Used by workers, by loops written by hand, and by supervisors after a worker died."""
 
     def has_jobs(self, worker_id: str) -> bool:
         """Whether any job is running for this worker."""
         return bool(self.rows(sql.WORKER_HAS_JOBS, {"worker_id": worker_id}))
 
     def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, str | None]:
-        """Which of these leases have passed on: with the reason where the job was cancelled, else with `None`."""
+        """The leases among these that are no longer valid, with the reason of a cancel; `None` for another cause."""
         rows = self.rows(sql.LOST_LEASES, leases_as_values(leases))
         return {(id, lease): reason for id, lease, reason in rows}
 
     def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
-        """The ids of those jobs whose rows somebody else has locked this moment. Waits for nobody."""
+        """The ids of the jobs whose rows another transaction has locked at this moment. Does not wait for locks."""
         return {id for (id,) in self.rows(sql.LOCKED_ROWS, leases_as_values(leases))}
 
     def heartbeat_job(self, job_id: int, lease: int) -> bool:
-        """Keep a job that was claimed by hand from being recovered; whether its lease still holds."""
+        """Write the heartbeat of a job that was claimed by hand. Returns whether its lease is still valid."""
         return bool(self.rows(sql.HEARTBEAT_JOB, {"id": job_id, "lease": lease}))

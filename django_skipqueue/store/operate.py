@@ -1,6 +1,6 @@
-"""The verbs of operators, who change what becomes of jobs; what is not in a status that allows it stays as it is.
+"""The verbs of operators. A job whose status does not allow the verb stays unchanged.
 
-Each is one batch, and notes in the row what was done, by whom and why, in the statement that does it.
+Each verb changes one batch, in one statement that also records in the row what was done, by whom and why.
 """
 
 from collections.abc import Iterable
@@ -21,12 +21,12 @@ NAME_LIMIT = 200
 
 
 class Operating(Statements):
-    """For the admin, and for whoever calls a job's own methods. Each returns the ids of the jobs that were changed."""
+    """Used by the admin and by the methods of `Job`. Each method returns the ids of the jobs that it changed."""
 
     def retry(self, ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> set[int]:
-        """Put failed and discarded jobs back into their queues; at once, or spread at random `over` a time.
+        """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
-        Left as they are: jobs in another status, and those whose unique key a job that is not finished holds.
+        A job in another status stays unchanged, and so does one whose unique key an unfinished job holds.
         """
         values = _noted(ids, by, reason) | {"over": seconds(over)}
         for _ in range(10):
@@ -34,7 +34,7 @@ class Operating(Statements):
                 with transaction.atomic(using=self.alias):
                     rows = self.rows(sql.RETRY, values)
             except IntegrityError:
-                continue  # somebody took one of the unique keys meanwhile; the next look sees it
+                continue  # another job took one of the unique keys in between; the next try skips that job
             wake(self.alias, (queue_name for _, queue_name, status in rows if status == "queued"))
             if rows:
                 wake_supervisors(self.alias, [values["over"] / len(rows)])
@@ -45,16 +45,16 @@ class Operating(Statements):
 
     def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Finish jobs that wait without running them."""
-        values = _noted(ids, by, reason) | {"last_error": _told("Discarded", by, reason)}
+        values = _noted(ids, by, reason) | {"last_error": _reason_line("Discarded", by, reason)}
         return self._operated("discard", self.rows(sql.DISCARD, values), by, reason)
 
     def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
-        values = _noted(ids, by, reason) | {"last_error": _told("Cancelled", by, reason)}
+        values = _noted(ids, by, reason) | {"last_error": _reason_line("Cancelled", by, reason)}
         return self._operated("cancel", self.rows(sql.CANCEL, values), by, reason)
 
     def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
-        """Make scheduled jobs, retries among them, claimable now. A retry is the same attempt as it would have been."""
+        """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
         rows = self.rows(sql.RUN_NOW, _noted(ids, by, reason))
         wake(self.alias, (queue_name for _, queue_name in rows))
         return self._operated("run_now", rows, by, reason)
@@ -62,10 +62,10 @@ class Operating(Statements):
     def postpone(
         self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
     ) -> set[int]:
-        """Have jobs that wait be due at a later time, or for a delay counted from now.
+        """Move the due time of waiting jobs to `run_after`; a timedelta counts from now.
 
-        Left as they are: jobs in another status, and those that are due later anyway. Raises `InvalidOption` for a time
-        that no row can have.
+        A job in another status stays unchanged, and so does one that is due later anyway. Raises `InvalidOption` for a
+        time that the column cannot store.
         """
         check_run_after(run_after)
         values = _noted(ids, by, reason) | {
@@ -78,7 +78,7 @@ class Operating(Statements):
         return self._operated("postpone", rows, by, reason)
 
     def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> set[int]:
-        """Say what was done to the jobs whose ids these rows begin with; those ids."""
+        """Send the event for the jobs whose ids are the first column of `rows`. Returns the ids."""
         ids = [id for id, *_ in rows]
         if ids:
             self.send(JobsOperated(self.alias, verb, ids, by, reason))
@@ -89,8 +89,8 @@ def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:
     return {"ids": list(ids), "by": shorten(by, NAME_LIMIT), "reason": shorten(reason)}
 
 
-def _told(done: str, by: str, reason: str) -> str:
-    """What the row says in the place of an error."""
+def _reason_line(done: str, by: str, reason: str) -> str:
+    """The text for the job's `last_error`."""
     if not by:
         return shorten(reason) or f"{done} by hand."
     return shorten(f"{done} by {by}: {reason}" if reason else f"{done} by {by}.")

@@ -1,4 +1,4 @@
-"""Many rows in one statement, and two statements in one round trip: what they read, bring, and may be refused for."""
+"""The parameters and results of statements that take many rows, and two statements in one round trip."""
 
 import json
 import time
@@ -21,27 +21,27 @@ Statement = tuple[str, dict[str, Any]]
 
 
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """What ENQUEUE_MANY reads: a line of JSON for each call."""
+    """The parameters of ENQUEUE_MANY: a line of JSON for each call."""
     return {"args": "\n".join([call.args for call in calls]), "kwargs": "\n".join([call.kwargs for call in calls])}
 
 
 def in_key_order(calls: Sequence[EncodedCall]) -> list[EncodedCall]:
-    """By unique key, so that two batches of the same keys never deadlock; those without one first, as they came."""
+    """Sort by unique key, so that two batches with the same keys never deadlock; calls without a key come first."""
     return sorted(calls, key=lambda call: (call.unique_key is not None, call.unique_key or ""))
 
 
 def as_array(numbers: Iterable[object]) -> str:
-    """An array as PostgreSQL writes it. psycopg takes ten times as long for a list."""
+    """The numbers as the text of a PostgreSQL array. psycopg takes ten times as long to adapt a list."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
 def _ages(moments: Sequence[float | None], now: float) -> str:
-    """How long ago these were, in microseconds, as an array."""
+    """The microseconds from each moment until `now`, as an array."""
     return as_array(["NULL" if moment is None else int((now - moment) * 1e6) for moment in moments])
 
 
 def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
-    """What SETTLE reads: an array for each column; only ids, leases and times where all are simply completed."""
+    """The parameters of SETTLE: an array for each column; only ids, leases and times if all are `COMPLETED`."""
     ids, leases, outcomes, started, ended = zip(*settlements, strict=True) if settlements else ((), (), (), (), ())
     now = time.monotonic()
     described = () if all(outcome is COMPLETED for outcome in outcomes) else outcomes
@@ -63,14 +63,14 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
 def claim_values(
     queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], limit: int, worker_id: str
 ) -> dict[str, Any]:
-    """What CLAIM reads."""
+    """The parameters of CLAIM."""
     if isinstance(queue_names, str):
         raise TypeError(f"queue_names must be a list of names, not the str {queue_names!r}: say [{queue_names!r}].")
     return {**positions_as_values(queue_names, after), "limit": limit, "worker_id": worker_id}
 
 
 def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePosition]) -> dict[str, Any]:
-    """What FIRST_IN_QUEUES reads: each queue with where to look after; its front where `after` has none."""
+    """Each queue with the position to search from; a queue that is not in `after` is searched from its front."""
     starts = [after.get(name, QUEUE_HEAD) for name in queue_names]
     return {
         "queue_names": list(queue_names),
@@ -81,29 +81,29 @@ def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePos
 
 
 def leases_as_values(refs: Iterable[LeaseRef]) -> dict[str, Any]:
-    """What RELEASE, LOCKED_ROWS, LOST_LEASES and KEEP_ERRORS read, in lock order."""
+    """The parameters of RELEASE, LOCKED_ROWS, LOST_LEASES and APPEND_CANCELLED_ERRORS, in lock order."""
     ordered = sorted(refs)
     return {"ids": as_array([job_id for job_id, _ in ordered]), "leases": as_array([lease for _, lease in ordered])}
 
 
 def in_lock_order(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """By id, so that two batches over the same jobs wait for each other and never deadlock."""
+    """Sort by id, so that two batches with the same jobs wait for each other and never deadlock."""
     return sorted(settlements, key=itemgetter(0))
 
 
 def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> list[ClaimedJob]:
-    """The queues in the listed order, within each by priority and time. Sorts are stable: the last one weighs most."""
+    """Sort by queue, in the listed order, then by priority and time. Sorts are stable: the last one wins."""
     ordered = sorted(jobs, key=attrgetter("run_after", "id"))
     ordered.sort(key=attrgetter("priority"), reverse=True)
     if len(queue_names) > 1:
-        places = {name: place for place, name in enumerate(queue_names)}
-        ordered.sort(key=lambda job: places[job.queue_name])
+        index = {name: number for number, name in enumerate(queue_names)}
+        ordered.sort(key=lambda job: index[job.queue_name])
     return ordered
 
 
 @dataclass(frozen=True)
 class ExchangeResult:
-    """What a settle and a claim have brought, to be decoded once: that can wait until the next are on their way."""
+    """The rows that a settle and a claim returned. Decode them once; the next exchange can be sent before that."""
 
     settled_rows: Rows | Cursor
     claimed_rows: Rows | Cursor
@@ -111,36 +111,37 @@ class ExchangeResult:
     sent: float
     """When the claim was sent, in monotonic seconds."""
     refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
-    """What was written of the outcomes that PostgreSQL refused."""
+    """The outcomes that were written in place of those that PostgreSQL refused."""
 
     def settled(self) -> set[LeaseRef]:
-        """The leases that held, and whose outcomes are written."""
+        """The leases that were valid, and whose outcomes are now written."""
         return set(_fetch(self.settled_rows))
 
     def claimed(self) -> list[ClaimedJob]:
-        """The jobs claimed, in order."""
+        """The claimed jobs, in claim order."""
         rows = map(add, _fetch(self.claimed_rows), repeat((self.sent,)))
         return in_claim_order(map(ClaimedJob._make, rows), self.queue_names)
 
     def count_claimed(self) -> int:
-        """How many jobs were claimed; decodes nothing."""
+        """The number of claimed jobs, without decoding them."""
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
 
 
 def pipelined(
     connection: psycopg.Connection[Any], statements: Sequence[Statement | None], meanwhile: Callable[[], object] | None
 ) -> list[Rows | Cursor]:
-    """Run them in one round trip and in one implicit transaction, and `meanwhile` while they are run; the rows of each.
+    """Run the statements in one round trip and one implicit transaction. Returns the rows of each.
 
-    The transaction is committed when `meanwhile` has ended. Where a statement fails at once, `meanwhile` is not called.
+    `meanwhile` is called while PostgreSQL runs them, and not at all if a statement fails while it is being sent. The
+    transaction is committed after `meanwhile` has returned.
     """
     is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
-    brought: list[Rows | Cursor]
-    with nullcontext() if is_lone else connection.pipeline():  # which costs more than a small statement
-        brought = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
+    results: list[Rows | Cursor]
+    with nullcontext() if is_lone else connection.pipeline():  # a pipeline costs more than a small statement
+        results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
         if meanwhile:
             meanwhile()
-    return brought
+    return results
 
 
 def _fetch(rows: Rows | Cursor) -> Rows:
@@ -148,17 +149,17 @@ def _fetch(rows: Rows | Cursor) -> Rows:
 
 
 def is_refused(error: DatabaseError) -> bool:
-    """Whether PostgreSQL refused the values, or psycopg before it.
+    """Whether PostgreSQL or psycopg refused the values of a statement.
 
-    By the class of its SQLSTATE: 22, data; 23, a CHECK; 54, limits.
+    The class of the SQLSTATE tells: 22 is data, 23 a CHECK constraint, 54 a limit.
     """
     cause = error.__cause__
     state = getattr(cause, "sqlstate", None)
     return state[:2] in ("22", "23", "54") if state else isinstance(cause, psycopg.DataError)
 
 
-def unstorable(settlement: Settlement, error: DatabaseError) -> Settlement:
-    """The same lease with an outcome that can surely be written."""
+def storable_failure(settlement: Settlement, error: DatabaseError) -> Settlement:
+    """The settlement with its outcome replaced by a failure that PostgreSQL can store."""
     attempt = (settlement.outcome.error or {}).get("attempt", 0)
     entry = error_entry(error, attempt=attempt, worker="", duration_ms=settlement.duration_ms)
     return settlement._replace(outcome=Outcome("failed", last_error=summary(error), error=entry))

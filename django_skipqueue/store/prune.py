@@ -1,4 +1,4 @@
-"""The verbs that delete finished jobs."""
+"""The methods that delete finished jobs."""
 
 from collections.abc import Iterable
 
@@ -12,12 +12,12 @@ from .statements import BATCH, Statements
 
 
 class Pruning(Statements):
-    """For supervisors and `prunejobs`; what others have locked is skipped."""
+    """Used by supervisors and `prunejobs`. Skips rows that others have locked."""
 
     def prune(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> dict[str, int]:
-        """Delete finished jobs past their retention, but for those `skipped`; how many of each status.
+        """Delete finished jobs past their retention, except `skipped`. Returns the number deleted, by status.
 
-        One transaction: where one row cannot be deleted, none is. `Pruner` copes with that.
+        Runs in one transaction: if one row cannot be deleted, none is. `Pruner` then finds out which row it is.
         """
         with transaction.atomic(using=self.alias):
             ids = self.expired(limit=limit, skipped=skipped)
@@ -27,7 +27,7 @@ class Pruning(Statements):
         return counts
 
     def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = ()) -> list[int]:
-        """The ids of the jobs that are to be deleted next. In a transaction, they are locked."""
+        """The ids of the jobs to delete next. Locks their rows until the caller's transaction ends."""
         kept = {status: settings.retention_of(status) for status in ("completed", "discarded", "failed")}
         values = {**kept, "limit": limit, "skipped": as_array(skipped)}
         return [id for (id,) in self.rows(sql.EXPIRED, values)]

@@ -1,4 +1,4 @@
-"""The verbs that take back the jobs of workers that are gone."""
+"""The methods that recover the jobs of dead workers."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,11 +12,11 @@ from . import sql
 from .notify import wake
 from .statements import BATCH, Statements
 
-NOT_HEARD_OF = "its worker was not heard of within the worker timeout"
+NO_HEARTBEAT = "its worker was not heard of within the worker timeout"
 
 
 class Recovering(Statements):
-    """For supervisors; idempotent, and what others have locked is skipped."""
+    """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
 
     def recover(
         self,
@@ -24,12 +24,13 @@ class Recovering(Statements):
         worker_timeout: float | None = None,
         worker_ids: Sequence[str] | None = None,
         job_ids: Sequence[int] | None = None,
-        reason: str = NOT_HEARD_OF,
+        reason: str = NO_HEARTBEAT,
         limit: int = BATCH,
     ) -> list[RecoveredJob]:
-        """Take back the jobs of `worker_ids`, or of every holder not heard of for `worker_timeout` seconds.
+        """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
 
-        Default: the setting. Only `job_ids`, if given. The attempt is charged: a job that has none left fails.
+        worker_timeout: default: the setting. job_ids: recover only these jobs.
+        The attempt is charged; a job without attempts left fails.
         """
         age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
         return self._recover(
@@ -44,14 +45,14 @@ class Recovering(Statements):
         )
 
     def recover_without_worker(self, *, locked_before: datetime, limit: int = BATCH) -> list[RecoveredJob]:
-        """Take back jobs whose holder has no row among the workers, and was not heard of since `locked_before`."""
+        """Recover jobs whose holder has no worker row and has written no heartbeat since `locked_before`."""
         return self._recover(
             {
                 "age": 0.0,
                 "locked_before": locked_before,
                 "worker_ids": None,
                 "job_ids": None,
-                "reason": NOT_HEARD_OF,
+                "reason": NO_HEARTBEAT,
                 "limit": limit,
             }
         )

@@ -1,4 +1,4 @@
-"""The verbs that give claimed jobs back."""
+"""The methods that release claimed jobs."""
 
 from collections.abc import Iterable
 
@@ -11,20 +11,20 @@ from .statements import Statements
 
 
 class Releasing(Statements):
-    """For whoever runs jobs, and for supervisors after a worker died."""
+    """Used by workers, by loops written by hand, and by supervisors after a worker died."""
 
     def release(self, leases: Iterable[LeaseRef]) -> set[int]:
-        """Give jobs back without charging the attempt. Returns the ids whose lease still held."""
+        """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid."""
         rows = self.rows(sql.RELEASE, leases_as_values(leases))
         return self._released(rows)
 
     def release_orphans(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
-        """Give back what a worker holds beyond the jobs `known`: what it had not begun, or never heard of."""
+        """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost."""
         rows = self.rows(sql.RELEASE_ORPHANS, {"worker_id": worker_id, "known": list(known)})
         return self._released(rows)
 
     def _released(self, rows: list[tuple[int, str]]) -> set[int]:
-        """Wake the workers of the queues that these jobs are in again; their ids."""
+        """Notify the workers of the queues of these jobs, and send the event. Returns the ids."""
         wake(self.alias, (queue_name for _, queue_name in rows))
         ids = [id for id, _ in rows]
         if ids:

@@ -1,4 +1,4 @@
-"""The verbs that write what became of jobs, fenced by the lease."""
+"""The methods that write the outcomes of attempts. Only the holder of the job's lease can write one."""
 
 import json
 import time
@@ -22,20 +22,20 @@ from .parameters import (
     leases_as_values,
     pipelined,
     settlements_as_values,
-    unstorable,
+    storable_failure,
 )
 from .statements import Statements
 
 
 class Settling(Statements):
-    """For whoever runs jobs."""
+    """Used by workers, and by loops written by hand."""
 
     def settle(self, settlements: Iterable[Settlement], *, raises: bool = False) -> set[int]:
-        """Write outcomes, many in one statement; the ids of the jobs whose lease still held, and which are now written.
+        """Write outcomes, many in one statement. Returns the ids of the jobs whose lease was valid: these are written.
 
-        An outcome that PostgreSQL refuses does not block the others: its job fails with an error that says so. Where it
-        refuses even that, the job is left as it is, and logged. With `raises` the refusal is raised instead: the
-        caller's transaction is to be rolled back.
+        An outcome that PostgreSQL refuses does not block the others: its job fails with the database's error. If
+        PostgreSQL refuses that as well, the job stays unchanged, and the refusal is logged. With `raises` a refusal is
+        raised instead, and the caller has to roll its transaction back.
         """
         batch = in_lock_order(settlements)
         written = self.rows(sql.SETTLE, settlements_as_values(batch)) if raises else self._settle(batch, {})
@@ -54,10 +54,10 @@ class Settling(Statements):
     ) -> ExchangeResult:
         """Settle and claim in one round trip and one transaction, on a connection in autocommit.
 
-        after: for some queues, the position in them after which to look for jobs.
+        after: positions to search from; a queue without one is searched from its front.
         meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
 
-        If PostgreSQL refuses an outcome, all are written as by `settle`, and the claim is sent after that.
+        If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
         """
         batch = in_lock_order(settlements)
         settle = (sql.SETTLE, settlements_as_values(batch)) if batch else None
@@ -74,39 +74,39 @@ class Settling(Statements):
                 raise
             refused: dict[LeaseRef, Outcome] = {}
             written = self._settle(batch, refused)
-            answer = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
-            answer = replace(answer, settled_rows=list(written), refused=refused)
+            result = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
+            result = replace(result, settled_rows=list(written), refused=refused)
         else:
-            answer = ExchangeResult(settled, claimed, queue_names, sent)
-        if settle and settle[1]["statuses"]:  # else all are simply completed
-            with suppress(DatabaseError):  # the answer is here, and must not be lost
+            result = ExchangeResult(settled, claimed, queue_names, sent)
+        if settle and settle[1]["statuses"]:  # empty if all outcomes are `COMPLETED`
+            with suppress(DatabaseError):  # an error here must not lose the result of the exchange
                 self._wake_for(batch)
-        return answer
+        return result
 
-    def keep_errors(self, cancelled: Iterable[Settlement]) -> set[int]:
-        """Have jobs that were cancelled keep the errors with which their attempts ended then; the ids of those that do.
+    def append_cancelled_errors(self, cancelled: Iterable[Settlement]) -> set[int]:
+        """Append the attempts' errors to their jobs, which were cancelled while they ran. Returns the ids.
 
-        `settle` does not write them: the cancel has ended the lease.
+        `settle` cannot write them, because the cancel raised the lease.
         """
         failed = [settlement for settlement in in_lock_order(cancelled) if settlement.outcome.error]
         if not failed:
             return set()
         values = leases_as_values((settlement.job_id, settlement.lease) for settlement in failed)
         errors = [json.dumps(settlement.outcome.error) for settlement in failed]
-        return {id for (id,) in self.rows(sql.KEEP_ERRORS, values | {"errors": errors})}
+        return {id for (id,) in self.rows(sql.APPEND_CANCELLED_ERRORS, values | {"errors": errors})}
 
     def _wake_for(self, batch: list[Settlement]) -> None:
-        """Wake the supervisors for what is due soon, and the workers of queues whose jobs are to run again at once."""
+        """Notify the supervisors of jobs that are due soon, and the workers of queues whose jobs run again at once."""
         wake_supervisors(self.alias, (settlement.outcome.delay for settlement in batch))
         ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
         if ids:
             wake(self.alias, [name for (name,) in self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
 
     def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[LeaseRef]:
-        """Write a batch. If it is refused, write each half alone; `refused` gets what replaces the outcome at fault."""
+        """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""
         if not batch:
             return set()
-        # Within the caller's transaction a refusal is kept to a savepoint. A worker settles outside of any.
+        # In the caller's transaction a savepoint contains the refusal. A worker settles outside of a transaction.
         inside = transaction.atomic(using=self.alias) if self.connection.in_atomic_block else nullcontext()
         try:
             with inside:
@@ -116,10 +116,10 @@ class Settling(Statements):
                 raise
             if len(batch) == 1:
                 job_id, lease, *_ = batch[0]
-                if (job_id, lease) in refused:  # the row itself is what no statement can bear
+                if (job_id, lease) in refused:  # the row itself makes every update fail
                     self.send(OutcomeRefused(job_id, error))
                     return set()
-                storable = unstorable(batch[0], error)
+                storable = storable_failure(batch[0], error)
                 refused[storable.job_id, storable.lease] = storable.outcome
                 return self._settle([storable], refused)
             middle = len(batch) // 2

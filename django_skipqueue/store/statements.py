@@ -1,4 +1,4 @@
-"""How the verbs reach the database: each runs one of the statements of `sql`, on Django's connection of this thread."""
+"""The base class of the groups of `Store` methods: runs SQL on Django's connection of this thread."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,25 +9,25 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..events.sinks import Send, send
 
 BATCH = 1_000
-"""The batch size of `admit`, `recover` and `prune`, unless told otherwise, and of the verbs of query sets."""
+"""The default batch size of `admit`, `recover` and `prune`, and the batch size of the verbs of query sets."""
 
 
 class Statements:
-    """What the verbs of every kind share."""
+    """One database, and the way to run a statement there."""
 
     def __init__(self, alias: str, *, send: Send = send) -> None:
         self.alias = alias
         """The database's name in `DATABASES`."""
         self.send = send
-        """Gets the events of the verbs."""
+        """Called with each event."""
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
-        """Django's connection of this thread, or what has taken its place."""
+        """Django's connection of this thread, or the connection that `dedicated_connection` has put in its place."""
         return connections[self.alias]
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement; the rows that it returns. For the verbs and the gates."""
+        """Run a statement, and return its rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""The verbs for the rows of workers: who is alive, and since when."""
+"""The methods that read and write the rows of workers, with their heartbeats."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from .statements import Statements
 
 
 class Workers(Statements):
-    """For workers and their supervisors."""
+    """Used by workers and their supervisors."""
 
     def heartbeat_workers(self, workers: Sequence[Mapping[str, Any]]) -> None:
-        """Say that these workers are alive: each a mapping of id, name, hostname, pid, queues and concurrency."""
+        """Write the heartbeats of these workers: each a mapping of id, name, hostname, pid, queues and concurrency."""
         self._execute(sql.HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
 
     def heartbeat_worker(self, worker_id: str) -> tuple[datetime, datetime] | None:
-        """Say that this one worker is alive; its heartbeat before that and now, or `None` where it has no row."""
+        """Write the heartbeat of one worker. Returns its previous and its new heartbeat; `None` if it has no row."""
         for before, now in self.rows(sql.HEARTBEAT_WORKER, {"worker_id": worker_id}):
             return before, now
         return None
@@ -28,9 +28,9 @@ class Workers(Statements):
         return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 
     def delete_workers(self, worker_ids: Sequence[str]) -> None:
-        """Remove the rows of workers that have stopped."""
+        """Delete the rows of workers that have stopped."""
         self._execute(sql.DELETE_WORKERS, {"worker_ids": list(worker_ids)})
 
     def prune_workers(self, worker_ids: Sequence[str], *, age: float) -> None:
-        """Remove those of these workers that were not heard of for `age` seconds and hold no job any more."""
+        """Delete the rows of those workers that hold no job and have written no heartbeat for `age` seconds."""
         self._execute(sql.PRUNE_WORKERS, {"worker_ids": list(worker_ids), "age": age})

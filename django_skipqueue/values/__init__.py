@@ -1,1 +1,1 @@
-"""Plain values that travel between the rooms. Pure: nothing here imports Django's ORM or touches a table."""
+"""Plain values passed between the packages. Pure: nothing here imports Django or accesses a table."""

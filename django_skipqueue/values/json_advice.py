@@ -1,4 +1,4 @@
-"""What to pass instead of a value that JSON does not have."""
+"""Suggests an argument in place of a value that JSON does not have."""
 
 import dataclasses
 import datetime
@@ -13,7 +13,7 @@ ANYTHING = "a str, int, float, bool, None, list or dict"
 
 
 def instead_of(value: Any) -> str:
-    """The end of a sentence that begins with "Pass"; made for the values that people pass by mistake."""
+    """The end of a sentence that begins with "Pass", for a value that is not JSON."""
     return next((advice for fits, advice in ADVICE if fits(value)), ANYTHING)
 
 

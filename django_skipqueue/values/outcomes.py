@@ -17,19 +17,19 @@ Delay = timedelta | float
 
 
 LONGEST_DELAY = timedelta(days=1000 * 365)
-"""Whoever asks for more has milliseconds in mind; and Python has no years beyond 9999."""
+"""Longer delays are cut to this one: they are mostly milliseconds by mistake, and Python's years end with 9999."""
 
 
 def seconds(delay: Delay) -> float:
-    """A delay as seconds, never below 0, and never beyond what a row can have."""
-    asked = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    return min(max(0.0, asked), LONGEST_DELAY.total_seconds())
+    """A delay as seconds, from 0 to `LONGEST_DELAY`."""
+    given = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
+    return min(max(0.0, given), LONGEST_DELAY.total_seconds())
 
 
 class Retry(Exception):
     """Raised by a task to be run again, `after` a delay or its backoff. Costs an attempt."""
 
-    __module__ = "django_skipqueue"  # whence it is imported: that is its name in a job's `errors`
+    __module__ = "django_skipqueue"  # the module that users import it from, as shown in a job's `errors`
 
     def __init__(self, reason: str = "The task asked to be retried.", *, after: Delay | None = None) -> None:
         super().__init__(reason)
@@ -57,27 +57,27 @@ class Discard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of a job after an attempt. `settle` writes it."""
+    """The effect of an attempt on its job. `settle` writes it."""
 
     status: Literal["completed", "scheduled", "failed", "discarded"]
     delay: float = 0.0
-    """Seconds until a scheduled job is due; 0 puts it straight back into its queue."""
+    """Seconds until a scheduled job is due; with 0 the job is queued at once."""
     refund: int = 0
-    """Attempts given back: 1 for a snooze, else 0."""
+    """Subtracted from the job's attempts: 1 for a snooze, else 0."""
     result: str | None = None
-    """What the task returned, as JSON text; `None` for nothing."""
+    """The task's return value as JSON text; `None` if it returned `None`."""
     last_error: str | None = None
     """One line for lists: the exception's class and message."""
     error: dict[str, Any] | None = None
     """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms."""
     is_unknown: bool = False
-    """Whether this worker does not know the task."""
+    """Whether the task is not registered in this worker."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
-    """What the task raised, for the log and for receivers; never written."""
+    """The exception that the task raised, for the log and for receivers; not written."""
 
     @property
     def next_status(self) -> str:
-        """The status that settling makes of it: a job that is due at once is queued."""
+        """The job's status after the settle: `queued` instead of `scheduled` if the job is due at once."""
         return "queued" if self.status == "scheduled" and self.delay <= 0 else self.status
 
 
@@ -85,26 +85,26 @@ COMPLETED = Outcome("completed")
 
 
 class Settlement(NamedTuple):
-    """An outcome with the right to write it: what `settle` takes."""
+    """An outcome with the lease that allows to write it: one item for `settle`."""
 
     job_id: int
     lease: int
     outcome: Outcome
     started: float | None = None
-    """When the attempt began, in monotonic seconds of this process; `None`: when the job was claimed."""
+    """The start of the attempt, in monotonic seconds of this process; `None`: when the job was claimed."""
     ended: float | None = None
-    """When it ended; `None`: now."""
+    """The end of the attempt, by the same clock; `None`: now."""
 
     @property
     def duration_ms(self) -> float:
-        """How long the attempt took, in milliseconds; 0 where that is not known."""
+        """The duration of the attempt in milliseconds; 0 if it is not known."""
         return 0.0 if self.started is None or self.ended is None else (self.ended - self.started) * 1000
 
 
 def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms: float) -> dict[str, Any]:
-    """One attempt's failure as it is kept in the job's `errors`; capped, and free of what PostgreSQL refuses.
+    """Describe a failed attempt for the job's `errors`. Its texts are short enough, and PostgreSQL can store them.
 
-    Our own frames are cut off the error's traceback.
+    Removes the frames of this package from the error's traceback.
     """
     kind = type(error)
     cut(error)

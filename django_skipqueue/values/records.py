@@ -1,4 +1,4 @@
-"""What travels between the rooms: plain values, made once, never changed."""
+"""Plain values passed between the packages. They are never changed after they are made."""
 
 import math
 import re
@@ -11,13 +11,13 @@ _WORKER_ID = re.compile("(.*):[0-9a-f]{12}", re.DOTALL)
 
 
 def worker_name(worker_id: str) -> str:
-    """The name in the id of a worker process, which is `NAME:12 hex digits`; another text as it is."""
+    """The NAME in the id of a worker process, `NAME:12 hex digits`. Any other text is returned unchanged."""
     match = _WORKER_ID.fullmatch(worker_id)
     return match[1] if match else worker_id
 
 
 LeaseRef = tuple[int, int]
-"""The id of a job and a lease of it: the right to settle that job. A plain tuple: one is made for every attempt."""
+"""A job's id and one of its leases: the right to settle the job. A plain tuple is cheap: every attempt needs one."""
 
 
 class JobColumns(TypedDict, total=False):
@@ -31,25 +31,25 @@ class JobColumns(TypedDict, total=False):
 
 
 class JobSpec(NamedTuple):
-    """What all jobs of one `enqueue` or `enqueue_many` have in common. Each field is the column of its name."""
+    """The columns that all jobs of an `enqueue` or `enqueue_many` share. A field is the column of its name."""
 
     task: str
     queue_name: str = "default"
     priority: int = 0
     max_attempts: int | None = None
-    """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
+    """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
     """A timedelta counts from now, by the database's clock; `None`: now."""
     timeout: float | None = None
-    """Seconds that an attempt may take; `None`: what the task says when it runs."""
+    """Seconds that an attempt may take; `None`: the task's `timeout` at the time of the attempt."""
     retention: str | None = None
-    """A JSON object: the seconds for which the job is kept once it is finished, by status, where that is shorter than
-    what `SKIPQUEUE["RETENTION"]` says."""
+    """A JSON object: the seconds for which the finished job is kept, by status, where this is shorter than
+    `SKIPQUEUE["RETENTION"]`."""
     metadata: str = "{}"
-    """A JSON object of the caller's. `backend` and `deferred` in it are those of Django's tasks."""
+    """A JSON object of the caller's. The backend for `django.tasks` stores `backend` and `deferred` in it."""
 
     def insert_values(self) -> dict[str, Any]:
-        """The values that the INSERTs read. A `run_after` that is a timedelta becomes `delay`, in seconds from now."""
+        """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
         is_delay = isinstance(self.run_after, timedelta)
         return {
             **self._asdict(),
@@ -59,7 +59,7 @@ class JobSpec(NamedTuple):
 
 
 class InsertedJob(NamedTuple):
-    """What the database decided of a row that it has inserted."""
+    """The columns that the database has set in an inserted row."""
 
     id: int
     status: str
@@ -76,7 +76,7 @@ class EncodedCall(NamedTuple):
 
 
 class QueuePosition(NamedTuple):
-    """Where a job stands in its queue. Positions compare as the claim index does."""
+    """The position of a job in its queue. Positions sort in the order of the claim index."""
 
     rank: int
     """The negated priority."""
@@ -86,11 +86,11 @@ class QueuePosition(NamedTuple):
 
 
 QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
-"""Before every job: priorities end at 100."""
+"""The position before every job: the highest priority is 100."""
 
 
 class ClaimedJob(NamedTuple):
-    """A claimed row, cut down to what running it needs. Times are seconds since the epoch, by the database's clock."""
+    """The columns of a claimed row that a run needs. Times are seconds since the epoch, by the database's clock."""
 
     id: int
     lease: int
@@ -108,13 +108,13 @@ class ClaimedJob(NamedTuple):
     metadata: str
     """A JSON object, not yet decoded."""
     timeout: float | None = None
-    """Seconds that an attempt may take; `None`: what the task says."""
+    """Seconds that an attempt may take; `None`: the task's `timeout`."""
     unknown_since: float | None = None
-    """When a worker first found that it does not know the task; `None`: none has, or an attempt has ended since."""
+    """When a worker first claimed the job without knowing its task; `None`: never since the last attempt that ran."""
     claim_seconds: float = 0.0
     """Seconds from the start of the claim's statement until this row was updated."""
     claimed_at: float | None = None
-    """When its claim was sent, in monotonic seconds of the process that claimed it."""
+    """When the claim was sent, in monotonic seconds of the process that sent it."""
 
     @property
     def ref(self) -> LeaseRef:
@@ -123,58 +123,58 @@ class ClaimedJob(NamedTuple):
 
     @property
     def position(self) -> QueuePosition:
-        """Where the job stood in its queue."""
+        """The position of the job in its queue before the claim."""
         return QueuePosition(-self.priority, self.run_after, self.id)
 
     @property
     def wait_ms(self) -> float:
-        """How long the job was due before it was claimed, in milliseconds."""
+        """Milliseconds between the due time of the job and its claim."""
         return (self.locked_at - self.run_after) * 1000
 
     def waited_ms(self, started: float) -> float:
-        """Milliseconds from when it was due until `started`, a monotonic time of the process that claimed it."""
+        """Milliseconds between the due time and `started`, a monotonic time of the process that claimed the job."""
         held = 0.0 if self.claimed_at is None else started - self.claimed_at
         return self.wait_ms + held * 1000
 
 
 class Attempt(NamedTuple):
-    """One run of a job, and what it came to."""
+    """One run of a job, with its outcome."""
 
     job: ClaimedJob
     outcome: Outcome
     started: float
-    """When it began, in monotonic seconds of the process that ran it."""
+    """The start, in monotonic seconds of the process that ran the attempt."""
     ended: float
     worker: str
-    """The name of the worker that ran it."""
+    """The name of the worker that ran the attempt."""
     is_written: bool = False
-    """Whether the outcome is in the row already: the task's own transaction wrote it."""
+    """Whether the task's own transaction has written the outcome."""
 
     @property
     def settlement(self) -> Settlement:
-        """The outcome with the right to write it."""
+        """The outcome with the lease that allows to write it."""
         return Settlement(self.job.id, self.job.lease, self.outcome, self.started, self.ended)
 
     @property
     def duration_ms(self) -> float:
-        """How long the task ran, in milliseconds."""
+        """The duration of the attempt in milliseconds."""
         return (self.ended - self.started) * 1000
 
     @property
     def wait_ms(self) -> float:
-        """How long the job was due before the task began, in milliseconds."""
+        """Milliseconds between the due time of the job and the start of the attempt."""
         return self.job.waited_ms(self.started)
 
 
 class RecoveredJob(NamedTuple):
-    """A job taken back from a worker that is gone."""
+    """A job that was recovered from a dead worker."""
 
     id: int
     task: str
     queue_name: str
     attempt: int
     status: str
-    """What it is now: queued; scheduled after a second death in a row; failed after a third, or its last attempt."""
+    """The new status: scheduled after two deaths in a row; failed after three, or the last attempt; else queued."""
     locked_by: str
     locked_at: datetime
     metadata: str

@@ -1,7 +1,7 @@
-"""What of a job's arguments is shown to nobody: `redact` masks them for the admin, the log and every other surface.
+"""Masks secret arguments of a job wherever they are shown: in the admin, the log and all other surfaces.
 
-Pure. A value is masked because of its name, at any depth. Invariant: the row keeps the real values, for the task needs
-them; what is masked here is a copy.
+Pure. The name of a value decides whether it is masked, at any depth. Invariant: `redact` returns a masked copy; the row
+keeps the real values, because the task needs them.
 """
 
 import re
@@ -23,19 +23,19 @@ SECRETS = (
     "apikeys",
     "authorization",
 )
-"""Whole words, wherever they stand in a name: `token` is in `accessToken` and `token-value`, not in `max_tokens`."""
+"""A name that contains one of these as whole words is secret: `accessToken`, `token-value`, but not `max_tokens`."""
 
 SHORTEST = 6
-"""Characters of a text that is masked within other texts too. A shorter one would be found where it is none."""
+"""Fewest characters of a secret that is masked in other texts as well. A shorter one would match unrelated text."""
 
 MOST = 1_000
-"""Values of one job that are masked within other texts: each is looked for by itself."""
+"""Most values of one job that are masked in other texts: each takes a search of its own."""
 
 DEEPEST = 60
-"""Levels of lists and dicts; what lies deeper is left out, so that no page fails at it."""
+"""Most levels of lists and dicts. Deeper values are left out, so that a page never fails with a RecursionError."""
 
 LONGEST_NAME = 1_000
-"""Characters of a name that are looked at."""
+"""Most characters of a name that are read."""
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 
@@ -49,7 +49,7 @@ class Redacted(NamedTuple):
     """The texts that were masked, the longest first."""
 
     def text(self, text: str) -> str:
-        """`text`, such as an error's message, with none of the masked values in it."""
+        """Mask the secret values in `text`, for example in the message of an error."""
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text
@@ -62,10 +62,10 @@ def redact(
     names: Sequence[str] = (),
     also: Iterable[str] = (),
 ) -> Redacted:
-    """The arguments with a mask in place of every secret.
+    """Return the arguments with a mask in place of every secret.
 
-    names: of the positional arguments, as far as they are known.
-    also: what is secret beside `SECRETS`, in the same spelling.
+    names: the names of the positional arguments, as far as they are known.
+    also: secret names in addition to `SECRETS`, in the same spelling.
     """
     secret = tuple(_spelled(name) for name in (*SECRETS, *also))
     known = (*names, *[""] * len(args))
@@ -80,12 +80,12 @@ def redact(
 
 
 def words(name: str) -> list[str]:
-    """The words of a name in snake_case, camelCase or kebab-case, in lower case: `stripeAPIKey` is stripe, api, key."""
+    """Split a name in snake_case, camelCase or kebab-case into lower-case words: `stripeAPIKey` is stripe, api, key."""
     return [word.lower() for word in WORD.findall(name[:LONGEST_NAME])]
 
 
 Secrets = tuple[str, ...]
-"""Each as `_spelled`."""
+"""Secret names in the spelling of `_spelled`."""
 
 
 def _masked(name: str, value: Any, secrets: Secrets, depth: int = 0) -> Any:
@@ -103,9 +103,9 @@ def _masked(name: str, value: Any, secrets: Secrets, depth: int = 0) -> Any:
 
 
 def _hidden(name: str, value: Any, secrets: Secrets) -> Iterator[str]:
-    """The texts within `value` that are masked, as far as they are long enough to be told from others.
+    """The masked texts within `value`, except those shorter than `SHORTEST`.
 
-    Not by recursion, since it has to see the whole depth.
+    Not recursive, because it visits every level, also below `DEEPEST`.
     """
     waiting = [(name, value, False)]
     while waiting:
@@ -125,5 +125,5 @@ def _is_secret(name: str, secrets: Secrets) -> bool:
 
 
 def _spelled(name: str) -> str:
-    """One spelling for all, with an end on either side of each word: `_stripe_api_key_`."""
+    """The words of a name with an underscore before and after each: `_stripe_api_key_`."""
     return f"_{'_'.join(words(name))}_"

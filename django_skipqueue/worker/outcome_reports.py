@@ -56,7 +56,7 @@ class OutcomeReports:
     def report_lost(self, store: "Store") -> None:
         """Say of those that were not written whether their jobs were cancelled; such jobs keep the errors."""
         reasons: dict[LeaseRef, str | None] = store.lost_leases(attempt.job.ref for attempt in self.lost)
-        store.keep_errors(
+        store.append_cancelled_errors(
             attempt.settlement
             for attempt in self.lost
             if attempt.outcome.error and reasons.get(attempt.job.ref) is not None

@@ -324,7 +324,7 @@ class TestKeepErrors:
     ENDED = Outcome("failed", last_error="JobCancelled: it hung", error=ERROR)
 
     def keep(self, job: Job, outcome: Outcome = ENDED) -> bool:
-        return store.keep_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
+        return store.append_cancelled_errors([Settlement(job.pk, job.lease, outcome)]) == {job.pk}
 
     def test_the_job_keeps_it_and_nothing_else_changes(self) -> None:
         job = make_job("running", locked_by="w:0123456789ab")

@@ -165,7 +165,7 @@ CASES = [
         "a thousand",
     ),
     Case("LOST_LEASES", LEASES, {"pkey"}),
-    Case("KEEP_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
+    Case("APPEND_CANCELLED_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("HEARTBEAT_WORKERS", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),

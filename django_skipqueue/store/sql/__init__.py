@@ -1,21 +1,21 @@
-"""Every statement of the queue, as a named literal; a file for each verb.
+"""Every statement of the queue, as a named literal. One file for each group of `Store` methods.
 
-Above each: who calls it, what it promises, which index it uses. Put values for the `%(…)s`, and
-'queued' for `{status}`, and it runs in psql.
+The comment above a statement has the form "callers → the rows that it returns". Then come its rules and the index that
+it uses. A statement runs in psql if `%(…)s` is replaced by a value, and `{status}` by 'queued'.
 
-Rules, kept by all of them:
+Rules of all statements:
 
-- A status is written as a literal: a parameter could not use a partial index under a generic plan.
+- A status is a literal: with a parameter, a generic plan cannot use a partial index.
 - Rows are chosen by a limited, locking `SELECT` in a `MATERIALIZED` CTE and updated by `id = ANY (ARRAY (SELECT …))`,
-  or by ctid: the choice is made once, so that never more than the limit is taken, and the planner expects few ids, so
-  that it always looks them up by the primary key. Joined instead, a generic plan expects a tenth of the table and reads
-  all of it. `PRUNE` deletes what `EXPIRED` has locked in the same transaction.
-- Everything except `SETTLE`, `RELEASE` and `HEARTBEAT_JOB`, which own their rows by lease, skips rows that another
-  transaction has locked.
-- A batch of values travels as one JSON document, or as arrays out of a scalar subquery: PostgreSQL expects a hundred
-  rows of the one and ten of the other, whatever their length, and looks each up.
-- Which status a job enters is decided in `sql.gates` alone: `entering` puts that in the place of `{status}`.
-- What an operator does is noted in the row, by the statement that does it: in `operations`, the newest 50.
+  or by ctid. The rows are chosen once, so that the statement never takes more than the limit. The planner expects few
+  ids, so that it always uses the primary key; with a join, a generic plan expects a tenth of the table and reads all of
+  it. `PRUNE` deletes the rows that `EXPIRED` has locked in the same transaction.
+- All statements skip rows that another transaction has locked, except `SETTLE`, `RELEASE` and `HEARTBEAT_JOB`, whose
+  caller owns the rows by lease.
+- A batch of values is one JSON document, or arrays from a scalar subquery. PostgreSQL expects a hundred rows from a
+  document and ten from arrays, whatever their length, and so looks up each row by an index.
+- Only `sql.gates` decides which status a job enters: `entering` replaces `{status}` by that expression.
+- The statement of an operator's verb also records it in the row: `operations` holds the newest 50.
 - The only clock is the database's.
 """
 

@@ -1,8 +1,8 @@
-"""Letting scheduled jobs through the time gate once they are due."""
+"""Admit scheduled jobs that are due."""
 
 from .gates import entering
 
-# supervisor → how many jobs of each queue have passed the gate. Index: admit.
+# supervisor, worker before a drain ends → the number of admitted jobs, by queue. Index: admit.
 ADMIT = entering(
     """
 WITH due AS MATERIALIZED (
@@ -25,8 +25,8 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
     past="time",
 )
 
-# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row without one. Index:
-# admit.
+# supervisor → the seconds until the next scheduled job is due, below 0 if it is overdue; no row if no job is scheduled.
+# Index: admit.
 NEXT_DUE = """
 SELECT extract(epoch FROM run_after - statement_timestamp())::float8
 FROM skipqueue_job

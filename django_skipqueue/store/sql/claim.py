@@ -1,13 +1,14 @@
-"""Claiming jobs, and finding out where there are some."""
+"""Claim jobs, and find queued jobs."""
 
-# worker, claim → at most `limit` jobs, the queues in the listed order, within each by priority, then by the time they
-# are due. Of each what running it needs, by the names of `ClaimedJob`: a whole row would halve the speed.
-# Each row returned has a lease that no earlier one had. Index: claim, once for each queue, from the position given: the
-# negated priority, the time due in seconds since the epoch, and the id after which to look; -101, -infinity, 0 is the
-# front. The outer LIMIT stops the inner scans, so that no row is locked that is not taken.
-# It stops after the job with which the arguments, as they are stored, come to 4 MB: one look ahead at hundreds of jobs
-# must not bring a gigabyte. The sum over the chosen rows costs no more than can be measured.
-# The rows are locked where they lie, so they are updated there, by ctid: one lookup less, 8 % of the statement's time.
+# worker, Job.objects.claim → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
+# time. Returns only the columns of `ClaimedJob`: whole rows would halve the speed.
+# Each claim gives the job a lease number that it never had before.
+# Index: claim, once for each queue, starting after a position: the negated priority, the due time in seconds since the
+# epoch, and the id. The position -101, -infinity, 0 is the front. The outer LIMIT stops the inner scans, so that no row
+# is locked that is not claimed.
+# The claim ends after the job whose arguments bring the total, as stored, to 4 MB: one claim of hundreds of jobs must
+# not return a gigabyte. The cost of computing this total is too small to measure.
+# The chosen rows are locked, so their ctid is stable. Updating by ctid saves a lookup: 8 % of the statement's time.
 # `claim_seconds` is the time from the start of the statement until this row was updated.
 CLAIM = """
 WITH found AS MATERIALIZED (
@@ -59,8 +60,8 @@ RETURNING
     date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds
 """
 
-# worker without a list of queues → the names of the queues that have jobs waiting, in alphabetical order: at most
-# `limit` of those that come after the name `after`. Index: claim, one probe for each name.
+# worker without a list of queues → the names of the queues with queued jobs: at most `limit` names, alphabetically
+# after `after`. Index: claim, one probe for each name.
 QUEUES_WITH_JOBS = """
 WITH RECURSIVE queue AS (
     (
@@ -84,9 +85,9 @@ WITH RECURSIVE queue AS (
 SELECT name FROM queue WHERE name IS NOT NULL LIMIT %(limit)s
 """
 
-# worker, after a claim that got no answer in time → of each queue the id of the first job that could be claimed after
-# the position given, and its own position; where there is none, no id, and now. Locks nothing and reads no payload, so
-# what makes it slow is the way there: dead entries of the index. Index: claim, once for each queue.
+# worker, after a claim timed out → for each queue the id and the position of the first job after the given position.
+# For a queue without such a job: no id, and a position with the current time. Locks nothing and reads no arguments: if
+# it is slow, dead index entries are the cause. Index: claim, once for each queue.
 FIRST_IN_QUEUES = """
 SELECT
     queue.name,
@@ -110,7 +111,7 @@ FROM
 ORDER BY queue.place
 """
 
-# first_in_queues → allows the transaction under way another statement timeout.
+# first_in_queues: sets the statement timeout of the current transaction.
 SET_STATEMENT_TIMEOUT = """
 SELECT set_config('statement_timeout', %(timeout)s, true)
 """

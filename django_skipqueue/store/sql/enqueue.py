@@ -1,10 +1,10 @@
-"""Inserting jobs."""
+"""Insert jobs."""
 
 from .gates import entering
 
-# enqueue → what the database decides of the row, or nothing where the unique key is taken by a job that is not
-# finished. Index: unique. A time to run given as a delay is counted from now; what is not due yet waits as scheduled.
-# One row of values, and few columns back: half the time of a SELECT that names the time once, and of RETURNING *.
+# enqueue → the columns that the database has set; no row if an unfinished job holds the unique key. Index: unique.
+# A delay counts from now. A job that is not due yet enters as scheduled.
+# VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
 ENQUEUE = entering(
     """
 INSERT INTO skipqueue_job
@@ -24,9 +24,9 @@ RETURNING id, status, run_after, enqueued_at
     run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
 )
 
-# enqueue_many, of calls without unique keys → ids and status of the rows inserted, and the seconds until they are due.
-# `args` and `kwargs` have a line for each call: JSON has no line break within. No ON CONFLICT, for which every row is
-# inserted first on trial and then confirmed (a sixth of the time), and one row back.
+# enqueue_many, calls without unique keys → one row: the ids and the status of the inserted jobs, and the seconds until
+# they are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
+# There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
 ENQUEUE_MANY = entering(
     """
 WITH inserted AS (
@@ -50,10 +50,10 @@ SELECT array_agg(id), min(status), extract(epoch FROM min(run_after) - statement
     run_after="due.run_after",
 )
 
-# enqueue_many, where calls have unique keys → id, unique_key and status of each row inserted, in the order of calls,
-# and the seconds until it is due. Index: unique. The same lines, and `unique_keys`, an element for each; NULL: a call
-# without. Those with keys are in the order of these, so that two batches of the same keys wait for each other and never
-# deadlock. Of two calls with one key, and of one whose key is taken, nothing is inserted.
+# enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, and
+# the seconds until it is due. Index: unique. `unique_keys` has an element for each call; NULL: a call without a key.
+# The calls are sorted by key, so that two batches with the same keys wait for each other and never deadlock. A call is
+# not inserted if its key is taken, by an unfinished job or by an earlier call of the batch.
 ENQUEUE_MANY_UNIQUE = entering(
     """
 INSERT INTO skipqueue_job
@@ -79,7 +79,7 @@ RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_times
     run_after="due.run_after",
 )
 
-# enqueue, enqueue_many: after a conflict, the keys that are held, each with the id of the job. Index: unique.
+# enqueue_many, after a conflict → the keys that unfinished jobs hold, each with the id of its job. Index: unique.
 UNIQUE_KEY_HOLDERS = """
 SELECT unique_key, id
 FROM skipqueue_job

@@ -1,8 +1,8 @@
-"""Which status a job enters: that of the first gate whose condition holds it, else `queued`.
+"""Decides the status that a job enters: that of the first gate whose condition holds, else `queued`.
 
-Invariant: whatever comes from outside is asked about here: an enqueue, a retry, a retry by hand, and a job that has
-passed a gate. Release and recovery ask nothing, as the jobs that they give back were past their gates, and stay past
-them; only after a second death does recovery have a job wait at the time gate.
+Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
+that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them, except
+for a job whose worker died twice in a row: recovery has it wait at the time gate.
 """
 
 import re
@@ -10,14 +10,14 @@ from typing import Literal, NamedTuple
 
 
 class Condition(NamedTuple):
-    """The half of a gate that stands in SQL. `store.gates` has the other half, which admits."""
+    """The half of a gate that is SQL. The other half, which admits jobs, is a class in `store.gates`."""
 
     gate: str
     """The gate's name."""
     status: Literal["scheduled", "blocked"]
-    """In which a job waits at it."""
+    """The job's status while it waits at this gate."""
     holds: str
-    """An SQL condition on the job that enters. A column stands in braces: `{run_after}`."""
+    """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`."""
 
 
 CONDITIONS = (Condition("time", "scheduled", "{run_after} > statement_timestamp()"),)
@@ -27,10 +27,10 @@ COLUMN = r"{(\w+)}"
 
 
 def entering(statement: str, *, column: str, past: str | None = None, **columns: str) -> str:
-    """Put the status that a job enters into a statement, in the place of `{status}`. Called once, at the import.
+    """Replace `{status}` in a statement by the expression for the status that a job enters. Called once, at import.
 
-    column: how the statement writes a column of the job, as `job.{}`; `columns`: those that it writes another way.
-    past: the gate that the job has just passed; only the ones after it are asked.
+    column: the spelling of a job's column in this statement, such as `job.{}`; `columns`: exceptions to it.
+    past: the gate that the job has just passed; only the gates after it are checked.
     """
     names = [condition.gate for condition in CONDITIONS]
     asked = CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS

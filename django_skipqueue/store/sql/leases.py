@@ -1,8 +1,8 @@
-"""Who holds which jobs: leases that were lost, rows that are locked, jobs that are claimed by hand."""
+"""Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand."""
 
-# worker, about what it has held for a while → those of its leases that have passed on, by id and lease; with the reason
-# where a cancel took the job, NULL where anything else did. Index: the primary key.
-# A job that its own task has completed was not taken: nobody else completes under this lease.
+# worker → the id and lease of each of its jobs whose lease is no longer valid; with the reason if the job was
+# cancelled, else NULL. Index: the primary key.
+# A job that its own task has completed is not lost: nothing else can complete a job under this lease.
 LOST_LEASES = """
 SELECT
     held.id, held.lease, CASE WHEN job.status = 'discarded' AND job.lease = held.lease + 1 THEN job.last_error END
@@ -14,9 +14,9 @@ WHERE
     AND (job.status = 'completed' AND job.lease = held.lease + 1) IS NOT TRUE
 """
 
-# worker, after a settle that got no answer, and before a release → those of these jobs that somebody else has locked:
-# sent with the others, they would keep them waiting, and fail them at the lock timeout. A row that is gone is not
-# locked. Index: the primary key.
+# worker, after a settle timed out, and before a release → the ids of the jobs whose rows another transaction has
+# locked. In one statement with the others, a locked row would block them until the lock timeout, and then all would
+# fail. A deleted row does not count as locked. Index: the primary key.
 LOCKED_ROWS = """
 WITH held AS MATERIALIZED (
     SELECT job.id
@@ -34,8 +34,8 @@ EXCEPT
 SELECT id FROM free
 """
 
-# supervisor, after a worker died → a row if it still holds jobs, which somebody has locked. Index: recover. Without the
-# order the planner reads the table instead, as it expects to meet such a job soon.
+# supervisor, after a worker died → a row if the worker still holds jobs: recovery has skipped their locked rows. Index:
+# recover. Without ORDER BY the planner reads the table instead, because it expects to find a matching row early.
 WORKER_HAS_JOBS = """
 SELECT 1
 FROM skipqueue_job
@@ -44,7 +44,8 @@ ORDER BY locked_at
 LIMIT 1
 """
 
-# job.heartbeat, for hand-written loops without a worker row → the id, if the lease still holds. Index: the primary key.
+# Job.heartbeat, for loops written by hand, which have no worker row → the id if the lease is still valid. Index: the
+# primary key.
 HEARTBEAT_JOB = """
 UPDATE skipqueue_job AS job
 SET locked_at = statement_timestamp()

@@ -1,10 +1,10 @@
-"""The verbs of operators. Each notes in the row what it did: in `operations`, the newest 50."""
+"""The verbs of operators. Each statement also records the verb in the row: `operations` holds the newest 50."""
 
 from .gates import entering
 
-# operators → id, queue and status of the failed and discarded jobs put back into their queues, with a fresh set of
-# attempts; at once, or spread at random over the seconds that `over` says. A job whose unique key is alive again
-# stays as it is; of several that share a key the newest is taken. Index: the primary key.
+# operators → id, queue and status of the failed and discarded jobs that were put back into their queues, with a fresh
+# set of attempts: at once, or each at a random time within `over` seconds. A job stays unchanged if an unfinished job
+# holds its unique key; of several chosen jobs with the same key, only the newest is retried. Index: the primary key.
 RETRY = entering(
     """
 WITH chosen AS MATERIALIZED (
@@ -49,7 +49,7 @@ RETURNING job.id, job.queue_name, job.status
     run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
 )
 
-# operators → the ids of the scheduled and queued jobs that were discarded, with the reason. Index: the primary key.
+# operators → the ids of the waiting jobs that were discarded. Index: the primary key.
 DISCARD = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -73,8 +73,8 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id
 """
 
-# operators → the ids of the jobs that were cancelled, with the reason: discarded whatever they are at, as long as they
-# are not finished. The new lease takes a running one from its worker. Index: the primary key.
+# operators → the ids of the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a
+# running job from its worker. Index: the primary key.
 CANCEL = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -99,8 +99,8 @@ WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id
 """
 
-# operators → id and queue of the scheduled jobs, retries among them, that may be claimed now. One that is overdue keeps
-# its time, and with it its place. Index: the primary key.
+# operators → id and queue of the scheduled jobs, retries among them, that are now queued. An overdue job keeps its due
+# time, and so its position in the queue. Index: the primary key.
 RUN_NOW = entering(
     """
 WITH chosen AS MATERIALIZED (
@@ -126,8 +126,8 @@ RETURNING job.id, job.queue_name
     past="time",
 )
 
-# operators → the ids of the scheduled and queued jobs that now wait for a later time; one that is due later anyway
-# stays as it is. A time given as a delay is counted from now. Index: the primary key.
+# operators → the ids of the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A
+# delay counts from now. Index: the primary key.
 POSTPONE = """
 WITH chosen AS MATERIALIZED (
     SELECT id

@@ -1,9 +1,9 @@
-"""Deleting finished jobs."""
+"""Delete finished jobs."""
 
-# supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first; they
-# are locked. A retention of NULL keeps a status for ever. A job with a retention of its own, which is a shorter one, is
-# found by the second half, and by the first one too if both are over. The ids in `skipped` are left out, and rows that
-# others have locked. Indexes: prune, once for each status, and prune_own.
+# supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
+# their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
+# their own, which is shorter; the first finds them too if both retentions are over. Leaves out the ids in `skipped` and
+# the rows that others have locked. Indexes: prune, once for each status, and prune_own.
 EXPIRED = """
 SELECT job.id
 FROM
@@ -43,7 +43,7 @@ FROM (
 LIMIT %(limit)s
 """
 
-# supervisor, prunejobs, in the same transaction → how many of each status were deleted. Index: the primary key.
+# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
 PRUNE = """
 WITH pruned AS (
     DELETE FROM skipqueue_job

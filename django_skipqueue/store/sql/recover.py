@@ -1,13 +1,14 @@
-"""Taking back the jobs of workers that are gone."""
+"""Recover the jobs of dead workers."""
 
-# supervisor → the jobs taken back. `worker_ids`: all that these hold. `locked_before`: those locked before that time
-# whose holder has no row. Neither: those locked for longer than `age` whose holder has no row, or a heartbeat that is
-# older than `age`. The attempt is charged; the last one fails. Index: recover.
-# A job that two workers in a row have died of waits for up to 30 s, so that it does not take the same neighbours with
-# it again; with the third it fails, whatever its max_attempts. Any outcome but that
-# the task is unknown, and a retry by hand, empty the list.
-# A job is never taken from a live worker, however long it runs: its worker's row is what counts. Holders without a row
-# (hand-written loops) live by the job's own heartbeat.
+# supervisor → the recovered jobs.
+# With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
+# holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older
+# than `age`. The attempt is charged; a job without attempts left fails. Index: recover.
+# `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
+# 30 s, so that it does not run beside the same jobs again. After the third it fails, whatever its max_attempts. A
+# manual retry empties the list, and so does every outcome except that of an unknown task.
+# A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
+# written by hand has no row: the job's own heartbeat counts.
 RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at

@@ -1,7 +1,7 @@
-"""Giving claimed jobs back."""
+"""Release claimed jobs."""
 
-# release → id and queue of the jobs given back to their queues, no attempt charged. Fenced as settle is. Index: the
-# primary key.
+# release → id and queue of the jobs that were put back into their queues. No attempt is charged. A row whose lease does
+# not match stays unchanged. Index: the primary key.
 RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = 'queued',
@@ -16,9 +16,9 @@ RETURNING job.id, job.queue_name
 """
 
 # supervisor, after a worker died; worker, after its connection broke → id and queue of the jobs that the worker holds
-# and has not begun, given back at no attempt. After a broken connection there may be such that it never heard of: their
-# claim was committed, its answer was lost, and nobody recovers the jobs of a live worker. There may be such too that it
-# could not give back, because somebody had them locked. Index: recover.
+# but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the
+# claim was committed but its answer was lost; or an earlier release skipped a locked row. Nothing recovers the jobs of
+# a live worker, so it has to release them itself. Index: recover.
 RELEASE_ORPHANS = """
 WITH orphan AS MATERIALIZED (
     SELECT id

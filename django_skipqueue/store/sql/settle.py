@@ -1,16 +1,16 @@
-"""Writing outcomes."""
+"""Write outcomes."""
 
 from .gates import entering
 
-# settle → id and lease of the outcomes that were written. An outcome whose lease has passed on matches no row and is
-# not written. Writing one ends the lease: a second outcome for the same attempt matches nothing. Index: the primary
+# settle → id and lease of the outcomes that were written. An outcome whose lease is no longer valid matches no row.
+# Writing an outcome ends the lease, so that a second one for the same attempt matches no row either. Index: the primary
 # key, in the order of the arrays.
-# `started` and `ended` say how long ago the attempt began and ended, in microseconds by the worker's monotonic clock;
-# NULL: when the job was claimed, and now.
-# Arrays that are shorter than `ids` read as NULL: a batch in which all are simply completed, as nearly all are, names
-# only ids, leases and times. Read from a JSON document, the values would take an eighth of the statement's time.
-# No status in the WHERE: with one the planner may walk the recover index over every running and dead entry instead
-# (55 µs a job instead of 8 µs).
+# `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
+# means when the job was claimed, and now.
+# An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
+# most are, has only ids, leases and times. Reading the values from JSON would take an eighth of the statement's time.
+# The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
+# (55 µs per job instead of 8 µs).
 SETTLE = entering(
     """
 UPDATE skipqueue_job AS job
@@ -58,17 +58,17 @@ RETURNING job.id, outcome.lease
     run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
 )
 
-# settle, where outcomes put jobs straight back into their queues → the names of these. Index: the primary key.
+# settle, after outcomes put jobs straight back into their queues → the names of these queues. Index: the primary key.
 QUEUES_OF = """
 SELECT DISTINCT queue_name
 FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND status = 'queued'
 """
 
-# worker, about attempts whose jobs were cancelled meanwhile → the ids of the jobs that keep the error: it says where
-# the task was when it ended. A job that has changed hands again keeps nothing; sent twice, an error is kept once.
-# Index: the primary key.
-KEEP_ERRORS = """
+# worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
+# ran: its traceback names the line at which the task ended. lease + 1: the cancel raised the lease once; any other
+# value means that the job changed hands again. An error that is sent twice is appended once. Index: the primary key.
+APPEND_CANCELLED_ERRORS = """
 WITH cancelled AS MATERIALIZED (
     SELECT job.id, ended.error
     FROM

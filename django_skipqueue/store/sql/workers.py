@@ -1,6 +1,7 @@
-"""The rows of workers."""
+"""Write, read and delete the rows of workers."""
 
-# supervisor: says that its workers are alive; worker: makes its own row before it claims, also anew.
+# supervisor: writes the heartbeats of its workers; worker: inserts its own row before it claims, and again if the row
+# was deleted.
 HEARTBEAT_WORKERS = """
 INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, started_at, heartbeat_at)
 SELECT
@@ -13,8 +14,8 @@ ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET heartbeat_at = statement_timestamp()
 """
 
-# worker: says that it is alive → its heartbeat before, by which it sees whether its supervisor beats as well, and its
-# heartbeat now; no row where it has none. Index: the primary key.
+# worker: writes its heartbeat → the previous and the new heartbeat; no row if the worker has none. If the previous
+# heartbeat is not the one that this worker wrote, its supervisor wrote it. Index: the primary key.
 HEARTBEAT_WORKER = """
 WITH before AS MATERIALIZED (
     SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
@@ -26,17 +27,17 @@ WHERE worker.id = before.id
 RETURNING before.heartbeat_at, worker.heartbeat_at
 """
 
-# supervisor, to find out which workers are dead → the time, and each worker's heartbeat.
+# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker.
 HEARTBEATS = """
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
 FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON true
 """
 
-# supervisor: removes the rows of workers that have stopped.
+# supervisor: deletes the rows of workers that have stopped.
 DELETE_WORKERS = "DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])"
 
-# supervisor: removes the rows of workers that it has found dead, once they are old, and nothing of theirs is left to
-# recover. Index: recover.
+# supervisor: deletes the rows of dead workers that are older than `age` and hold no job that is still to be recovered.
+# Index: recover.
 PRUNE_WORKERS = """
 DELETE FROM skipqueue_worker AS worker
 WHERE
