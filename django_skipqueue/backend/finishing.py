@@ -15,7 +15,7 @@ from ..values.codec import decode
 from ..values.records import Attempt, RecoveredJob
 from .definition import definition_of, entry
 from .framework import AnyResult, TaskResultStatus, hears, log_task_finished, sender_for, task_finished
-from .mapping import ALIAS, STATUSES, result_of
+from .mapping import ALIAS, result_of, task_status
 from .options import options_for
 
 
@@ -53,7 +53,7 @@ def _recovered(job: RecoveredJob, **_: Any) -> None:
 
 
 def _hears(status: str) -> bool:
-    level = logging.INFO if STATUSES[status] == TaskResultStatus.SUCCESSFUL else logging.ERROR
+    level = logging.INFO if task_status(status) == TaskResultStatus.SUCCESSFUL else logging.ERROR
     return hears(task_finished, log_receiver=log_task_finished, level=level)
 
 

@@ -24,14 +24,18 @@ if TYPE_CHECKING:
     from ..models import Job
 
 STATUSES = {
-    "blocked": TaskResultStatus.READY,
-    "scheduled": TaskResultStatus.READY,
-    "queued": TaskResultStatus.READY,
     "running": TaskResultStatus.RUNNING,
     "completed": TaskResultStatus.SUCCESSFUL,
     "failed": TaskResultStatus.FAILED,
     "discarded": TaskResultStatus.FAILED,
 }
+"""In any other status a job waits."""
+
+
+def task_status(status: str) -> TaskResultStatus:
+    """What Django calls the status of a job."""
+    return STATUSES.get(status, TaskResultStatus.READY)
+
 
 ALIAS, DEFERRED = "backend", "deferred"
 """The keys of a job's metadata: the alias it was enqueued on, and whether a `run_after` was given."""
@@ -83,7 +87,7 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
     result: AnyResult = AnyResult(
         task=variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         id=str(job.pk),
-        status=STATUSES[job.status],
+        status=task_status(job.status),
         enqueued_at=job.enqueued_at,
         started_at=attempts.started_at,
         last_attempted_at=attempts.last_attempted_at,
@@ -157,7 +161,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
     known = {
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         "id": str(job.id),
-        "status": STATUSES[status],
+        "status": task_status(status),
         "args": decode(job.args),
         "kwargs": decode(job.kwargs),
         "backend": alias,

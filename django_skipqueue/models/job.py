@@ -3,7 +3,7 @@
 Only the methods of `Store` write a job's status, lease, attempts and times. The methods here call them.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
@@ -12,14 +12,13 @@ from django.db.models.functions import Now
 from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
-from ..conf import settings
 from ..exceptions import LeaseLost
-from ..store import Store
 from ..values.codec import encode, shorten
-from ..values.outcomes import COMPLETED, Delay, Outcome, Settlement, error_entry
+from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import worker_name
 from ..values.retry_policy import RetryPolicy
 from .expressions import CLAIM_ORDER
+from .operators import JobVerbs
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, Status
 
@@ -34,7 +33,7 @@ def _json_type(column: str) -> Func:
     return Func(F(column), function="jsonb_typeof", output_field=models.TextField())
 
 
-class Job(models.Model):
+class Job(JobVerbs, models.Model):
     """One request to run a task."""
 
     queue_name = models.TextField(_("queue"))
@@ -155,39 +154,6 @@ class Job(models.Model):
         self._require_running()
         self._require_lease(self._store().heartbeat_job(self.pk, self.lease))
 
-    # For operators. Each returns whether the job's status allowed it, and records `by` and `reason` in `operations`.
-
-    def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
-        """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
-        return self._reread_status(self._store().retry([self.pk], over=over, by=by, reason=reason))
-
-    def discard(self, reason: str = "", *, by: str = "") -> bool:
-        """Finish a waiting job without running it."""
-        return self._set_status(Status.DISCARDED, self._store().discard([self.pk], by=by, reason=reason))
-
-    def cancel(self, reason: str = "", *, by: str = "") -> bool:
-        """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
-        return self._set_status(Status.DISCARDED, self._store().cancel([self.pk], by=by, reason=reason))
-
-    def run_now(self, *, by: str = "", reason: str = "") -> bool:
-        """Make a scheduled job claimable now."""
-        return self._reread_status(self._store().run_now([self.pk], by=by, reason=reason))
-
-    def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
-        """Move the due time of a waiting job to a later time; a timedelta counts from now."""
-        return self._set_status(Status.SCHEDULED, self._store().postpone([self.pk], run_after, by=by, reason=reason))
-
-    def _set_status(self, status: Status, changed: set[int]) -> bool:
-        if changed:
-            self.status = status
-        return bool(changed)
-
-    def _reread_status(self, changed: set[int]) -> bool:
-        """Read the status that the gates have decided, if the job was changed. Returns whether it was."""
-        if changed:
-            self.refresh_from_db(using=self._store().alias, fields=["status"])
-        return bool(changed)
-
     def _settle(self, outcome: Outcome) -> None:
         self._require_running()
         self._require_lease(self._store().settle([Settlement(self.pk, self.lease, outcome)]))
@@ -201,6 +167,3 @@ class Job(models.Model):
             raise LeaseLost(
                 f"Job {self.pk} is no longer held by lease {self.lease}: it was settled, or somebody else has taken it."
             )
-
-    def _store(self) -> Store:
-        return Store(self._state.db or settings.database)

@@ -1,10 +1,9 @@
 """`Job.objects` and `Worker.objects`: their filters, and the methods of users and operators."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from functools import reduce
-from itertools import islice
 from operator import or_
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,11 +13,9 @@ from django.db.models.functions import Now
 
 from ..conf import settings
 from ..store import Store
-from ..store.columns import check_run_after
-from ..store.statements import BATCH
 from ..values.codec import decode
-from ..values.outcomes import Delay
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
+from .operators import QuerySetVerbs
 from .status import UNFINISHED
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
 
 
-class JobQuerySet(models.QuerySet["Job"]):
+class JobQuerySet(QuerySetVerbs, models.QuerySet["Job"]):
     """Filters named after the statuses, and the methods of users and operators."""
 
     def scheduled(self) -> "JobQuerySet":
@@ -107,40 +104,6 @@ class JobQuerySet(models.QuerySet["Job"]):
             jobs: dict[int, Job] = self.model._base_manager.using(self.db).in_bulk([job.id for job in claimed])
         return [jobs[job.id] for job in claimed]
 
-    # For operators. Each changes the jobs of the query set whose status allows it, in batches of one statement, records
-    # `by` and `reason` in the rows, and returns the number of changed jobs. Like `delete`, these are methods of a query
-    # set and not of `Job.objects`: to change all jobs, write `Job.objects.all().retry()`.
-
-    def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:
-        """Put failed and discarded jobs back into their queues at once, or each at a random time within `over`."""
-        return self._in_batches(lambda ids: Store(self.db).retry(ids, over=over, by=by, reason=reason))
-
-    def discard(self, *, by: str = "", reason: str = "") -> int:
-        """Finish waiting jobs without running them."""
-        return self._in_batches(lambda ids: Store(self.db).discard(ids, by=by, reason=reason))
-
-    def cancel(self, *, by: str = "", reason: str = "") -> int:
-        """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
-        return self._in_batches(lambda ids: Store(self.db).cancel(ids, by=by, reason=reason))
-
-    def run_now(self, *, by: str = "", reason: str = "") -> int:
-        """Make scheduled jobs, retries among them, claimable now."""
-        return self._in_batches(lambda ids: Store(self.db).run_now(ids, by=by, reason=reason))
-
-    def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> int:
-        """Move the due time of waiting jobs to a later time; a timedelta counts from now."""
-        check_run_after(run_after)
-        return self._in_batches(lambda ids: Store(self.db).postpone(ids, run_after, by=by, reason=reason))
-
-    _verb: Any
-    for _verb in (retry, discard, cancel, run_now, postpone):
-        _verb.queryset_only = _verb.alters_data = True
-    del _verb
-
-    def _in_batches(self, change: Callable[[list[int]], set[int]]) -> int:
-        """Change these jobs in batches. Reads all ids first, because a change may remove rows from the filter."""
-        return sum(len(change(ids)) for ids in _batches(list(self.values_list("pk", flat=True))))
-
     def _as_inserted(self, spec: JobSpec, call: EncodedCall, inserted: InsertedJob) -> "Job":
         """Make the job from the values that were sent and those that the database returned, without another query."""
         job: Job = self.model(
@@ -162,12 +125,6 @@ class JobQuerySet(models.QuerySet["Job"]):
         )
         job._state.adding, job._state.db = False, self.db
         return job
-
-
-def _batches(ids: list[int]) -> Iterator[list[int]]:
-    rest = iter(sorted(ids, reverse=True))  # newest first: of several jobs with one unique key, the first is retried
-    while batch := list(islice(rest, BATCH)):
-        yield batch
 
 
 _JobManager = models.Manager.from_queryset(JobQuerySet)

@@ -3,8 +3,10 @@
 Invariant: neither a CHECK constraint nor an index refuses a value that passes here.
 """
 
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import Any
 
 from django.conf import settings as django_settings
 from django.utils.timezone import is_naive
@@ -17,24 +19,33 @@ MAX_KEY_BYTES = 1_000
 """Most bytes in a queue's name or a unique key: an index entry must fit into a third of a page."""
 
 
-def check_columns(
-    queue_name: str,
-    priority: int,
-    max_attempts: int | None,
-    run_after: datetime | timedelta | None,
-    timeout: float | None,
-) -> None:
-    """Raise `InvalidOption` for a value that the table refuses. Takes 0.3 µs if the queue's name was checked before."""
+def check_columns(columns: Mapping[str, Any]) -> None:
+    """Raise `InvalidOption` for a value, by the name of its column, that the table refuses. Takes 1 µs."""
+    for name, value in columns.items():
+        if check := CHECKS.get(name):
+            check(value)
+        elif name not in UNCHECKED and isinstance(value, str):
+            check_key(name, value)
+
+
+def _check_queue_name(queue_name: Any) -> None:
     if not isinstance(queue_name, str) or not _is_queue_name(queue_name):
         raise InvalidOption(
             f"queue_name must be a str without commas, and without spaces at its ends, not {queue_name!r}."
         )
+
+
+def _check_priority(priority: Any) -> None:
     if not _is_integer(priority) or not -100 <= priority <= 100:
         raise InvalidOption(f"priority must be an int from -100 to 100, not {priority!r}.")
+
+
+def _check_max_attempts(max_attempts: Any) -> None:
     if max_attempts is not None and (not _is_integer(max_attempts) or not 1 <= max_attempts <= 32_767):
         raise InvalidOption(f"max_attempts must be an int from 1 to 32767, not {max_attempts!r}.")
-    if run_after is not None:
-        check_run_after(run_after)
+
+
+def _check_timeout(timeout: Any) -> None:
     if timeout is not None and not (_is_number(timeout) and 0 < timeout <= LONGEST_DELAY.total_seconds()):
         raise InvalidOption(f"timeout must be a number of seconds above 0, not {timeout!r}.")
 
@@ -46,8 +57,10 @@ def _is_queue_name(name: str) -> bool:
     return name == name.strip() and bool(name) and "," not in name
 
 
-def check_run_after(run_after: datetime | timedelta) -> None:
+def check_run_after(run_after: datetime | timedelta | None) -> None:
     """Raise `InvalidOption` for a value that is not a time or a delay, or that the column cannot store."""
+    if run_after is None:
+        return
     if isinstance(run_after, timedelta):
         if abs(run_after) > LONGEST_DELAY:
             raise InvalidOption(f"run_after must be within {LONGEST_DELAY.days // 365} years, not {run_after!r}.")
@@ -78,3 +91,16 @@ def _is_number(value: object) -> bool:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+CHECKS: dict[str, Callable[[Any], None]] = {
+    "queue_name": _check_queue_name,
+    "priority": _check_priority,
+    "max_attempts": _check_max_attempts,
+    "run_after": check_run_after,
+    "timeout": _check_timeout,
+}
+"""The check of each column. A string of any other column must fit into an index."""
+
+UNCHECKED = {"task", "retention", "metadata", "unique_key"}
+"""Columns whose values are checked where they are made: a registered name, encoded JSON, a unique key."""

@@ -70,7 +70,7 @@ class Enqueueing(Statements):
 
     def _values(self, spec: JobSpec) -> dict[str, Any]:
         """The values that the jobs share. Raises `InvalidOption` for a value that the table cannot store."""
-        check_columns(spec.queue_name, spec.priority, spec.max_attempts, spec.run_after, spec.timeout)
+        check_columns(spec._asdict())
         values = spec.insert_values()
         if spec.max_attempts is None:
             values["max_attempts"] = settings.max_attempts

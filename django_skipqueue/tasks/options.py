@@ -4,7 +4,7 @@ Invariant: an `Options` that exists can be written into a row.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TypedDict
 
@@ -12,7 +12,7 @@ from ..backoff import Backoff
 from ..exceptions import InvalidArguments, InvalidOption
 from ..store.columns import check_columns, check_key
 from ..values.codec import size_of
-from ..values.records import EncodedCall
+from ..values.records import EncodedCall, JobSpec
 
 UniqueKey = str | Callable[..., str]
 
@@ -62,11 +62,15 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse what the table or the worker could not use."""
-        check_columns(self.queue_name, self.priority, self.max_attempts, self.run_after, self.timeout)
+        check_columns({name: getattr(self, name) for name in COLUMNS})
         if isinstance(self.unique_key, str):
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
+
+
+COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields]
+"""The options that become columns of a job."""
 
 
 def check_size(call: EncodedCall, most: int) -> EncodedCall:

@@ -6,7 +6,7 @@ anything is written.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
@@ -26,7 +26,7 @@ from ..values.redaction import redact as redacted_call
 from ..values.retry_policy import RetryPolicy
 from .advice import check_names, instead_of_method, wrong_keyword
 from .context import JobContext
-from .options import Options, UsingOptions, check_size
+from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields]
-"""The options that become columns of a job."""
 
 
 class Task(Generic[P, R]):

@@ -24,7 +24,7 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_skipqueue.backend import SkipQueueBackend
-from django_skipqueue.backend.mapping import STATUSES, UnreadResult
+from django_skipqueue.backend.mapping import STATUSES, UnreadResult, task_status
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import registry
 
@@ -78,7 +78,7 @@ class StoredResult(UnreadResult):
     @property
     @in_any_thread
     def status(self) -> Any:
-        return STATUSES[Job.objects.get(pk=self.id).status]
+        return task_status(Job.objects.get(pk=self.id).status)
 
     @status.setter
     @in_any_thread

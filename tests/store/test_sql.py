@@ -25,7 +25,7 @@ from django_skipqueue.store.parameters import (
     settlements_as_values,
 )
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.records import ClaimedJob, EncodedCall, QueuePosition
+from django_skipqueue.values.records import ClaimedJob, EncodedCall, JobSpec, QueuePosition
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 
@@ -45,6 +45,13 @@ class Case(NamedTuple):
     values: dict[str, Any]
     indexes: set[str]
     label: str = ""
+
+
+@pytest.mark.parametrize("name", ["ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"])
+def test_an_insert_writes_all_that_a_job_is_specified_by(name: str) -> None:
+    """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
+    asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
+    assert asked >= JobSpec("t").insert_values().keys()
 
 
 COMMON = {

@@ -40,18 +40,19 @@ class Order:
         return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
 
 
+OLDEST = Order((F("id"),), False, _("oldest first"))
 NEWEST = Order((F("id"),), True, _("newest first"))
 FINISHED = Order((F("finished_at"),), True, _("last finished first"))
 
 ORDERS: Mapping[str, Order] = {
     Status.SCHEDULED: Order((F("run_after"),), False, _("next due first")),
-    Status.BLOCKED: Order((F("id"),), False, _("oldest first")),
     Status.QUEUED: Order(CLAIM_ORDER[:-1], False, _("by queue, next claimed first")),
     Status.RUNNING: Order((F("locked_at"),), False, _("longest first")),
     Status.COMPLETED: FINISHED,
     Status.FAILED: FINISHED,
     Status.DISCARDED: FINISHED,
 }
+"""The order of each status; of one that is not here, `OLDEST`."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Indexed:
     @property
     def order(self) -> Order:
         """The order of the index."""
-        return NEWEST if self.status is None else ORDERS[self.status]
+        return NEWEST if self.status is None else ORDERS.get(self.status, OLDEST)
 
     def jobs(self) -> JobQuerySet:
         """These jobs, in order."""

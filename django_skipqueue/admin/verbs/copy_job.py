@@ -29,12 +29,8 @@ def copy_jobs(ids: Collection[int]) -> Changed:
 
 
 def _spec_of(job: Job) -> JobSpec:
-    return JobSpec(
-        job.task,
-        queue_name=job.queue_name,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout,
-        retention=job.retention and json.dumps(job.retention),
-        metadata=json.dumps(job.metadata),
-    )
+    """All that is set at an insert, but for the time."""
+    columns = {name: getattr(job, name) for name in JobSpec._fields if name != "run_after"}
+    columns["retention"] = job.retention and json.dumps(job.retention)
+    columns["metadata"] = json.dumps(job.metadata)
+    return JobSpec(**columns)

@@ -1,0 +1,111 @@
+"""What operators can do with jobs: with one, `job.retry()`, or with those of a query set.
+
+Each verb changes the jobs whose status allows it, and keeps in their rows who did it and why.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..conf import settings
+from ..store import Store
+from ..store.columns import check_run_after
+from ..store.statements import BATCH
+from ..values.outcomes import Delay
+from .status import Status
+
+if TYPE_CHECKING:
+    from django.db import models
+
+    from .job import Job
+
+    Model = models.Model
+    JobQuerySet = models.QuerySet[Job]
+else:
+    Model = JobQuerySet = object
+
+
+class JobVerbs(Model):
+    """For one job. Each returns whether the job's status allowed it, and records `by` and `reason` in `operations`."""
+
+    status: Any  # a column of the model
+
+    def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
+        """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
+        return self._reread_status(self._store().retry([self.pk], over=over, by=by, reason=reason))
+
+    def discard(self, reason: str = "", *, by: str = "") -> bool:
+        """Finish a waiting job without running it."""
+        return self._set_status(Status.DISCARDED, self._store().discard([self.pk], by=by, reason=reason))
+
+    def cancel(self, reason: str = "", *, by: str = "") -> bool:
+        """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
+        return self._set_status(Status.DISCARDED, self._store().cancel([self.pk], by=by, reason=reason))
+
+    def run_now(self, *, by: str = "", reason: str = "") -> bool:
+        """Make a scheduled job claimable now."""
+        return self._reread_status(self._store().run_now([self.pk], by=by, reason=reason))
+
+    def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
+        """Move the due time of a waiting job to a later time; a timedelta counts from now."""
+        return self._set_status(Status.SCHEDULED, self._store().postpone([self.pk], run_after, by=by, reason=reason))
+
+    def _set_status(self, status: Status, changed: set[int]) -> bool:
+        if changed:
+            self.status = status
+        return bool(changed)
+
+    def _reread_status(self, changed: set[int]) -> bool:
+        """Read the status that the gates have decided, if the job was changed. Returns whether it was."""
+        if changed:
+            self.refresh_from_db(using=self._store().alias, fields=["status"])
+        return bool(changed)
+
+    def _store(self) -> Store:
+        """The queue that the job is in."""
+        return Store(self._state.db or settings.database)
+
+
+class QuerySetVerbs(JobQuerySet):
+    """For the jobs that a query set has. Each returns how many were changed.
+
+    They work in batches, each one statement. As `delete`, they are verbs of a query set and not of `Job.objects`: for
+    all jobs say `Job.objects.all().retry()`.
+    """
+
+    def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:
+        """Put failed and discarded jobs back into their queues at once, or each at a random time within `over`."""
+        return self._in_batches(lambda ids: Store(self.db).retry(ids, over=over, by=by, reason=reason))
+
+    def discard(self, *, by: str = "", reason: str = "") -> int:
+        """Finish waiting jobs without running them."""
+        return self._in_batches(lambda ids: Store(self.db).discard(ids, by=by, reason=reason))
+
+    def cancel(self, *, by: str = "", reason: str = "") -> int:
+        """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
+        return self._in_batches(lambda ids: Store(self.db).cancel(ids, by=by, reason=reason))
+
+    def run_now(self, *, by: str = "", reason: str = "") -> int:
+        """Make scheduled jobs, retries among them, claimable now."""
+        return self._in_batches(lambda ids: Store(self.db).run_now(ids, by=by, reason=reason))
+
+    def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> int:
+        """Move the due time of waiting jobs to a later time; a timedelta counts from now."""
+        check_run_after(run_after)
+        return self._in_batches(lambda ids: Store(self.db).postpone(ids, run_after, by=by, reason=reason))
+
+    _verb: Any
+    for _verb in (retry, discard, cancel, run_now, postpone):
+        _verb.queryset_only = _verb.alters_data = True
+    del _verb
+
+    def _in_batches(self, change: Callable[[list[int]], set[int]]) -> int:
+        """Change these jobs in batches. Reads all ids first, because a change may remove rows from the filter."""
+        return sum(len(change(ids)) for ids in _batches(list(self.values_list("pk", flat=True))))
+
+
+def _batches(ids: list[int]) -> Iterator[list[int]]:
+    rest = iter(sorted(ids, reverse=True))  # newest first: of several jobs with one unique key, the first is retried
+    while batch := list(islice(rest, BATCH)):
+        yield batch
