@@ -1,4 +1,4 @@
-"""Running attempts: the executor, threads, the event loop, interruption.
+"""Runs attempts: the executor, threads, the event loop, interruption.
 
-Writes nothing, except for the outcome of an `atomic` task.
+This package writes nothing to the database, except for the outcome of an `atomic` task.
 """

@@ -1,6 +1,6 @@
-"""The threads of an event loop for what `async def` tasks give to `asyncio.to_thread` and `run_in_executor`.
+"""The threads of an event loop for the calls that `async def` tasks make by `asyncio.to_thread` and `run_in_executor`.
 
-Invariant: a call that hangs, and that nobody waits for any more, takes no thread from those that come after it.
+Invariant: a call that hangs after its task has ended takes no thread from later calls.
 """
 
 import asyncio
@@ -8,11 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 MOST_LEFT = 64
-"""Calls that tasks may leave behind before the process is replaced."""
+"""Calls still running after their tasks have ended, at which the process is replaced."""
 
 
 class CallThreads(ThreadPoolExecutor):
-    """Used in the event loop's thread. It ends with the process: no task can shut it down for the others."""
+    """Used in the event loop's thread. The executor ends with the process: no task can shut it down for the others."""
 
     def __init__(self) -> None:
         super().__init__(thread_name_prefix="skipqueue-call")
@@ -20,7 +20,7 @@ class CallThreads(ThreadPoolExecutor):
         self._callers: dict[Future[Any], asyncio.Task[Any] | None] = {}
 
     def use_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Be what the event loop uses where none is named."""
+        """Become the default executor of this event loop."""
         loop.set_default_executor(self)
         loop.shutdown_default_executor = _keep  # type: ignore[method-assign]
 
@@ -32,7 +32,7 @@ class CallThreads(ThreadPoolExecutor):
         return future
 
     def replace_left(self) -> int:
-        """Have a thread more for each call whose caller is done, and which goes on; how many there are."""
+        """Allow one more thread for each call that still runs although its task is done. Returns their number."""
         if not self._callers:
             return 0
         callers = list(self._callers.items())
@@ -44,7 +44,7 @@ class CallThreads(ThreadPoolExecutor):
         return left
 
     def end(self) -> None:
-        """End the threads that have nothing to do."""
+        """End the idle threads."""
         super().shutdown(wait=False)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -52,7 +52,7 @@ class CallThreads(ThreadPoolExecutor):
 
 
 async def _keep(timeout: float | None = None) -> None:
-    """In place of the event loop's own method, after which it would take no call any more."""
+    """Replaces the event loop's own method, after which the loop would refuse further calls."""
 
 
 def _current_task() -> "asyncio.Task[Any] | None":

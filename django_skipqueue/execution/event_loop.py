@@ -1,7 +1,7 @@
 """Runs `async def` tasks in an event loop.
 
-Code that tasks leave behind, in the loop or in the one thread in which asgiref runs queries for all of them, can block
-those that come after. That is found out, so that the worker can be replaced.
+Code that a finished task has left in the event loop, or in the one thread in which asgiref runs all queries, can block
+later tasks. The runner detects such blockages, so that the worker is replaced.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from .running_jobs import RunningJobs
 from .thread_connections import IDLE_TIME, ThreadConnections
 
 LEFTOVER_TIME = 60.0
-"""Seconds for which the thread in which asgiref runs queries may be busy with what no attempt waits for any more."""
+"""Seconds for which asgiref's query thread may be busy with code that no attempt waits for any more."""
 
 CHECK_INTERVAL = 1.0
-"""Seconds for which a connection of that thread is taken to be alive."""
+"""Seconds between two checks whether the connections of the query thread are alive."""
 
 
 class EventLoopRunner:
-    """Up to `concurrency` at once, in one event loop in a thread of its own."""
+    """Runs up to `concurrency` attempts at once, in one event loop in a thread of its own."""
 
     def __init__(
         self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish
@@ -44,19 +44,19 @@ class EventLoopRunner:
         self._free_entries = list(entries)
         self._finish = finish
         self._waiting: deque[ClaimedJob] = deque()
-        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None once it is reported
-        self._stuck: set[RunningAttempt] = set()  # those that are given up, and still run
+        self._running: dict[asyncio.Task[None], RunningAttempt | None] = {}  # None once the attempt is reported
+        self._stuck: set[RunningAttempt] = set()  # given up, and still running
         self._is_ending = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._call_threads = CallThreads()
-        self._query_connections: ThreadConnections | None = None  # of the thread in which asgiref runs queries
+        self._query_connections: ThreadConnections | None = None  # of asgiref's query thread
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._checked_at = 0.0  # when those were looked at before a job, in monotonic seconds
+        self._checked_at = 0.0  # when these were last checked before a job, in monotonic seconds
         self._tidying: Future[None] | None = None
         self._ahead_of_tidying: set[asyncio.Task[None]] = set()
-        self._called_at = NEVER  # since when `_fill` is waited for, in monotonic seconds
-        self._left_alone_at = NEVER  # since when no attempt is left that may be ahead of the tidying
-        self._calls_left_at = NEVER  # since when so many calls are left behind that the process is to be replaced
+        self._called_at = NEVER  # since when a call of `_fill` is due, in monotonic seconds
+        self._left_alone_at = NEVER  # since when no attempt runs that began before the tidying
+        self._calls_left_at = NEVER  # since when too many calls are left behind
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="skipqueue-loop", daemon=True)
 
@@ -71,10 +71,10 @@ class EventLoopRunner:
 
     @property
     def blocked_at(self) -> float:
-        """When to hold that code which belongs to no attempt any more blocks the event loop, or a thread that it needs.
+        """The time from which leftover code counts as blocking the event loop, or a thread that the loop needs.
 
-        In monotonic seconds. While an attempt runs, it may be that which blocks the loop: its own limit is for that.
-        Beside one that is stuck the loop must answer.
+        In monotonic seconds. While attempts run, one of them may block the loop, until its time limit. Once one of them
+        is stuck, the loop must respond.
         """
         if self._is_given_up:
             return NEVER
@@ -91,23 +91,23 @@ class EventLoopRunner:
         return len(self._stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Have another attempt take the place of this one, which is stuck; if the loop is, that is found out."""
+        """Give the slot of this stuck attempt to another one. If the loop itself is stuck, `blocked_at` shows it."""
         assert self._loop is not None  # noqa: S101
         self._stuck.add(running)
         self._loop.call_soon_threadsafe(self._still_stuck, running)
         self._call()
 
     def ignore_blocked(self) -> None:
-        """Find nothing blocked from here on: the worker is being replaced."""
+        """Report no blockage from here on: the worker is being replaced."""
         self._is_given_up = True
 
     @property
     def unfinished(self) -> int:
-        """How many jobs run and wait here, but for those that are stuck."""
+        """Number of jobs that run or wait here, except for stuck ones."""
         return len(self._waiting) + max(0, len(self._running) - len(self._stuck))
 
     def withdraw(self) -> list[ClaimedJob]:
-        """Take back what has not started."""
+        """Take back the jobs that have not started."""
         return self.withdraw_last(len(self._waiting))[::-1]
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
@@ -119,7 +119,7 @@ class EventLoopRunner:
         return withdrawn
 
     def stop(self, deadline: float) -> None:
-        """End the event loop, and wait for it until then: what tasks of the project's left in it may block it."""
+        """End the event loop, and wait for its thread until the deadline: leftover code of tasks may block it."""
         if self._loop is not None:
             self._is_ending = True
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -137,10 +137,10 @@ class EventLoopRunner:
         try:
             self._in_query_thread(self._make_connections)
             children.call_in_child(self._loop.stop)
-            while not self._is_ending:  # a task of the project's may stop the loop as well
+            while not self._is_ending:  # a task may stop the loop as well
                 self._loop.run_forever()
                 if children.is_child:
-                    children.leave()  # a coroutine that waits there: so do its neighbours, who are the parent's
+                    children.leave()  # the other coroutines of the forked process are the parent's
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         except BaseException as error:
             self._finish(error)
@@ -149,18 +149,18 @@ class EventLoopRunner:
             self._call_threads.end()
 
     def _still_stuck(self, running: RunningAttempt) -> None:
-        """It may have ended when it was given up."""
+        """Count the attempt as stuck only if it still runs."""
         if running not in self._running.values():
             self._stuck.discard(running)
 
     def _fill(self) -> None:
-        """Start what there is room for."""
+        """Start waiting jobs while slots are free."""
         self._called_at = NEVER
         assert self._loop is not None  # noqa: S101
         if self._waiting:
             self._check_soon()
         while len(self._running) - len(self._stuck) < self._concurrency:
-            if len(self._running) >= 2 * self._concurrency:  # as many as there are slots; each takes one when it begins
+            if len(self._running) >= 2 * self._concurrency:  # the number of entries: each attempt takes one
                 return
             try:
                 job = self._waiting.popleft()
@@ -184,19 +184,19 @@ class EventLoopRunner:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is a task of the event loop)
         self._running[task] = None
-        # Queries ran in the thread that asgiref keeps for them. To tidy up there takes as long as running a small job,
-        # so it is done after an error, and when there is nothing else to do. Nobody waits for it: that thread may be
-        # busy, or hang, in what another task has it do, or in what is left of an attempt that timed out.
+        # Queries ran in the thread that asgiref keeps for them. To tidy its connections takes as long as a small job,
+        # so that is done after an error, and when no other job is there. Nothing waits for it: the thread may be busy
+        # or hang in a call of another task, or of an attempt that timed out.
         failed = attempt.outcome.error is not None
         if failed or self._is_idle():
             self._tidy_soon(failed)
 
     def _is_idle(self) -> bool:
-        """Whether the attempt that asks is the only one here."""
+        """Whether the attempt of the caller is the only one here."""
         return not self._waiting and len(self._running) == 1
 
     def _tidy_soon(self, failed: bool) -> None:
-        """Once for all who ask while it is on its way: that thread does one thing after the other."""
+        """Tidy the connections of the query thread soon. Calls share a tidying that has not finished."""
         if self._is_tidying():
             return
         self._ahead_of_tidying = {task for task, running in self._running.items() if running is not None}
@@ -204,7 +204,7 @@ class EventLoopRunner:
         self._tidying = self._in_query_thread(partial(self._tidy, failed))
 
     def _in_query_thread(self, do: Callable[[], None]) -> "Future[None]":
-        """Not by sync_to_async: as a task of the event loop, tasks of the project's could cancel it with all others."""
+        """Call this in the query thread. Not by sync_to_async: a task that cancels all others would cancel it."""
         future = SyncToAsync.single_thread_executor.submit(do)
         future.add_done_callback(self._report_broken)
         return future
@@ -217,7 +217,7 @@ class EventLoopRunner:
             self._query_connections.tidy(failed=failed)
 
     def _close_idle_after(self, seconds: float) -> None:
-        """If no attempt runs then, close what a thread without a job would close."""
+        """Close idle connections after this time, if no attempt runs then."""
         connections = self._query_connections
         if connections is not None and connections.opened and self._idle_timer is None:
             assert self._loop is not None  # noqa: S101
@@ -230,7 +230,7 @@ class EventLoopRunner:
             self._close_idle_after(connections.patience)
 
     def _check_soon(self) -> None:
-        """Before the queries of the next attempts, have their connections looked at, if there are any."""
+        """Check the connections of the query thread before the next attempts use them."""
         connections, now = self._query_connections, time.monotonic()
         if connections is not None and connections.opened and self._checked_at + CHECK_INTERVAL <= now:
             self._checked_at = now
@@ -240,7 +240,7 @@ class EventLoopRunner:
         return self._tidying is not None and not self._tidying.done()
 
     def _note_left_alone(self) -> None:
-        """Once the attempts are over that ran when the tidying was asked for, what is ahead of it is nobody's."""
+        """Once all attempts have ended that ran before the tidying, only leftover code can delay it."""
         self._left_alone_at = NEVER if self._ahead_of_tidying else time.monotonic()
 
     def _done(self, task: "asyncio.Task[None]") -> None:
@@ -248,7 +248,7 @@ class EventLoopRunner:
         if task in self._ahead_of_tidying:
             self._ahead_of_tidying.remove(task)
             self._note_left_alone()
-        if running is not None and task.cancelled():  # before its first step, by code of the project's that cancels all
+        if running is not None and task.cancelled():  # before its first step, by a task that cancels all others
             self._waiting.appendleft(running.job)
         self._report_broken(task)
         if self._call_threads.replace_left() >= MOST_LEFT:

@@ -1,9 +1,9 @@
-"""`execute(running) -> Attempt`: run a task, and decide the outcome.
+"""Runs a task and decides the outcome: `execute(running) -> Attempt`.
 
-It writes nothing, except for a task that shares its transaction with its outcome: there, one commit is for both.
+The executor writes nothing, except for an `atomic` task: one commit writes its data and its outcome.
 
-Invariant: whatever a task does (return, raise, exit, hand back what JSON refuses), an attempt with an outcome comes
-out.
+Invariant: whatever a task does (return, raise, exit, return a value that JSON cannot hold), `execute` returns an
+attempt with an outcome.
 """
 
 import contextlib
@@ -45,15 +45,15 @@ from .middleware import load_middleware, wrap, wrap_async
 from .running_attempt import RunningAttempt
 
 UNKNOWN_TASK_DELAY = 10.0
-"""Seconds for which a job whose task is unknown is put off: about what a deploy takes for one machine."""
+"""Seconds until a job with an unknown task is tried again: about as long as one machine takes to deploy."""
 
 Finished = Attempt | BaseException
-"""What comes out of those who run jobs: an attempt, or what broke them."""
+"""A finished attempt, or the exception with which a runner failed."""
 
 Finish = Callable[[Finished], None]
 
 DECISION_SECONDS = 1.0
-"""Seconds that the retry policy of a stuck job may take: the control loop waits for it."""
+"""Seconds that the retry policy may take for a stuck attempt, while the control loop waits."""
 
 
 class Executor:
@@ -75,7 +75,7 @@ class Executor:
         try:
             task = registry.get(running.job.task)
             running.timeout = _timeout(task, running.job)
-            # A context of its own: what a task sets there (`decimal.getcontext().prec` too) is not seen by the next.
+            # A context of its own: no context variable (or `decimal.getcontext().prec`) set here reaches the next task.
             call = partial(contextvars.Context().run, self._run, task, running)
             outcome = self.interrupter.run(running, call)
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
@@ -96,23 +96,23 @@ class Executor:
         return self._attempt(running, outcome, time.monotonic())
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
-        """The attempt that a job comes to whose code ignores that it is to end. For the control loop's thread."""
+        """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
         job, error, ended = running.job, running.error, time.monotonic()
         assert error is not None  # noqa: S101 (for the type checker: it was interrupted, and goes on)
         duration_ms = (ended - running.started) * 1000
         entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
         entry["message"] = f"{error}, and did not end within {STUCK_AFTER:g} s more: it is stuck"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
-        if running.completed:  # it is stuck in what came after its commit
+        if running.completed:  # it is stuck in code after its commit
             outcome = Outcome("failed", last_error=summary(error), error=entry)
         else:
             outcome = self._decide_with_timeout(job, registry.get(job.task), error, entry)
         return self._attempt(running, outcome, ended)
 
     def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        """All that the middleware is around: the receivers of `job_started`, the task, the hooks of its commit.
+        """Run the code inside the middleware: the receivers of `job_started`, the task, the hooks of its commit.
 
-        The commit itself is not interrupted, but found to be stuck.
+        The commit is never interrupted, but it may count as stuck.
         """
         args, kwargs = self._begin(task, running)
         if task.atomic:
@@ -120,12 +120,12 @@ class Executor:
         return _outcome_of_result(task.function(*args, **kwargs))
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        """The same for an `async def` task."""
+        """As `_run_here`, for an `async def` task."""
         args, kwargs = self._begin(task, running)
         return _outcome_of_result(await task.function(*args, **kwargs))
 
     def _begin(self, task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
-        """Say that the attempt begins; the arguments of the task."""
+        """Send the event that the attempt starts. Returns the arguments of the task."""
         job = running.job
         if wanted(AttemptStarted):
             send(AttemptStarted(job, self.worker, job.waited_ms(running.started)))
@@ -135,7 +135,7 @@ class Executor:
         return args, decode(job.kwargs)
 
     def _in_transaction(self, running: RunningAttempt, run: Callable[[], Any]) -> Outcome:
-        """Run in one transaction with the outcome, on this thread's connection to the queue's database."""
+        """Run the task and write its outcome in one transaction, on this thread's connection to that database."""
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
@@ -162,11 +162,11 @@ class Executor:
         )
 
     def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
-        """The attempt with its outcome: the one that the task has committed itself, whatever came after that."""
+        """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
         if running.completed is None:
             return Attempt(running.job, outcome, running.started, ended, self.worker)
         if outcome.status != "completed":
-            with contextlib.suppress(Exception):  # a logging filter or handler of the project's
+            with contextlib.suppress(Exception):  # a logging filter or handler of the project
                 logs.raised_after_completion(running.job, outcome)
         return Attempt(running.job, running.completed, running.started, ended, self.worker, is_written=True)
 
@@ -183,7 +183,7 @@ class Executor:
     def _decide_with_timeout(
         self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]
     ) -> Outcome:
-        """What `_decide` says, asked in a thread of its own: a backoff is code of the project's, and may hang."""
+        """Call `_decide` in a thread of its own: a backoff is code of the project, and may hang."""
         outcomes: list[Outcome] = []
         deciding = threading.Thread(target=lambda: outcomes.append(self._decide(job, task, error, entry)), daemon=True)
         deciding.start()
@@ -198,24 +198,24 @@ class Executor:
     def _decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
-        except BaseException as broken:  # a backoff of the project's that raises
+        except BaseException as broken:  # a backoff of the project that raises
             entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
             outcome = Outcome("failed", last_error=summary(broken), error=entry)
         return _without_secrets(task, job, _with_exception(outcome, error))
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
-    """The outcome with what the task raised, unless that was its way to ask for this outcome."""
+    """The outcome with the exception of the task, unless the task raised it to request this outcome."""
     return outcome if isinstance(error, Retry | Snooze | Discard) else replace(outcome, exception=error)
 
 
 def _timeout(task: Task[Any, Any], job: ClaimedJob) -> float | None:
-    """Seconds, or `None`: what the job says, else what its task says."""
+    """The timeout of the job, or else of its task; `None`: no timeout."""
     return task.timeout if job.timeout is None else job.timeout
 
 
 def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) -> Outcome:
-    """The outcome with the job's secret arguments masked in what its error says: that goes into the log and the row."""
+    """The outcome with the secret arguments masked in its error, which goes into the log and the row."""
     if outcome.error is None:
         return outcome
     masked = task.redacted(decode(job.args), decode(job.kwargs)).text
@@ -224,7 +224,10 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
 
 
 def _outcome_of_result(result: Any) -> Outcome:
-    """The task is done. A result that cannot be kept fails the job for good: another run would repeat its effects."""
+    """The outcome of a task that returned. A result that cannot be stored raises `UnstorableResult`.
+
+    Such a job is not retried: another attempt would repeat its effects.
+    """
     if result is None:
         return COMPLETED
     try:
@@ -240,7 +243,7 @@ def _outcome_of_result(result: Any) -> Outcome:
 
 
 def _postpone_unknown_task(job: ClaimedJob, entry: dict[str, Any]) -> Outcome:
-    """A task that nobody registered may be one that a deploy under way brings; after a grace time it is a mistake."""
+    """Schedule the job again: a deploy under way may register its task. After the grace period the job fails."""
     since = job.locked_at if job.unknown_since is None else job.unknown_since
     message = f"No task is registered as {job.task!r}. {where_to_look(job.task)}"
     entry["message"] = message

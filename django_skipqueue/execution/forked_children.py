@@ -1,7 +1,7 @@
-"""A process that a task forks is not a worker.
+"""Keeps a process that a task forks from acting as a worker.
 
-Invariant: such a child ends by the signals that end any process, uses none of the worker's sessions, and leaves when
-the task's function ends in it: it settles nothing, and runs no other job.
+Invariant: a forked child ends on the usual signals, uses no database session of the worker, and exits when the function
+of the task ends in it. The child settles nothing, and runs no other job.
 """
 
 import contextlib
@@ -19,24 +19,24 @@ from ..values.records import ClaimedJob
 
 
 class Children:
-    """What there is to know in a process about whether it is a worker, or was forked by a task in one."""
+    """Whether this process is a worker, or was forked by a task of a worker."""
 
     def __init__(self) -> None:
         self.is_child = False
         self._is_worker = False
         self._in_child: list[Callable[[], object]] = []
-        self._inherited: list[Any] = []  # never used, and never deleted: that would end the parent's sessions
+        self._inherited: list[Any] = []  # never used, nor deleted: a deletion would end the parent's sessions
 
     def become_worker(self) -> None:
-        """Have what is forked from here on be a child."""
+        """Treat processes forked from here on as children."""
         self._is_worker = True
 
     def call_in_child(self, callback: Callable[[], object]) -> None:
-        """Have this called in each child, in the thread that has forked it, which is its only one."""
+        """Call `callback` in each child, in the thread that forked it, which is the only one there."""
         self._in_child.append(callback)
 
     def __enter__(self) -> None:
-        """Begin a block that a child does not leave: where its parent leaves it, the child ends."""
+        """Begin a block at whose end a child exits, while its parent goes on."""
 
     def __exit__(self, *_: object) -> None:
         if self.is_child:
@@ -47,7 +47,7 @@ class Children:
         return self
 
     def leave(self) -> None:
-        """End a child with the exit code that the exception being handled asks for. It runs nothing on its way out."""
+        """Exit from a child at once, with the exit code for the exception being handled."""
         error = sys.exc_info()[1]
         code = 1
         with contextlib.suppress(BaseException):
@@ -57,7 +57,7 @@ class Children:
         os._exit(code)
 
     def after_fork(self) -> None:
-        """In the child, before anything else."""
+        """Prepare the child. Runs in it before any other code."""
         if not self._is_worker:
             return
         self._is_worker, self.is_child = False, True
@@ -70,7 +70,7 @@ class Children:
             callback()
 
     def _leave_sessions(self) -> None:
-        """Have Django open connections of the child's own, and have those of its thread end with the worker."""
+        """Detach the inherited connections of this thread, so that Django opens new ones in the child."""
         for inherited in connections.all(initialized_only=True):
             self._inherited.append(inherited)
             del connections[inherited.alias]

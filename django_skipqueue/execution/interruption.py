@@ -1,6 +1,6 @@
-"""How the attempts of a worker are interrupted: by their timeouts, or by a cancel.
+"""Interrupts the attempts of a worker at their timeouts, or when their jobs are cancelled.
 
-Invariant: an attempt whose time is over is interrupted, and one that does not end then is found to be stuck.
+Invariant: an attempt whose time is over is interrupted. If it does not end within `STUCK_AFTER`, it counts as stuck.
 """
 
 import asyncio
@@ -20,39 +20,39 @@ from ..values.records import ClaimedJob, LeaseRef
 from .running_attempt import NEVER, RunningAttempt
 
 STUCK_AFTER = 5.0
-"""Seconds in which an interrupted attempt must end; after that it is stuck."""
+"""Seconds after an interruption until an attempt that still runs counts as stuck."""
 
 STACK_DEPTH = 8
-"""How many of a thread's calls are told where one line is for all of them."""
+"""How many calls of a thread are shown in one line."""
 
 
 @dataclass(eq=False, slots=True)
 class Shield:
-    """A block in which nothing is raised."""
+    """A block in which no interruption is raised."""
 
     is_up: bool
-    """Whoever sets this to False in the block keeps the shield beyond its end, until `unshield`."""
+    """If the block sets this to False, the shield outlasts the block, until `unshield`."""
 
 
 class Interrupter:
-    """The attempts that one worker runs.
+    """The running attempts of one worker.
 
-    `run`, `coroutine` and `uninterrupted` are called in the threads of the attempts, everything else by the control
-    loop. `on_new` has it look at `next_deadline` again.
+    `run`, `coroutine` and `uninterrupted` are called in the threads of the attempts, all other methods in that of the
+    control loop. `on_new` wakes the control loop, which then reads `next_deadline` again.
     """
 
     def __init__(self, on_new: Callable[[], object] = lambda: None) -> None:
         self._on_new = on_new
         self._running: dict[LeaseRef, RunningAttempt] = {}
-        self._limited: dict[LeaseRef, RunningAttempt] = {}  # of those, the ones that have a `due_at`
+        self._limited: dict[LeaseRef, RunningAttempt] = {}  # the running ones with a `due_at`
         self.interrupted_at = float("inf")
-        """Since when something was raised in an attempt, in monotonic seconds."""
+        """When a thread was first interrupted, in monotonic seconds; infinity if none was."""
 
     def run(self, attempt: RunningAttempt, call: Callable[[], Any]) -> Any:
-        """Call in this thread; `JobTimeout` is raised in it when its time is over, `JobCancelled` by `cancel`.
+        """Call `call` in this thread. Raises `JobTimeout` in it at its timeout, or `JobCancelled` on `cancel`.
 
-        The exception may come between any two instructions until the attempt has ended, or has absorbed it. It comes
-        once, so that a second `absorb` is sure to return.
+        The exception is raised between any two instructions, until the attempt has ended or `absorb` was called. It is
+        raised once only, so that a second `absorb` returns.
         """
         result, error, interruption = None, None, None
         try:
@@ -70,14 +70,14 @@ class Interrupter:
             return result
         try:
             if interruption is not None and isinstance(error, DatabaseError):
-                raise interruption.error from error  # which it has caused, in the middle of a statement
+                raise interruption.error from error  # caused by the interruption of a statement
             raise error
         finally:
-            error = interruption = None  # their tracebacks hold this frame, which would hold them
+            error = interruption = None  # break the cycle: their tracebacks refer to this frame
 
     @contextmanager
     def coroutine(self, attempt: RunningAttempt) -> Iterator[None]:
-        """Within this block the coroutine is cancelled when it is to end, and what `run` raises comes out of it."""
+        """Within this block an interruption cancels the coroutine. The block raises the same exceptions as `run`."""
         attempt.coroutine = task = asyncio.current_task()
         assert task is not None  # noqa: S101 (for the type checker: this is called by a coroutine)
         self._begin(attempt)
@@ -87,10 +87,12 @@ class Interrupter:
             interruption = attempt.interruption
             if interruption is None or not interruption.is_cancelled or task.uncancel():
                 raise
-            raise interruption.error.with_traceback(cancelled.__traceback__) from None  # which says where it was
+            raise interruption.error.with_traceback(
+                cancelled.__traceback__
+            ) from None  # the traceback shows where it was
         else:
             interruption = attempt.interruption
-            if interruption is not None and interruption.is_cancelled:  # it went on after that, and ended well
+            if interruption is not None and interruption.is_cancelled:  # it suppressed the cancellation, and succeeded
                 task.uncancel()
         finally:
             attempt.end()
@@ -98,11 +100,11 @@ class Interrupter:
 
     @contextmanager
     def uninterrupted(self) -> Iterator[Shield]:
-        """Within this block nothing is raised in this thread's attempt; it may be stuck still.
+        """Within this block no interruption is raised in the attempt of this thread.
 
-        Where its time is over meanwhile, the exception is raised at the end of the block. Without effect where no
-        attempt runs, where one is in such a block already or was interrupted before, and for coroutines: a cancellation
-        does not reach the threads that they have statements run in.
+        The attempt may still become stuck. An interruption during the block is raised at its end. The block has no
+        effect if no attempt runs here, if the attempt is in such a block already, or was interrupted before. It has
+        none for coroutines either: a cancellation does not reach the threads in which their statements run.
         """
         attempt = self._exposed_here()
         shield = Shield(is_up=attempt is not None)
@@ -115,11 +117,11 @@ class Interrupter:
                 attempt.raise_interruption()
 
     def running(self) -> set[LeaseRef]:
-        """The attempts that run, but for those that are stuck."""
+        """The leases of the running attempts that are not stuck."""
         return {attempt.job.ref for attempt in list(self._running.values()) if not attempt.is_stuck}
 
     def stuck(self) -> list[RunningAttempt]:
-        """The attempts that are stuck, and still run."""
+        """The stuck attempts that still run."""
         return [attempt for attempt in list(self._running.values()) if attempt.is_stuck]
 
     @property
@@ -128,13 +130,13 @@ class Interrupter:
         return min((attempt.due_at for attempt in list(self._limited.values())), default=NEVER)
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
-        """End this attempt, if it runs, was not interrupted yet and has not completed its job itself."""
+        """Interrupt the attempt of this job, if it runs, was not interrupted yet and has not committed an outcome."""
         attempt = self._running.get(job.ref)
         if attempt is not None and attempt.interruption is None and attempt.completed is None:
             self._interrupt(attempt, JobCancelled(reason))
 
     def enforce(self) -> list[tuple[RunningAttempt, str]]:
-        """Interrupt the attempts whose time is over; those that did not end in the time of grace, with their stacks."""
+        """Interrupt attempts whose time is over. Returns those newly found stuck, with their stacks."""
         now = time.monotonic()
         stuck = []
         for attempt in list(self._limited.values()):
@@ -149,7 +151,7 @@ class Interrupter:
         return stuck
 
     def _begin(self, attempt: RunningAttempt) -> None:
-        """Have the attempt be found by the control loop."""
+        """Let the control loop find and interrupt the attempt."""
         ref = attempt.job.ref
         if attempt.timeout is None:
             attempt.expose()
@@ -166,7 +168,7 @@ class Interrupter:
         self._limited.pop(ref, None)
 
     def _exposed_here(self) -> RunningAttempt | None:
-        """The attempt of the thread that calls, if something may be raised in it."""
+        """The attempt of the calling thread, if it may be interrupted now."""
         thread = threading.get_ident()
         for attempt in list(self._running.values()):
             if attempt.thread == thread and attempt.coroutine is None and attempt.is_exposed:
@@ -189,7 +191,7 @@ def _stack_of(thread: int) -> str:
 
 
 def stacks(only: threading.Thread | None = None) -> list[str]:
-    """Of each thread but the one that asks, in a line: its name, and the last calls that it is in, innermost first."""
+    """One line for each other thread: its name, and the innermost calls of its stack."""
     frames = sys._current_frames()
     lines = []
     for thread in [only] if only else threading.enumerate():

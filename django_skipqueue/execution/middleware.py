@@ -1,7 +1,7 @@
 """The middleware around each attempt: context managers, the first of them outermost.
 
-Invariant: what a task raises comes out of the innermost manager first, as it does from nested `with` statements; what a
-manager raises in its place is what the attempt comes to.
+Invariant: an exception of the task passes through the managers from the innermost outwards, as with nested `with`
+statements. If a manager replaces the exception, the new one decides the outcome.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -28,12 +28,12 @@ AsyncRun = Callable[[Task[Any, Any], RunningAttempt], Awaitable[Outcome]]
 
 
 def load_middleware() -> list[Middleware]:
-    """The middleware of `SKIPQUEUE["MIDDLEWARE"]`, outermost first; raises `ImproperlyConfigured`."""
+    """Import the middleware of `SKIPQUEUE["MIDDLEWARE"]`, outermost first. Raises `ImproperlyConfigured`."""
     return [import_middleware(path) for path in settings.middleware]
 
 
 def import_middleware(path: str) -> Middleware:
-    """The middleware at this dotted path; raises `ImproperlyConfigured` where there is nothing to call."""
+    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` if it is missing or not callable."""
     try:
         middleware = import_string(path)
     except ImportError as error:
@@ -49,14 +49,14 @@ def import_middleware(path: str) -> Middleware:
 
 
 def wrap(run: Run, middlewares: Iterable[Middleware]) -> Run:
-    """The same for a `def` task, with these around it."""
+    """Return `run`, the call of a `def` task, with these middlewares around it."""
     for middleware in reversed([*middlewares]):
         run = _wrap_once(run, middleware)
     return run
 
 
 def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
-    """The same for an `async def` task."""
+    """Return `run`, the call of an `async def` task, with these middlewares around it."""
     for middleware in reversed([*middlewares]):
         run = _wrap_async_once(run, middleware)
     return run
@@ -66,7 +66,7 @@ def _wrap_once(run: Run, middleware: Middleware) -> Run:
     def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         with middleware(running.job):  # type: ignore[union-attr]  # one that is only asynchronous is a TypeError
             return run(task, running)
-        return COMPLETED  # it has suppressed what the task raised
+        return COMPLETED  # the manager suppressed the task's exception
 
     return run_in_it
 

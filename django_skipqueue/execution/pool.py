@@ -1,8 +1,7 @@
-"""Where jobs run: each in the runner that its task names.
+"""Runs each job in the runner that its task names.
 
-Invariant: a job handed in comes out exactly once: as an attempt in `finished`, or from `withdraw`. Nothing here
-touches the queue's tables. A thread that breaks says so, by an exception in `finished`, instead of leaving its jobs
-waiting for ever.
+Invariant: each submitted job is returned exactly once: as an attempt in `finished`, or by `withdraw`. The pool uses no
+table of the queue. If a thread of a runner fails, its exception is put into `finished`, so that no job waits for ever.
 """
 
 import time
@@ -18,14 +17,14 @@ from .runners import ENTRIES_PER_SLOT, RUNNERS, Runner, entries_of_runners
 from .running_jobs import RunningJobs
 
 CHANCE = 0.5
-"""Seconds for which an event loop that seems to be blocked may show that it is not."""
+"""Seconds that a runner gets to respond before it counts as blocked."""
 
 END_TIME = 2.0
-"""Seconds for which a runner is waited for at its end: its threads are daemons, and what they hang in is no job."""
+"""Seconds to wait for the end of a runner. Its threads are daemons, and run no job any more."""
 
 
 class Pool:
-    """The jobs that a worker runs, and those that wait for it. Used by the control loop's thread."""
+    """The jobs that a worker runs, and those that wait to run. Used by the control loop's thread."""
 
     def __init__(
         self, executor: Executor, *, concurrency: int, wake: Callable[[], None], running_jobs: RunningJobs | None = None
@@ -40,7 +39,7 @@ class Pool:
         self._wake = wake
 
     def submit(self, jobs: Iterable[ClaimedJob]) -> None:
-        """Run these as soon as there is room, in this order."""
+        """Run these jobs in this order, as slots become free."""
         parts: dict[str, list[ClaimedJob]] = {name: [] for name in self._runners}
         for job in jobs:
             parts[registry.runner_of(job.task)].append(job)
@@ -49,7 +48,7 @@ class Pool:
                 self._runners[name].submit(part)
 
     def take_finished(self) -> list[Attempt]:
-        """The attempts finished since the last call. If a runner broke, the next call raises its exception."""
+        """Return the attempts finished since the last call. Raises the exception of a runner that failed."""
         taken: list[Attempt] = []
         while self.finished:
             finished = self.finished.popleft()
@@ -62,7 +61,7 @@ class Pool:
         return taken
 
     def drop(self, refs: Mapping[LeaseRef, object]) -> list[ClaimedJob]:
-        """Take back those of these jobs that have not started; the others keep their order."""
+        """Take back the jobs with these leases that have not started. The others keep their order."""
         dropped: list[ClaimedJob] = []
         kept: list[ClaimedJob] = []
         for job in self.withdraw():
@@ -71,7 +70,7 @@ class Pool:
         return dropped
 
     def cancel(self, job: ClaimedJob, reason: str) -> None:
-        """Interrupt the attempt of this job, if it runs. One that has completed its job itself is left alone."""
+        """Interrupt the attempt of this job, if it runs, unless the task itself has committed its outcome."""
         self._executor.interrupter.cancel(job, reason)
 
     def withdraw(self) -> list[ClaimedJob]:
@@ -79,7 +78,7 @@ class Pool:
         return [job for runner in self._runners.values() for job in runner.withdraw()]
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
-        """Take back so many of the jobs of each runner that have not started, the last ones."""
+        """Take back the last jobs of each runner that have not started, up to these numbers."""
         return [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
 
     @property
@@ -88,11 +87,11 @@ class Pool:
         return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
     def enforce_limits(self) -> bool:
-        """Interrupt the attempts whose time is over; whether one is stuck, which counts as finished then: failed."""
+        """Interrupt attempts whose time is over. A stuck one counts as finished. Returns whether any is stuck."""
         stuck = self._executor.interrupter.enforce()
         for running, stack in stuck:
             attempt = self._executor.stuck(running, stack)
-            if running.take_report():  # else it has come out while its retry policy was asked
+            if running.take_report():  # else it finished while its retry policy ran
                 self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
                 self._runners[registry.runner_of(running.job.task)].give_up(running)
@@ -105,11 +104,14 @@ class Pool:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether as many attempts are stuck as may run at once, in any runner."""
+        """Whether all slots of a runner are stuck."""
         return any(runner.is_used_up for runner in self._runners.values())
 
     def find_blockage(self) -> bool:
-        """Whether code that no attempt waits for any more keeps others from running. True once."""
+        """Whether leftover code of a finished attempt blocks other jobs. True once per blockage.
+
+        Gives a runner that seems blocked the time `CHANCE` to respond.
+        """
         deadline = time.monotonic() + CHANCE
         while self._blocked_at() <= time.monotonic():
             if deadline <= time.monotonic():
@@ -117,21 +119,21 @@ class Pool:
                     runner.ignore_blocked()
                 logs.blocked(self._executor.worker, stacks())
                 return True
-            time.sleep(CHANCE / 10)  # a call into C may have held up all threads, and this one is the first to go on
+            time.sleep(CHANCE / 10)  # a call into C may have held all threads, and the control loop continues first
         return False
 
     def charge_only_stuck(self) -> None:
-        """Have no attempt charged for what runs, however the process ends from here on, unless it is stuck."""
+        """Running jobs will not lose an attempt when this process ends, except for stuck ones."""
         self._running_jobs.charge_only([running.job.id for running in self._executor.interrupter.stuck()])
 
     def stop(self) -> None:
-        """End the runners once they have nothing to run; returns when they are gone, or a moment later."""
+        """End the runners, which have no jobs left. Waits for `END_TIME` at most."""
         deadline = time.monotonic() + END_TIME
         for runner in self._runners.values():
             runner.stop(deadline)
 
     def unfinished(self, runner: str) -> int:
-        """How many jobs run and wait in the runner of this name, but for those that are stuck."""
+        """Number of jobs that run or wait in this runner, except for stuck ones."""
         return self._runners[runner].unfinished
 
     def _blocked_at(self) -> float:

@@ -1,6 +1,6 @@
-"""The runners: one for each way to run a task. A task says which is its own, by name.
+"""The runners: one for each way to run a task. A task names its runner.
 
-A new one is a class with these methods, and a line in `RUNNERS`.
+A new runner is a class with the methods of `Runner`, and a line in `RUNNERS`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,40 +16,40 @@ from .threads import ThreadRunner
 
 
 class Runner(Protocol):
-    """Runs up to so many jobs at once. Used by the control loop's thread; it reports each attempt to `finish`."""
+    """Runs up to `concurrency` jobs at once, and calls `finish` with each attempt. For the control loop's thread."""
 
     @property
     def unfinished(self) -> int:
-        """How many jobs run and wait here, but for those that are stuck."""
+        """Number of jobs that run or wait here, except for stuck ones."""
 
     @property
     def is_used_up(self) -> bool:
-        """Whether as many attempts are stuck as may run at once."""
+        """Whether all slots of this runner are stuck."""
 
     @property
     def blocked_at(self) -> float:
-        """When to hold that code which belongs to no attempt any more keeps others from running, in monotonic seconds.
+        """The time from which leftover code counts as blocking other jobs, in monotonic seconds.
 
-        It may be later when that time has come.
+        Read it again at that time: it may have moved.
         """
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
-        """Run these as soon as there is room, in this order."""
+        """Run these jobs in this order, as slots become free."""
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started, in their order."""
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back up to so many jobs that have not started, the last ones."""
+        """Take back the last `count` jobs that have not started, or fewer."""
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Have another attempt take the place of this one, which is stuck."""
+        """Give the slot of this stuck attempt to another one."""
 
     def ignore_blocked(self) -> None:
-        """Find nothing blocked from here on: the process is being replaced."""
+        """Report no blockage from here on: the process is being replaced."""
 
     def stop(self, deadline: float) -> None:
-        """End once nothing is left to run; returns then, or at this time, in monotonic seconds."""
+        """End the runner, which has no jobs left. Waits until the deadline at most, in monotonic seconds."""
 
 
 MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish], Runner]
@@ -57,10 +57,10 @@ MakeRunner = Callable[[Executor, int, RunningJobs, Sequence[int], Finish], Runne
 RUNNERS: dict[str, MakeRunner] = {THREADS: ThreadRunner, EVENT_LOOP: EventLoopRunner}
 
 ENTRIES_PER_SLOT = 2 * len(RUNNERS)
-"""In `RunningJobs`, for each job that may run at once: one in each runner, and one that replaces it if it is stuck."""
+"""Entries in `RunningJobs` for each of `concurrency` slots: per runner one, and a spare if the first is stuck."""
 
 
 def entries_of_runners(concurrency: int) -> list[range]:
-    """The numbers of the entries in `RunningJobs` that each runner has."""
+    """The numbers of the entries in `RunningJobs`, by runner."""
     each = ENTRIES_PER_SLOT * concurrency // len(RUNNERS)
     return [range(each * number, each * (number + 1)) for number in range(len(RUNNERS))]

@@ -1,10 +1,10 @@
-"""One attempt while it runs: where it runs, for how long it may, and who ends it.
+"""One attempt while it runs: its thread, its deadline and its interruption.
 
-Invariant: an interruption reaches the attempt that it is meant for, or nobody: never the next one in the same thread.
+Invariant: an interruption reaches only the attempt that it is meant for, never the next one in the same thread.
 
-Two may change the state at the same time: the attempt's own thread, and the control loop that interrupts it. Both do so
-with one `dict.pop`, which succeeds in one of them. No lock: an exception that is raised between any two instructions
-may leave a lock taken.
+Two threads may change the state at the same time: the thread of the attempt, and the control loop that interrupts it.
+Both use one `dict.pop`, which succeeds in only one of them. A lock would not do: an exception raised between any two
+instructions may leave a lock taken.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ EXPOSED = "exposed"
 """The state in which the control loop may raise an exception in the attempt, between any two instructions."""
 
 SHIELDED = "shielded"
-"""The state in which nothing is raised: a connection is opened, commits or rolls back. Interrupted nevertheless, the
-attempt raises the exception itself when it leaves the shield."""
+"""The state in which nothing is raised, while a connection is opened, commits or rolls back. If the attempt is
+interrupted meanwhile, it raises the exception itself when it leaves the shield."""
 
 NEVER = float("inf")
 
 
 @dataclass(eq=False)
 class Interruption:
-    """The end that the control loop has put to an attempt."""
+    """The interruption of an attempt by the control loop."""
 
     error: JobInterrupted
     """The exception with which the attempt ends."""
@@ -64,24 +64,24 @@ class RunningAttempt:
     def __init__(self, job: ClaimedJob, timeout: float | None = None) -> None:
         self.job = job
         self.timeout = timeout
-        """Seconds that it may take; `None`: as long as it wants."""
+        """Seconds that the attempt may take; `None`: no limit."""
         self.thread = 0
-        """The identifier of the thread in which it runs, or in which its event loop does."""
+        """The identifier of its thread, or of the thread of its event loop."""
         self.coroutine: asyncio.Task[object] | None = None
         """The task of the event loop, for the attempt of an `async def` task."""
         self.started = 0.0
         self.due_at = NEVER
-        """When its time is over; once it is interrupted, when it counts as stuck."""
+        """The time of its interruption; once interrupted, the time from which it counts as stuck."""
         self.interruption: Interruption | None = None
         self.completed: Outcome | None = None
         """The outcome that the task itself has committed."""
         self.is_stuck = False
         self.has_ended = False
-        self._open: dict[str, bool] = {}  # one key, EXPOSED or SHIELDED; both for a moment; none once it is decided
+        self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; none at the end
         self._unreported = [True]
 
     def take_report(self) -> bool:
-        """Whether the caller is the first who has an outcome of this attempt to report; True once."""
+        """Claim the right to report the outcome of this attempt. Returns True to the first caller only."""
         try:
             return self._unreported.pop()
         except IndexError:
@@ -90,23 +90,23 @@ class RunningAttempt:
     # In the thread of the attempt
 
     def begin(self) -> None:
-        """Note the time."""
+        """Note the start time."""
         self.started = time.monotonic()
 
     def expose(self) -> None:
-        """Allow interruptions from here on, in the thread that calls."""
+        """Allow interruptions from here on, in the calling thread."""
         self.thread = threading.get_ident()
         self._open[EXPOSED] = True
 
     def end(self) -> bool:
-        """Allow no interruption from here on; False: there was one before."""
+        """Allow no interruption from here on. Returns False if the attempt was interrupted before."""
         self.has_ended = True
         if self._open.pop(EXPOSED, False):
             return True
         return self._open.pop(SHIELDED, False) and self.interruption is None
 
     def absorb(self) -> Interruption | None:
-        """Wait until the control loop has set its exception, and drop it: the interpreter may be late with it."""
+        """Wait until the control loop has set the exception, and discard it if it has not been raised yet."""
         interruption = self.interruption
         while interruption and not interruption.is_raised:
             time.sleep(0.0001)
@@ -114,38 +114,38 @@ class RunningAttempt:
         return interruption
 
     def shield(self) -> None:
-        """Allow no interruption until `unshield`; raises the exception of one that came before."""
+        """Allow no interruption until `unshield`. Raises the exception of an earlier interruption."""
         self._open[SHIELDED] = True
-        if not self._open.pop(EXPOSED, False):  # the exception is on its way, and must not come in the block
+        if not self._open.pop(EXPOSED, False):  # an exception is set: raise it before the block begins
             self._open.pop(SHIELDED, False)
             self.raise_interruption()
 
     def unshield(self) -> bool:
-        """Allow interruptions again; False: there was one meanwhile, or the attempt was not shielded."""
+        """Allow interruptions again. Returns False if one came meanwhile, or if the attempt was not shielded."""
         if SHIELDED not in self._open:
             return False
-        self._open[EXPOSED] = True  # before it leaves the other: it is in one of the two at any time
+        self._open[EXPOSED] = True  # before the pop: the attempt always has one of the two states
         if not self._open.pop(SHIELDED, False):
             self._open.pop(EXPOSED, False)
             return False
         return True
 
     def raise_interruption(self) -> NoReturn:
-        """Raise here what the control loop has raised, or would have, between any two instructions."""
+        """Raise the exception of the interruption here, in place of the one set by the control loop."""
         interruption = self.absorb()
         if interruption is None:
             raise JobTimeout("it did not end in time, and was given up")
         raise interruption.error
 
     def require_in_time(self) -> None:
-        """Raise the exception of an interruption, even if the task has caught it before. In other threads: nothing."""
+        """Raise the exception of an interruption, even if the task has caught it before. No effect in other threads."""
         if self.interruption and self.thread == threading.get_ident():
             self.raise_interruption()
 
     def note_completed(self, outcome: Outcome) -> None:
         """Note that the task has committed this outcome itself. Called in the thread of its transaction.
 
-        Between the commit and this nothing is interrupted: Django would call no hooks.
+        No interruption is allowed between the commit and this call: it would keep Django from calling hooks.
         """
         self.completed = outcome
         self.unshield()
@@ -154,12 +154,12 @@ class RunningAttempt:
 
     @property
     def error(self) -> JobInterrupted | None:
-        """The exception of its interruption."""
+        """The exception of its interruption, if it was interrupted."""
         return None if self.interruption is None else self.interruption.error
 
     @property
     def is_exposed(self) -> bool:
-        """Whether the control loop may interrupt it this moment."""
+        """Whether the control loop may interrupt it at this moment."""
         return EXPOSED in self._open
 
     @property
@@ -169,14 +169,14 @@ class RunningAttempt:
 
     @property
     def has_harmed_thread(self) -> bool:
-        """Whether something was raised in its thread between any two instructions."""
+        """Whether an exception was raised in its thread between any two instructions."""
         return self.interruption is not None and self.coroutine is None
 
     # In the thread of the control loop
 
     def interrupt(self, error: JobInterrupted) -> bool:
-        """End it with this error; False: it has ended by itself."""
-        interruption = self.interruption = Interruption(error)  # before the attempt can see that it has lost
+        """Interrupt the attempt with this error. Returns False if it has already ended."""
+        interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt finds it
         if self._open.pop(EXPOSED, False):
             if self.coroutine is not None:
                 self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
@@ -184,7 +184,7 @@ class RunningAttempt:
             _raise_in_thread(self.thread, error)
         elif not self._open.pop(SHIELDED, False):
             self.interruption = None
-        interruption.is_raised = True  # in a shield it never is: the attempt raises it as it leaves
+        interruption.is_raised = True  # or needs not be: a shielded attempt raises it itself
         return self.interruption is not None
 
     def _cancel(self, coroutine: "asyncio.Task[object]", interruption: Interruption) -> None:
@@ -195,9 +195,9 @@ class RunningAttempt:
 
 
 def _raise_in_thread(thread: int, error: JobInterrupted) -> None:
-    """Have the interpreter raise this error in the thread, before its next Python instruction.
+    """Make the interpreter raise this error in the thread, before its next Python instruction.
 
-    It takes a class and makes the instance itself, so the message goes with a class of its own.
+    The interpreter accepts only a class, and makes the instance itself. So a new class carries the message.
     """
     kind = type(error)
     named = type(kind.__name__, (kind,), {"__doc__": str(error), "__module__": kind.__module__})

@@ -1,8 +1,10 @@
-"""Which jobs a worker has begun, in memory that outlives it.
+"""The jobs that a worker has started, in memory that its supervisor shares.
 
-Invariant: after the worker's death the supervisor finds here the jobs that were running, and of each thread without a
-job the last one: that may have caused the death, and is charged too, unless its outcome was written. Jobs that the
-worker had claimed and not begun are released, at no attempt.
+To charge a job is to count an attempt for it, when its worker has died.
+
+Invariant: after the death of a worker the supervisor finds here the jobs that were running, and the last job of each
+idle thread. The last job may have caused the death, so it is charged too, unless its outcome was written. Jobs that the
+worker had claimed but not started are released, and no attempt is charged.
 """
 
 import mmap
@@ -13,22 +15,25 @@ _ENTRY = struct.Struct("q")
 
 
 class RunningJobs:
-    """An entry for each thread and each coroutine, with the id of its job. Made before the fork that shares it."""
+    """Holds an entry for each thread and each coroutine: the id of its job. Made before the fork that shares it."""
 
     def __init__(self, entries: int) -> None:
         self._memory = mmap.mmap(-1, entries * _ENTRY.size)
         self._entries = entries
 
     def begin(self, index: int, job_id: int) -> None:
-        """Note that the thread or coroutine of this entry runs this job; the outcome of its last one is handed in."""
+        """Note that the thread or coroutine of this entry runs this job.
+
+        Call only after the outcome of its previous job was handed in: its id is overwritten.
+        """
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, job_id)
 
     def end(self, index: int) -> None:
-        """Note that the thread or coroutine of this entry runs nothing, and that its last job is not charged."""
+        """Clear this entry: its thread or coroutine runs no job, and its last job is not charged."""
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
     def charge_only(self, job_ids: Collection[int]) -> None:
-        """Clear all entries except those of these jobs: if the process dies now, only these are charged."""
+        """Clear the entries of all other jobs: if the process dies now, only these jobs are charged."""
         for index, (job_id,) in enumerate(_ENTRY.iter_unpack(self._memory[: self._entries * _ENTRY.size])):
             if job_id not in job_ids:
                 self.end(index)

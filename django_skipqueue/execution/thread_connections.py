@@ -1,7 +1,7 @@
 """The connections that Django keeps for a thread in which jobs run.
 
-Invariant: an attempt meets no connection that another one has left half open, in a transaction or in the middle of a
-statement, and none that the server is known to have closed.
+Invariant: an attempt gets no connection that an earlier attempt left half open, in a transaction or in the middle of a
+statement, and none that the server has closed, as far as that shows without a statement.
 """
 
 import select
@@ -19,20 +19,20 @@ from ..tasks.context import is_completion
 from .interruption import Interrupter
 
 SHORTEST_LIFE = 60.0
-"""Seconds for which a thread keeps a connection between jobs where the project's CONN_MAX_AGE is 0."""
+"""Seconds for which a thread keeps a connection between jobs if CONN_MAX_AGE is 0."""
 
 REST = 0.1
-"""Seconds after a job for which its connections are taken to be as it has left them."""
+"""Seconds after a job for which its connections are assumed to be unchanged."""
 
 IDLE_TIME = 1.0
-"""Seconds without a job after which a thread closes a connection where CONN_MAX_AGE is 0."""
+"""Seconds without a job after which a thread closes a connection if CONN_MAX_AGE is 0."""
 
 LONGEST_IDLE_TIME = 60.0
-"""The same where it is not 0: what lies between us and the server may forget a connection on which nothing comes."""
+"""The same if CONN_MAX_AGE is not 0: a firewall or a proxy may drop a connection without traffic."""
 
 
 class _Here(threading.local):
-    """What a thread that runs jobs has."""
+    """The connections of the current thread, if it runs jobs."""
 
     connections: "ThreadConnections | None" = None
 
@@ -41,7 +41,7 @@ _here = _Here()
 
 
 def _adopt(connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """Have a connection watched whose alias the project has made up since the thread began."""
+    """Note a connection whose alias the project added after the thread began."""
     if _here.connections is not None:
         _here.connections.adopt(connection)
 
@@ -52,19 +52,19 @@ connection_created.connect(_adopt, dispatch_uid="django_skipqueue.execution.thre
 class ThreadConnections:
     """Made in its thread, and used there alone.
 
-    They are outside the project's pool: a thread keeps its connections anyway, and a pool loses one that is interrupted
-    on its way to the thread.
+    The connections are outside the project's pool: a thread keeps its connections anyway, and an interruption while a
+    pool hands out a connection would lose the connection.
     """
 
     def __init__(self, interrupter: Interrupter | None = None) -> None:
         self.opened: dict[BaseDatabaseWrapper, list[Any]] = {}
-        """Those that were opened once, or are being opened, with the execute_wrappers that are their own.
+        """The connections that were opened once, or are being opened, each with its original execute_wrappers.
 
-        To ask Django for the thread's connections costs more than all else that the worker does for a job. A thread
-        whose tasks use no database has none.
+        Listing the connections of the thread by Django's API would cost more than everything else that the worker does
+        for a job. The dictionary stays empty in a thread whose tasks use no database.
         """
         self.patience: float | None = None
-        """Seconds after which a thread without a job is to call `close_idle`; `None`: never."""
+        """Seconds after which an idle thread should call `close_idle`; `None`: never."""
         self._interrupter = interrupter or Interrupter()
         self._idle_since = 0.0
         connections.close_all()
@@ -75,15 +75,16 @@ class ThreadConnections:
         _here.connections = self
 
     def adopt(self, connection: BaseDatabaseWrapper) -> None:
-        """Note one that was opened, if it is not noted already."""
+        """Note an opened connection, unless it is noted already."""
         if connection not in self.opened:
             self.opened[connection] = connection.execute_wrappers.copy()
             self._guard(connection)
 
     def check(self) -> None:
-        """Before a job: close what is too old or was closed by the server, as Django does before a request.
+        """Before a job: close connections that are too old or closed by the server, as Django does before a request.
 
-        With CONN_HEALTH_CHECKS, the first statement of the job asks the server. Raises nothing: the job is taken.
+        With CONN_HEALTH_CHECKS, Django checks the connection at the first statement of the job. Raises nothing: the
+        job is claimed already.
         """
         has_rested = time.monotonic() - self._idle_since > REST
         for connection in self.opened:
@@ -94,9 +95,9 @@ class ThreadConnections:
                         connection.close()
 
     def tidy(self, *, failed: bool = False) -> None:
-        """After a job: close what broke, grew too old, or was left in a transaction; keep the others.
+        """After a job: close connections that broke, are too old, or were left in a transaction. Keep the others.
 
-        Where CONN_MAX_AGE is 0, what a task has set for its session does not outlive its failure.
+        If CONN_MAX_AGE is 0, a failed job closes all: its session settings must not reach the next job.
         """
         for connection, execute_wrappers in self.opened.items():
             if connection.in_atomic_block:
@@ -111,7 +112,7 @@ class ThreadConnections:
         self._idle_since = time.monotonic()
 
     def close_idle(self) -> None:
-        """Close what need not be kept any longer by a thread that has no job."""
+        """Close the connections that an idle thread has kept long enough."""
         idle_for = time.monotonic() - self._idle_since
         kept = []
         for connection in self.opened:
@@ -124,13 +125,13 @@ class ThreadConnections:
         self.patience = min(kept, default=None)
 
     def throw_away(self) -> None:
-        """Close all that the thread has, noted or not, whatever state they are in."""
+        """Close all connections of the thread, noted or not, in whatever state."""
         for connection in connections.all(initialized_only=True):
-            with suppress(Exception):  # a driver that raises has not kept its connection either
+            with suppress(Exception):  # a driver that raises has lost its connection anyway
                 _leave_block(connection)
 
     def _guard(self, connection: BaseDatabaseWrapper) -> None:
-        """Have nothing interrupted where it is opened, commits or rolls back."""
+        """Allow no interruption while the connection is opened, commits or rolls back."""
         connect, commit, rollback = connection.connect, connection.commit, connection.rollback
 
         def connect_wholly() -> None:
@@ -139,7 +140,7 @@ class ThreadConnections:
                 try:
                     connect()
                 except BaseException:
-                    connection.close()  # it may be open, and lack what a receiver of connection_created would have set
+                    connection.close()  # it may be open, but a receiver of connection_created has failed to set it up
                     raise
                 self.opened[connection] = connection.execute_wrappers.copy()
 
@@ -148,7 +149,7 @@ class ThreadConnections:
                 completes = any(is_completion(hook[1]) for hook in connection.run_on_commit)
                 commit()
                 if completes:
-                    shield.is_up = False  # until that hook is called: before that, nobody knows of the commit
+                    shield.is_up = False  # until that hook is called: only then is the commit recorded
 
         def roll_back_wholly() -> None:
             with self._interrupter.uninterrupted():
@@ -165,7 +166,7 @@ def _leave_pool(connection: BaseDatabaseWrapper) -> None:
 
 
 def _leave_block(connection: BaseDatabaseWrapper) -> None:
-    """Roll back what a task began and never ended. Within a block, close() would only take effect at its end."""
+    """Roll back a transaction that a task left open. Within an atomic block, close() would wait for the block's end."""
     connection.in_atomic_block = False
     connection.savepoint_ids.clear()
     connection.atomic_blocks.clear()
@@ -178,22 +179,22 @@ def _is_good(connection: BaseDatabaseWrapper) -> bool:
     """Whether to keep a connection for the next job."""
     settings = connection.settings_dict
     if connection.autocommit != settings["AUTOCOMMIT"] or connection.run_on_commit:
-        return False  # hooks that were interrupted are not for the next job
+        return False  # the next job must not run the hooks of an interrupted one
     pgconn = getattr(connection.connection, "pgconn", None)
     if pgconn is not None:
         if pgconn.transaction_status != TransactionStatus.IDLE:
-            return False  # an interrupted statement may still be under way, or a task has typed BEGIN
+            return False  # an interrupted statement may still be under way, or a task has sent BEGIN
         if pgconn.pipeline_status != PipelineStatus.OFF:
-            return False  # what the next job sends would wait for the end of a pipeline that nobody ends
+            return False  # the statements of the next job would wait for a pipeline that nobody ends
     if connection.errors_occurred:
-        return False  # without asking the server: where it does not answer, the job would never come out
-    # CONN_MAX_AGE = 0, Django's default, means "until the end of the request": here, a new connection for each job.
+        return False  # without a test statement: the job would never end if the server did not answer
+    # CONN_MAX_AGE = 0, Django's default, closes at the end of a request: here, each job would open a connection.
     kept_anyway = 0.0 if settings["CONN_MAX_AGE"] else SHORTEST_LIFE
     return connection.close_at is None or time.monotonic() < connection.close_at + kept_anyway
 
 
 def _is_silent(connection: BaseDatabaseWrapper) -> bool:
-    """Whether nothing has come since the last statement: it would be the end of the session, as a rule."""
+    """Whether nothing was received since the last statement. Data would mean, as a rule, that the session has ended."""
     pgconn = getattr(connection.connection, "pgconn", None)
     if pgconn is None:
         return True

@@ -1,7 +1,7 @@
 """Runs `def` tasks, each in a thread.
 
-Invariant: an attempt is handed in before anything else happens in its thread. A thread is used until an attempt in it
-was interrupted, broke it or is stuck; then another takes its place.
+Invariant: a thread hands in its attempt before it does anything else. If an attempt was interrupted, is stuck, or has
+broken the connections of its thread, a new thread replaces the old one.
 """
 
 import queue
@@ -18,9 +18,9 @@ from .thread_connections import ThreadConnections
 
 
 class ThreadRunner:
-    """`concurrency` threads, which are started when they are first needed."""
+    """Runs up to `concurrency` attempts in as many threads, started with the first job."""
 
-    blocked_at = NEVER  # its threads share nothing that could be blocked
+    blocked_at = NEVER  # no thread can block another
 
     def __init__(
         self, executor: Executor, concurrency: int, running_jobs: RunningJobs, entries: Sequence[int], finish: Finish
@@ -32,12 +32,12 @@ class ThreadRunner:
         self._finish = finish
         self._waiting: queue.SimpleQueue[ClaimedJob | None] = queue.SimpleQueue()
         self._threads: dict[int, threading.Thread] = {}  # by entry
-        self._stuck: dict[int, threading.Thread] = {}  # of those that are given up
-        self._free_entries = list(reversed(entries))  # the last that was free is the next in use
-        self._changing = threading.Lock()  # who is where; never held while a job runs
+        self._stuck: dict[int, threading.Thread] = {}  # by entry: those with a stuck attempt
+        self._free_entries = list(reversed(entries))  # the entry freed last is used first
+        self._changing = threading.Lock()  # guards the attributes above; never held while a job runs
         self._is_ending = False
         self._submitted = 0
-        self._reported = dict.fromkeys(entries, 0)  # by entry: each has one writer at a time
+        self._reported = dict.fromkeys(entries, 0)  # attempts by entry; each number has one writer
 
     def submit(self, jobs: list[ClaimedJob]) -> None:
         """Queue jobs for the threads."""
@@ -50,7 +50,7 @@ class ThreadRunner:
             self._waiting.put(job)
 
     def withdraw(self) -> list[ClaimedJob]:
-        """Take back what no thread has started."""
+        """Take back the jobs that have not started."""
         withdrawn: list[ClaimedJob] = []
         try:
             while True:
@@ -62,37 +62,37 @@ class ThreadRunner:
             return withdrawn
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back up to `count` jobs that no thread has started, the last ones; the others keep their order."""
+        """Take back the last `count` jobs that have not started, or fewer. The others keep their order."""
         withdrawn = self.withdraw()
         kept = max(len(withdrawn) - count, 0)
         self.submit(withdrawn[:kept])
         return withdrawn[kept:]
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Have another thread take the place of the one in which this attempt is stuck."""
+        """Start another thread, which replaces the one with this stuck attempt."""
         with self._changing:
             for entry, thread in self._threads.items():
                 if thread.ident == running.thread:
-                    self._submitted -= 1  # it was reported in its place
+                    self._submitted -= 1  # the control loop has reported the attempt
                     self._stuck[entry] = self._threads.pop(entry)
                     self._start_another()
                     return
 
     def ignore_blocked(self) -> None:
-        """Do nothing: nothing is found to be blocked here."""
+        """Do nothing: this runner reports no blockage."""
 
     @property
     def unfinished(self) -> int:
-        """How many jobs run and wait here, but for those that are stuck."""
+        """Number of jobs that run or wait here, except for stuck ones."""
         return self._submitted - sum(self._reported.values())
 
     @property
     def is_used_up(self) -> bool:
-        """Whether as many threads are stuck as may be in use."""
+        """Whether as many threads are stuck as may run at once."""
         return len(self._stuck) >= self._concurrency
 
     def stop(self, deadline: float) -> None:
-        """End the threads, and wait for them until then."""
+        """End the threads, and wait for them until the deadline."""
         self._is_ending = True
         threads = list(self._threads.values())
         for _ in threads:
@@ -108,7 +108,7 @@ class ThreadRunner:
         thread.start()
 
     def _start_another(self) -> None:
-        """Whoever has taken a thread out of `_threads` calls this: the control loop that gave it up, or the thread."""
+        """Replace a thread that was removed from `_threads`, by the control loop or by the thread itself."""
         if self._free_entries and not self._is_ending:
             self._start()
 
@@ -136,7 +136,7 @@ class ThreadRunner:
                 self._start_another()
 
     def _work(self, entry: int, connections: ThreadConnections) -> None:
-        """Run jobs, until the thread is to end or is not fit for another one."""
+        """Run jobs, until the thread must end or must be replaced."""
         while (job := self._next(connections)) is not None:
             if connections.opened:
                 connections.check()
@@ -144,7 +144,7 @@ class ThreadRunner:
             running = RunningAttempt(job)
             attempt = self._executor.execute(running)
             if running.take_report():  # else it was given up as stuck
-                self._reported[entry] += 1  # first: the control loop claims for the places that are free
+                self._reported[entry] += 1  # first: the control loop then claims for the free slot
                 self._finish(attempt)
             if running.has_harmed_thread:
                 return
@@ -156,7 +156,7 @@ class ThreadRunner:
                     return
 
     def _next(self, connections: ThreadConnections) -> ClaimedJob | None:
-        """The next job, waited for; `None`: the thread is to end."""
+        """Wait for the next job. `None`: the thread must end."""
         while True:
             try:
                 return self._waiting.get(timeout=connections.patience)

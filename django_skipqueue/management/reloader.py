@@ -1,7 +1,7 @@
-"""`runworker --reload`: a worker in a child process, which is replaced when code changes.
+"""`runworker --reload`: runs a worker in a child process, and replaces it when code changes.
 
-Invariant: this process ends after its child, and a child whose parent is gone stops, however the parent ended. Code
-that cannot be imported ends the child alone; the next change starts another.
+Invariant: this process ends after its child. If this process is gone, however it ended, the child stops. Code that
+cannot be imported ends only the child; the next change starts another.
 """
 
 import os
@@ -19,25 +19,25 @@ from ..events import logs
 from ..runtime.wakeup import Wakeup
 
 LIFELINE = "SKIPQUEUE_LIFELINE"
-"""Environment variable: the file descriptor of a pipe whose end tells the child's supervisor to stop."""
+"""Environment variable: the file descriptor of a pipe. When the pipe ends, the child's supervisor stops."""
 
 MODULES = "SKIPQUEUE_MODULES"
 """Environment variable: the file into which the child writes the paths of the modules that it has imported."""
 
 RELOAD_GRACE = 2.0
-"""Seconds that running jobs have before a reload gives them back."""
+"""Seconds for running jobs to finish before a reload releases them."""
 
 ECHO = 0.5
-"""Seconds after which the child is told of a signal that the terminal has not sent to it as well."""
+"""Seconds after a signal until the child is stopped, unless the terminal has sent the signal to it as well."""
 
 LOOK = 1.0
-"""Seconds between two looks for changes."""
+"""Seconds between two checks for changes."""
 
 NEVER = float("inf")
 
 
 class Reloader(autoreload.StatReloader):
-    """Runs in the main thread of the command that somebody typed."""
+    """Runs in the main thread of the command that the user started."""
 
     def __init__(self, command: list[str]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Reloader(autoreload.StatReloader):
         self._wakeup = Wakeup()
         self._child: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
-        self._asked = 0  # how many signals were received
+        self._stop_signals = 0  # number of signals received
         self._stop_child_at = NEVER
         self._reloads = False  # the child is ending because code has changed
         self._is_first = True
@@ -55,7 +55,7 @@ class Reloader(autoreload.StatReloader):
         self._modules = Path(self._folder.name) / "modules"
 
     def run_child(self) -> int:
-        """Keep a child running until it ends by itself or is told to stop; its exit code."""
+        """Keep a child running until it ends by itself or a signal stops it. Returns its exit code."""
         self._wakeup.on_signals(self._on_stop_signal, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         autoreload.autoreload_started.send(sender=self)  # the folders of templates and translations
@@ -65,19 +65,21 @@ class Reloader(autoreload.StatReloader):
             self._stop_child()
             code = self._ended()
             if code is not None and not self._goes_on_after(code):
-                return 0 if self._asked and code == -signal.SIGTERM else code  # it had not begun to handle signals
-            if self._asked and self._child is None:
+                return (
+                    0 if self._stop_signals and code == -signal.SIGTERM else code
+                )  # it had not begun to handle signals
+            if self._stop_signals and self._child is None:
                 return 0
-            if not self._asked and (changed := self._changed()):
+            if not self._stop_signals and (changed := self._changed()):
                 self._reload(changed)
             self._wakeup.wait(min(LOOK, self._stop_child_at - time.monotonic()))
 
     def watched_files(self, include_globs: bool = True) -> Iterator[Path]:
-        """What this process and the child have imported, and the files beside those that belong to the project."""
+        """The files that this process and the child have imported, and their neighbours within the project."""
         files = set(super().watched_files(include_globs))
         if self._modules.exists():
             files.update(map(Path, self._modules.read_text().splitlines()))
-        for folder in {file.parent for file in files if _is_projects(file)}:
+        for folder in {file.parent for file in files if _is_of_project(file)}:
             files.update(folder.glob("*.py"))
         yield from files
 
@@ -101,7 +103,7 @@ class Reloader(autoreload.StatReloader):
         self._reloads = False
 
     def _ended(self) -> int | None:
-        """The exit code of the child once it has ended."""
+        """Check whether the child has ended, and if so, return its exit code."""
         if self._child is None or self._child.poll() is None:
             return None
         code = self._child.returncode
@@ -110,12 +112,12 @@ class Reloader(autoreload.StatReloader):
         return code
 
     def _goes_on_after(self, code: int) -> bool:
-        """Whether another child is started, now or after the next change."""
-        if self._reloads and not self._asked:
+        """Start another child if the last one ended for a reload. Returns whether to go on, now or after a change."""
+        if self._reloads and not self._stop_signals:
             self._is_first = False
             self._start()
             return True
-        if code and not (self._is_first or self._asked):
+        if code and not (self._is_first or self._stop_signals):
             logs.waiting_for_change(code)
             return True
         return False
@@ -131,7 +133,7 @@ class Reloader(autoreload.StatReloader):
             self._stop_child_at = time.monotonic() + RELOAD_GRACE
 
     def _changed(self) -> Path | None:
-        """A file that is newer than at the last look, or that is new since the child was started."""
+        """A file that has changed since the last check, or was added since the child started."""
         found = None
         for path, time_changed in self.snapshot_files():
             if time_changed > self._seen.get(path, self._started_at or NEVER):
@@ -142,16 +144,16 @@ class Reloader(autoreload.StatReloader):
     # Signals
 
     def _on_stop_signal(self, _: int) -> None:
-        """Ctrl-C reaches the child too, `kill` does not: wait a moment before it is told."""
-        self._asked += 1
+        """Note the signal, and wait before stopping the child: Ctrl-C has already reached it, `kill` has not."""
+        self._stop_signals += 1
         self._stop_child_at = min(self._stop_child_at, time.monotonic() + ECHO)
 
     def _stop_child(self) -> None:
-        """Have the child stop, by the end of its lifeline, which means nothing to one that stops; then stop at once."""
+        """Stop the child by closing its lifeline. After a second signal or a reload, SIGTERM makes it stop at once."""
         if self._child is None or self._stop_child_at > time.monotonic():
             return
         self._stop_child_at = NEVER
-        if (self._asked >= 2 or self._reloads) and self._child.poll() is None:
+        if (self._stop_signals >= 2 or self._reloads) and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
         self._let_go()
 
@@ -162,7 +164,7 @@ class Reloader(autoreload.StatReloader):
 
 
 def report_modules(environment: MutableMapping[str, str]) -> int | None:
-    """In the child: say what it has imported; its end of the lifeline. Both do nothing without a reloader."""
+    """In the child: write the list of imported modules. Returns the lifeline; `None` without a reloader."""
     if path := environment.pop(MODULES, None):
         Path(path).write_text("\n".join(map(str, autoreload.iter_all_python_module_files())))
     lifeline = environment.pop(LIFELINE, None)
@@ -170,12 +172,12 @@ def report_modules(environment: MutableMapping[str, str]) -> int | None:
 
 
 def _ignore_ctrl_c() -> None:
-    """In the child, until its supervisor handles signals: it then sees the end of its lifeline, without a traceback."""
+    """In the child: ignore Ctrl-C until its supervisor handles signals. The end of the lifeline stops it as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _is_projects(file: Path) -> bool:
-    """Whether somebody may be working at it: it belongs neither to Python nor to an installed package."""
+def _is_of_project(file: Path) -> bool:
+    """Whether the file is part of the project: neither of Python nor of an installed package."""
     return not any(file.is_relative_to(path) for path in INSTALLED)
 
 

@@ -1,1 +1,1 @@
-"""What supervisors and workers share: control connection, wake-up, event dispatcher, log queue, options, exit codes."""
+"""Shared by supervisors and workers: loop, control connection, wake-up, event dispatcher, log queue, exit codes."""

@@ -1,7 +1,7 @@
-"""The one connection of a control loop. It is in autocommit, in no pool, and reopened with a back-off when it breaks.
+"""The one connection of a control loop: in autocommit, in no pool, and reopened with a back-off when it breaks.
 
-Invariant: the verbs, called in the thread that opened it, use this connection and no other. In the main thread of a
-process no statement waits for ever: a connection without an answer is cut, and is a broken one then.
+Invariant: the methods of `Store`, called in the thread that opened it, use this connection and no other. In the main
+thread of a process no statement waits for ever: a connection without an answer is cut, and then counts as broken.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ from ..store.own_connections import guard, own_connection
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
 
 ANSWER_TIME = 10.0
-"""Seconds without an answer after which a connection is cut: longer than the server's own timeouts, which come first
-while the server can be reached."""
+"""Seconds without an answer after which a connection is cut. The timeouts of the server are shorter, and take effect
+first while the server can be reached."""
 
 STATEMENT_TIMEOUT = "57014"
-"""The SQLSTATE of a statement that the server has given up."""
+"""The SQLSTATE of a statement that the server has cancelled."""
 
 OPENING_TIME = 120.0
-"""Seconds that opening a connection may take: nothing cuts the search for the server's address."""
+"""Seconds that opening a connection may take: no timeout covers the look-up of the server's address."""
 
 ECHO_TIME = 5.0
-"""Seconds in which a notification to oneself must arrive."""
+"""Seconds within which the notification of a probe must arrive."""
 
 
 class ControlConnection:
@@ -54,17 +54,17 @@ class ControlConnection:
     ) -> None:
         """`before_statements` is called with the longest time, in seconds, that the next statements may take."""
         self.is_broken = False
-        """Whether the last attempt failed."""
+        """Whether the last statements failed."""
         self.timed_out = False
-        """Whether that was because an answer took too long, and not because the database was gone."""
+        """Whether they failed because an answer took too long, not because the database was gone."""
         self.retry_at = 0.0
-        """When to try again then, in monotonic seconds."""
+        """When to try again after a failure, in monotonic seconds."""
         self.on_broken: Callable[[], object] = lambda: None
-        """Called whenever an attempt has failed, once its error is handled."""
+        """Called after the connection broke and the error was handled."""
         self._store = store
         self._before_statements = before_statements
         self._listening = False
-        self._heard: set[str] = set()
+        self._payloads: set[str] = set()
         self._probe = NotificationProbe(store.alias, who)
         self._label = who
         self._failures = 0
@@ -81,10 +81,10 @@ class ControlConnection:
 
     @contextmanager
     def handling_errors(self, *, refused: Callable[[Error], object] | None = None) -> Iterator[None]:
-        """Try statements. A database error closes the connection and is not raised: `retry_at` says when to go on.
+        """Run a block of statements. A database error closes the connection, sets `retry_at`, and is not raised.
 
-        With `refused`, one that leaves the connection as good as it was is passed to that instead: it concerns nobody
-        but who made the statement.
+        If the connection is still usable after an error, and `refused` is given, the connection stays open and
+        `refused` is called with the error.
         """
         self._before_statements(OPENING_TIME if self.fileno() is None else ANSWER_TIME)
         try:
@@ -99,16 +99,16 @@ class ControlConnection:
                 self._failed(OperationalError(f"no answer for {ANSWER_TIME:g} s") if self._has_timed_out else error)
                 self.on_broken()
         else:
-            if self.fileno() is not None:  # else nothing was asked of the database
+            if self.fileno() is not None:  # else the block sent no statement
                 self._succeeded()
 
     @property
     def retry_in(self) -> float:
-        """Seconds until the next attempt; 0 while there is nothing to wait for."""
+        """Seconds until `retry_at`; 0 once it has passed."""
         return max(0.0, self.retry_at - time.monotonic())
 
     def listen(self) -> None:
-        """LISTEN for jobs; later calls probe whether notifications arrive. Called at every exchange."""
+        """Send LISTEN for jobs. Later calls probe whether notifications arrive. Called at every exchange."""
         if self._listening:
             self._probe.check()
             return
@@ -116,26 +116,26 @@ class ControlConnection:
         self._note_notifications()
 
     def listen_for_scheduled(self) -> None:
-        """LISTEN for scheduled jobs that are due soon. Sends no probe."""
+        """Send LISTEN for scheduled jobs that are due soon, without probes."""
         if not self._listening:
             self._store.listen_for_scheduled()
             self._note_notifications()
 
     def notified(self) -> set[str]:
-        """The queues that got jobs since the last call. Does not wait.
+        """The queues named by notifications since the last call. Does not wait.
 
-        Call it before a sleep: what came together with the answer of a statement does not make the socket readable.
+        Call it before a sleep: a notification that came with the answer of a statement leaves the socket unreadable.
         """
         with self._wrapper.wrap_database_errors:
             pgconn = self._wrapper.connection.pgconn
             pgconn.consume_input()
             while (notification := pgconn.notifies()) is not None:
-                self._heard.add(notification.extra.decode())
-        heard, self._heard = self._heard, set()
-        return self._probe.without_probes(heard)
+                self._payloads.add(notification.extra.decode())
+        payloads, self._payloads = self._payloads, set()
+        return self._probe.without_probes(payloads)
 
     def fileno(self) -> int | None:
-        """The socket to wait on; `None` while there is none."""
+        """The socket of the connection; `None` while there is none."""
         raw = self._wrapper.connection
         return None if raw is None or raw.closed else raw.fileno()
 
@@ -146,12 +146,12 @@ class ControlConnection:
         self._wrapper.close()
 
     def _note_notifications(self) -> None:
-        self._wrapper.connection.add_notify_handler(lambda heard: self._heard.add(heard.payload))
+        self._wrapper.connection.add_notify_handler(lambda notification: self._payloads.add(notification.payload))
         self._listening = True
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Cut the connection if the block takes too long. By an alarm, as the thread itself waits for the socket."""
+        """Cut the connection if the block takes too long, by an alarm, since the thread itself waits for the socket."""
         self._has_timed_out = False
         if not self._is_watched:
             yield
@@ -164,7 +164,7 @@ class ControlConnection:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def allow(self, seconds: float) -> None:
-        """Have this much time from now on, in an attempt that is under way."""
+        """Allow the current block this many seconds from now on."""
         self._before_statements(seconds)
         if self._is_watched:
             self._set_alarm(seconds)
@@ -174,9 +174,9 @@ class ControlConnection:
         signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def _cut_if_late(self) -> None:
-        """The alarm's handler. Shut down, not closed: whoever waits for the socket is told that nothing will come."""
+        """Handle the alarm: shut the socket down. Closing it would not end a wait for it."""
         left = self._cut_at - time.monotonic()
-        if left > 0:  # a task's alarm, which has taken the place of ours
+        if left > 0:  # the alarm of a task, which has replaced ours
             if left < math.inf:
                 signal.setitimer(signal.ITIMER_REAL, left, 1.0)
             return
@@ -194,11 +194,11 @@ class ControlConnection:
         self.retry_at = 0.0
 
     def _is_good_after(self, error: Error) -> bool:
-        """Whether the connection has survived an error, and leads to a server that takes what is written."""
+        """Whether the connection is still usable after an error, and leads to a server that accepts writes."""
         raw = self._wrapper.connection
         if self._has_timed_out or raw is None or raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
             return False
-        # What was the primary is a standby now: another connection may lead to the new one.
+        # After a failover this server is a standby: another connection may lead to the new primary.
         return getattr(error.__cause__, "sqlstate", None) != errors.ReadOnlySqlTransaction.sqlstate
 
     def _failed(self, error: Error) -> None:
@@ -222,10 +222,10 @@ class ControlConnection:
 
 
 class NotificationProbe:
-    """Finds out, once, whether notifications arrive: a pooler in transaction mode loses them.
+    """Checks, once, whether notifications arrive: a pooler in transaction mode loses them.
 
-    Sent through a connection of its own: behind such a pooler, one that comes and goes on the connection that listens
-    may be heard although those of others never are.
+    The probe is sent through a connection of its own. Behind such a pooler, a notification sent on the listening
+    connection itself may arrive although those of other connections never do.
     """
 
     def __init__(self, database: str, who: str) -> None:
@@ -236,7 +236,7 @@ class NotificationProbe:
         self._is_settled = False
 
     def check(self) -> None:
-        """Send it, and warn when it has not been heard in time."""
+        """Send the probe, and log a warning if it has not arrived in time."""
         if self._is_settled:
             return
         if not self._sent_at:
@@ -246,14 +246,14 @@ class NotificationProbe:
             liveness_logs.notifications_unavailable(self._label)
 
     def interrupt(self) -> None:
-        """The connection is gone, and what was on its way to it: send another one through the next."""
+        """Note that the connection is closed: the next check sends another probe."""
         self._sent_at = 0.0
 
-    def without_probes(self, heard: set[str]) -> set[str]:
-        """What was heard, without the echoes: our own, and those of other workers."""
-        if self._payload in heard:
+    def without_probes(self, payloads: set[str]) -> set[str]:
+        """The payloads except for probes, of this process or of others."""
+        if self._payload in payloads:
             self._is_settled = True
-        return {payload for payload in heard if not payload.startswith(",")} if heard else heard
+        return {payload for payload in payloads if not payload.startswith(",")} if payloads else payloads
 
     def _send(self) -> None:
         self._sent_at = time.monotonic()
@@ -262,6 +262,6 @@ class NotificationProbe:
         try:
             echo(connection, self._payload)
         except OperationalError:
-            self._is_settled = True  # the server has no room for one more: nothing is known, and nothing is said
+            self._is_settled = True  # the server accepts no more connections: the result is unknown, and not logged
         finally:
             connection.close()

@@ -1,6 +1,6 @@
-"""Sends events to their sinks in a thread of its own: code of the project's runs there, and in no control loop.
+"""Sends events to their sinks in a thread of its own, so that no code of the project runs in a control loop.
 
-Invariant: a receiver or a sink that is slow or stuck holds up others, and nothing else.
+Invariant: a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
 """
 
 import queue
@@ -15,7 +15,7 @@ from ..execution.interruption import stacks
 from ..execution.thread_connections import ThreadConnections
 
 HANGS_AFTER = 60.0
-"""Seconds in one receiver after which it is taken to hang."""
+"""Seconds after which a running receiver counts as hanging."""
 
 MOST_WAITING = 10_000
 """Events that may wait before the worker claims no more."""
@@ -24,48 +24,48 @@ NEVER = float("inf")
 
 
 class EventDispatcher:
-    """Does what it is told, in order. Its thread is started by the first event that somebody wants to know of."""
+    """Delivers events in order, in a thread that the first event with an interested sink starts."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._queued = 0  # written by the caller's thread alone
         self._delivered = 0  # written by the dispatcher's thread alone
-        self._began_at = NEVER  # when its thread began what it does now; by that thread alone
+        self._began_at = NEVER  # when the running receiver began; written by the dispatcher's thread alone
 
     @property
     def backlog(self) -> int:
-        """How many events wait to be told."""
+        """Number of events not yet delivered."""
         return self._queued - self._delivered
 
     @property
     def is_full(self) -> bool:
-        """Whether so many wait that no more should come."""
+        """Whether so many events wait that the worker should claim no more."""
         return self.backlog > MOST_WAITING
 
     @property
     def hangs_at(self) -> float:
-        """When to take a receiver for one that hangs, in monotonic seconds."""
+        """Time after which the running receiver counts as hanging, in monotonic seconds."""
         return self._began_at + HANGS_AFTER
 
     def stack(self) -> str:
-        """Where its thread is, in a line."""
+        """The stack of its thread, in one line."""
         return "".join(stacks(self._thread)) if self._thread else ""
 
     def send(self, event: Event) -> None:
-        """Have the sinks get the event soon. Returns at once; one that no sink wants costs nothing."""
+        """Queue the event for the sinks, unless no sink wants it. Returns at once."""
         if wanted(type(event)):
             self._put(event.size, partial(send, event, self._note_alive))
 
     def flush(self, timeout: float) -> None:
-        """Tell what is waiting, for `timeout` seconds at most."""
+        """Deliver the waiting events, for `timeout` seconds at most."""
         if self._thread is not None:
-            told = threading.Event()
-            self._put(0, told.set)
-            told.wait(timeout)
+            delivered = threading.Event()
+            self._put(0, delivered.set)
+            delivered.wait(timeout)
 
     def stop(self, timeout: float) -> None:
-        """Tell what is waiting, for `timeout` seconds at most, and end the thread."""
+        """Deliver the waiting events, for `timeout` seconds at most, and end the thread."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(timeout)
@@ -79,7 +79,7 @@ class EventDispatcher:
         self._waiting.put((count, send))
 
     def _note_alive(self) -> None:
-        """Note that the thread moves."""
+        """Note that the next receiver begins now."""
         self._began_at = time.monotonic()
 
     def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""Writes the log lines of the queue in a thread of its own, so that a log that blocks holds up nothing else.
+"""Writes the log lines of the queue in a thread of its own, so that a log that blocks delays nothing else.
 
-Invariant: whoever logs only puts a record into memory. Handlers, formatters and filters of the project's, and the
-standard streams, are touched by the writer's thread alone. The lines keep their order and their times.
+Invariant: a thread that logs only puts a record into memory. Only the writer's thread uses the handlers, formatters and
+filters of the project, and the standard streams. The lines keep their order and their times.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from typing import Any
 from ..events import liveness_logs, logs
 
 MOST_WAITING = 10_000
-"""Lines that may wait; those beyond are counted, and the number is told."""
+"""Lines that may wait. Further lines are dropped, and a later line says how many."""
 
 
 class LogQueue:
-    """One for each process: the supervisor's, and that of each worker."""
+    """The log queue of one process, a supervisor or a worker."""
 
     def __init__(self, logger: logging.Logger = logs.logger) -> None:
         self._logger = logger
         self._waiting: queue.SimpleQueue[logging.LogRecord | threading.Event] = queue.SimpleQueue()
         self._dropped = 0
         self._writer: threading.Thread | None = None
-        self._end: threading.Event | None = None  # of the thread, among what waits
-        self._ending = threading.Lock()  # whether a thread ends, or goes on as there is no other
+        self._end: threading.Event | None = None  # in `_waiting`: ends the thread
+        self._ending = threading.Lock()  # guards `_end` and `_writer`
         self._process = os.getpid()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """For `logging`: whether to go on with this record now, in this thread."""
+        """Queue the record. Called by `logging`; True: handle it now, in this thread."""
         if threading.current_thread() is self._writer or os.getpid() != self._process:
-            return True  # also in a process that a task has forked, which has no writer
+            return True  # a process forked by a task has no writer
         if self._waiting.qsize() < MOST_WAITING:
             self._waiting.put(record)
         else:
@@ -43,8 +43,8 @@ class LogQueue:
         return False
 
     def start(self) -> None:
-        """Write in a thread what is logged from here on, and what waits."""
-        # First of all filters, so that no code of the project's comes before it. A parent's has no thread here.
+        """Start the thread, which writes the waiting and all later lines."""
+        # The first filter, before any of the project. A log queue of the parent process has no thread here: drop it.
         others = [each for each in self._logger.filters if not isinstance(each, LogQueue)]
         self._logger.filters[:] = [self, *others]
         with self._ending:
@@ -54,7 +54,7 @@ class LogQueue:
                 self._writer.start()
 
     def stop(self, timeout: float) -> bool:
-        """Write what waits, and end the thread, for a fork; whether that was done within `timeout` seconds."""
+        """Write the waiting lines and end the thread, before a fork. Returns whether it ended within the timeout."""
         writer = self._writer
         if writer is None:
             return True
@@ -64,13 +64,13 @@ class LogQueue:
         return not writer.is_alive()
 
     def end(self, timeout: float) -> bool:
-        """Write what waits, for `timeout` seconds at most; who logs from here on writes the line itself."""
+        """Write the waiting lines, for `timeout` seconds at most. A thread that logs later writes its own line."""
         ended = self.stop(timeout)
         self._logger.removeFilter(self)
         return ended
 
     def end_process(self, timeout: float) -> None:
-        """The same, and with what handlers of the project's have kept: before `os._exit`, which would lose it."""
+        """As `end`, and flush the handlers of the project: `os._exit` would lose the lines that they buffer."""
         deadline = time.monotonic() + timeout
         if self.end(timeout):
             closing = threading.Thread(target=_close_handlers, name="skipqueue-log", daemon=True)
@@ -89,7 +89,7 @@ class LogQueue:
                         self._writer = None
                         return
                 continue
-            with contextlib.suppress(BaseException):  # a handler, a formatter or a filter of the project's
+            with contextlib.suppress(BaseException):  # a handler, a formatter or a filter of the project
                 self._logger.handle(record)
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
@@ -100,7 +100,7 @@ class LogQueue:
 def pause_listeners(timeout: float) -> None:
     """Before a fork: end the threads of the project's `QueueListener`s, which may hold the lock of a file.
 
-    Waits for `timeout` seconds at most, for the case that a handler blocks.
+    Waits for `timeout` seconds at most, since a handler may block.
     """
     deadline = time.monotonic() + timeout
     for _, listener in _listening():
@@ -116,7 +116,7 @@ def resume_listeners() -> None:
 
 
 def revive_listeners() -> None:
-    """After the fork, in the child, start each listener with a new queue: what waits in the old one is the parent's."""
+    """After the fork, in the child, start each listener with a new queue. The parent writes those in the old one."""
     for handler, listener in _listening():
         handler.queue = listener.queue = queue.Queue()
         listener._thread = None
@@ -124,7 +124,7 @@ def revive_listeners() -> None:
 
 
 def _listening() -> list[tuple[QueueHandler, Any]]:
-    """The listeners that were started, of those that `logging.config` has made (Python 3.12 and newer)."""
+    """The started listeners of the handlers that `logging.config` has made (Python 3.12 and newer)."""
     handlers = [reference() for reference in logging._handlerList]  # type: ignore[attr-defined]
     found = [(handler, getattr(handler, "listener", None)) for handler in handlers if isinstance(handler, QueueHandler)]
     return [(handler, listener) for handler, listener in found if getattr(listener, "_thread", None) is not None]

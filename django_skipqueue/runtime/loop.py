@@ -1,7 +1,6 @@
 """Runs the services of a supervisor or of a worker, and sleeps until the next one is due.
 
-Invariant: a service that fails keeps no other from running, and none keeps the heartbeat waiting for longer than one
-piece of its work takes.
+Invariant: a service that fails keeps no other from running. A service delays the heartbeat only by the time of one run.
 """
 
 import time
@@ -19,14 +18,14 @@ class Loop:
     def __init__(
         self, control: ControlConnection, wakeup: Wakeup, *, heartbeat: Service, services: Sequence[Service]
     ) -> None:
-        """The services run in the order in which they stand here."""
+        """The services run in the order of the list."""
         self._control = control
         self._wakeup = wakeup
         self._heartbeat = heartbeat
         self._services = services
 
     def run_due(self) -> None:
-        """Run each service that is due, once; a heartbeat that is due comes before each."""
+        """Run each service that is due, once. A heartbeat that is due comes before each."""
         for service in self._services:
             if self._is_due(self._heartbeat) or (service.needs_fresh_heartbeat and self._is_due(service)):
                 self._run(self._heartbeat)
@@ -39,11 +38,11 @@ class Loop:
         return min(self._due_at(self._heartbeat), *map(self._due_at, self._services))
 
     def sleep(self, *, until: float, lifeline: int | None = None, unless: Callable[[], Any] = lambda: False) -> bool:
-        """Sleep until then at most, or until a service is due, a notification arrives or `wakeup` is called.
+        """Sleep until the given time, or until a service is due, a notification arrives or `wakeup` is called.
 
         Returns whether the file `lifeline` can be read.
         """
-        self._deliver_notifications()  # those that came with the answers of this turn leave the socket unreadable
+        self._deliver_notifications()  # those read with the answers of this turn do not make the socket readable
         socket = self._control.fileno()
         ready = self._wakeup.wait(
             min(until, self.due_at) - time.monotonic(),

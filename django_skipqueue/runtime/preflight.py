@@ -1,4 +1,4 @@
-"""Whether a database can hold the queue: asked by the system checks, and by a worker before it starts."""
+"""Checks that a database can hold the queue, for the system checks and before a worker starts."""
 
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -12,7 +12,7 @@ OLDEST_POSTGRESQL = 15
 
 
 def check_database(alias: str) -> None:
-    """Raise `QueueUnavailable`, with one sentence that says what to do, unless workers can use this database."""
+    """Raise `QueueUnavailable` unless workers can use this database. Its message says what to do."""
     if alias not in connections:
         raise QueueUnavailable(
             f"DATABASES has no alias {alias!r}. Choose one of {', '.join(sorted(connections))} for the queue."
@@ -40,7 +40,7 @@ def check_database(alias: str) -> None:
 
 
 def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:
-    """The names of this app's migrations that this database has not seen."""
+    """The names of this app's migrations that are not applied to this database."""
     loader = MigrationLoader(connection)
     ours = {key for key in loader.disk_migrations if key[0] == "django_skipqueue"}
     return sorted(name for app, name in ours - set(loader.applied_migrations or {}))

@@ -1,4 +1,4 @@
-"""Finds a receiver of the project's that hangs in the dispatcher's thread, and says so."""
+"""Detects a signal receiver that hangs in the dispatcher's thread, and logs it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from .service import NEVER, Service
 
 
 class ReceiverCheck(Service):
-    """Logs once that a receiver hangs; receivers of later events wait behind it."""
+    """Logs, once, that a receiver hangs. The receivers of later events wait behind it."""
 
     name = "receiver_check"
     loop_handles_errors = False
@@ -16,7 +16,7 @@ class ReceiverCheck(Service):
     def __init__(
         self, dispatcher: EventDispatcher, *, who: str, hint: str, then: Callable[[], object] = lambda: None
     ) -> None:
-        """`who` and `hint` are for the log line: which process it is, and what follows; `then` is called after it."""
+        """`who` names the process, and `hint` the consequence, in the log line. `then` is called after it."""
         self._dispatcher = dispatcher
         self._who = who
         self._hint = hint
@@ -25,7 +25,7 @@ class ReceiverCheck(Service):
 
     @property
     def due_at(self) -> float:
-        """When the receiver that runs now has run for too long."""
+        """The time at which the running receiver counts as hanging."""
         return NEVER if self._is_logged else self._dispatcher.hangs_at
 
     def run(self, now: float) -> None:

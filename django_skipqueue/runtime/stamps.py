@@ -1,6 +1,6 @@
-"""The signs of life of a worker's control loop, in memory that it shares with its supervisor.
+"""The stamps of a worker's control loop, in memory that the worker shares with its supervisor.
 
-Invariant: only a loop that moves writes them, so that whatever freezes it is seen from outside.
+Invariant: the loop writes a stamp in each turn. So the supervisor detects a frozen loop, whatever the reason.
 """
 
 import mmap
@@ -11,14 +11,14 @@ _STAMP = struct.Struct("qqd")
 
 
 class Stamp(NamedTuple):
-    """One sign of life."""
+    """A sign that the control loop is running."""
 
     number: int
-    """One more each time; 0: there was none yet."""
+    """Incremented with each stamp; 0: none was written yet."""
     jobs_done: int
-    """How many attempts the process has settled."""
+    """Number of attempts that the process has settled."""
     within: float
-    """Seconds in which the next one was to come, by what the loop was about to do."""
+    """Seconds within which the loop announced its next stamp."""
 
 
 class Stamps:
@@ -29,10 +29,10 @@ class Stamps:
         self._number = 0
 
     def put(self, *, jobs_done: int, within: float) -> None:
-        """Note that the control loop moves, and will do so again `within` seconds."""
+        """Write a stamp. The loop must write the next one within `within` seconds."""
         self._number += 1
         _STAMP.pack_into(self._memory, 0, self._number, jobs_done, within)
 
     def last(self) -> Stamp:
-        """The last one."""
+        """The last stamp."""
         return Stamp._make(_STAMP.unpack_from(self._memory, 0))

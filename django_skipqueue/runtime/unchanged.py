@@ -1,7 +1,7 @@
-"""For how long values have been seen unchanged, by the monotonic clock of the process that looks at them.
+"""Measures for how long observed values have stayed the same, by the monotonic clock of the observing process.
 
-Invariant: no other clock counts, and no time in which nobody looked. So neither a clock that jumps nor a process that
-slept makes a value look old.
+Invariant: no other clock counts, nor does a gap between two observations. So neither a clock that jumps nor a process
+that slept makes a value look old.
 """
 
 from collections.abc import Hashable, Mapping
@@ -11,15 +11,15 @@ class Unchanged:
     """Values by name. Times are monotonic seconds."""
 
     def __init__(self, *, longest_gap: float) -> None:
-        """Between two looks that are further apart than `longest_gap`, nothing counts as seen."""
+        """If two observations are further apart than `longest_gap` seconds, the first one is forgotten."""
         self._longest_gap = longest_gap
         self._began = self._ended = float("-inf")
         self._seen: dict[str, tuple[Hashable, float]] = {}
 
     def look(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
-        """Note what the values were at some time from `began` to `ended`; whether the observation goes on.
+        """Note the values, read at some time from `began` to `ended`. A missing name is forgotten.
 
-        It begins anew after a gap. A name that is missing is forgotten.
+        Returns False if the observation starts anew, after a gap.
         """
         goes_on = ended - self._ended <= self._longest_gap
         before = self._seen if goes_on else {}
@@ -31,5 +31,5 @@ class Unchanged:
         return goes_on
 
     def seconds(self, name: str) -> float:
-        """For how long this value had been unchanged at the last look, at least."""
+        """For how long this value had been unchanged at the last observation, at least."""
         return max(0.0, self._began - self._seen[name][1])

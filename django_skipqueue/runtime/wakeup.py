@@ -1,7 +1,7 @@
-"""What a control loop waits on: a wake-up call from a thread, a signal, a socket, or the time.
+"""Lets a control loop wait for a call from another thread, a signal, a socket or a time.
 
-Invariant: a call that comes between looking for work and falling asleep is not missed. While the loop is awake a call
-costs no system call.
+Invariant: a call between the check for work and the sleep is not missed. While the loop is awake, a call makes no
+system call.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ class Wakeup:
         self._asleep = False
 
     def on_signals(self, handler: Callable[[int], None], signals: Iterable[signal.Signals]) -> None:
-        """Run `handler` on these signals, and end a wait by them. It should only set a flag."""
+        """Run `handler` on these signals, and end a wait. The handler should only set a flag."""
 
         def handle(number: int, _: FrameType | None) -> None:
             handler(number)
@@ -42,8 +42,8 @@ class Wakeup:
     def wait(
         self, timeout: float, *, unless: Callable[[], Any] = lambda: False, files: Iterable[int] = ()
     ) -> list[int]:
-        """Sleep up to `timeout` seconds, unless there is something to do already; which of `files` can be read."""
-        self._asleep = True  # before `unless` looks: whoever comes after that look calls
+        """Sleep up to `timeout` seconds, unless `unless()` is true. Returns those of `files` that can be read."""
+        self._asleep = True  # before `unless()`: work that comes later makes a call
         try:
             if unless():
                 return self._look(0, files)
@@ -52,13 +52,13 @@ class Wakeup:
             self._asleep = False
 
     def close(self) -> None:
-        """Let go of the pipe, in a forked child that makes its own."""
+        """Close the pipe, in a forked child that makes its own Wakeup."""
         signal.set_wakeup_fd(-1)
         os.close(self._read_end)
         os.close(self._write_end)
 
     def _look(self, timeout: float, files: Iterable[int]) -> list[int]:
-        with selectors.PollSelector() as selector:  # a tenth of what an epoll costs that is made anew for each wait
+        with selectors.PollSelector() as selector:  # creating an epoll for each wait would cost ten times as much
             for file in (self._read_end, *files):
                 selector.register(file, selectors.EVENT_READ)
             ready = [key.fd for key, _ in selector.select(max(timeout, 0))]

@@ -1,20 +1,20 @@
-"""How one `runworker` was asked to run."""
+"""The options of one `runworker` command."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What the supervisor and its workers share. Times are seconds."""
+    """Options shared by a supervisor and its workers. Times are seconds."""
 
     name: str
-    """Of the supervisor; its workers are `name/1`, `name/2`, …"""
+    """The name of the supervisor; its workers are `name/1`, `name/2`, …"""
     database: str
     """The alias of the database that holds the queue."""
     queue_names: tuple[str, ...] = ()
-    """In the order in which they are served; none: every queue that has jobs, in turn."""
+    """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
     concurrency: int = 4
-    """Threads of each process, and as many coroutines."""
+    """Number of threads in each process, and also of coroutines."""
     processes: int = 1
     drain: bool = False
     """Stop when nothing is runnable."""
@@ -23,7 +23,7 @@ class WorkerOptions:
     max_jobs_per_worker: int | None = None
     """Replace each process after this many jobs."""
     max_memory_mb: int | None = None
-    """Replace each process whose resident size is above this."""
+    """Replace each process whose resident size exceeds this."""
     listen: bool = True
     """Whether to be woken by NOTIFY; polling goes on in either case."""
     poll_interval: float = 2.0
@@ -33,5 +33,5 @@ class WorkerOptions:
 
     @property
     def seconds_between_heartbeats(self) -> float:
-        """The time between heartbeats: several fit into a worker timeout, so that a lost one costs nothing."""
+        """The time between heartbeats, at most a quarter of the worker timeout: one lost heartbeat does no harm."""
         return min(self.heartbeat_interval, self.worker_timeout / 4)

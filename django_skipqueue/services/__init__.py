@@ -1,4 +1,4 @@
-"""What a supervisor does at intervals. A service that needs only the `Store` is a class, and a line in `SERVICES`."""
+"""The services of a supervisor. A new one that needs only the `Store` is a class, and a line in `SERVICES`."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Lets jobs into their queues once their gates hold them no longer."""
+"""Admits jobs to their queues once their gates let them through."""
 
 from collections.abc import Collection
 
@@ -7,17 +7,17 @@ from ..store import Store
 from ..store.notify import SOON
 
 DUE_CHECK = 1.0
-"""Seconds between two looks at what is scheduled; a job that is due earlier is waited for."""
+"""Seconds between two checks, at most, while jobs are scheduled. A job due earlier shortens the interval."""
 
 UNSCHEDULED_CHECK = SOON
-"""Seconds until the next look where nothing is scheduled at all; a job that is due earlier is announced."""
+"""Seconds until the next check while no job is scheduled. A notification announces a job due earlier."""
 
 LEAST_DUE_CHECK = 0.01
-"""Shortest time between two looks, where notifications of scheduled jobs come one after the other."""
+"""Seconds between two checks, at least, however many notifications come."""
 
 
 class Admit(Periodic):
-    """Calls the gates when there may be a job to admit: for the time gate, when the next one is due."""
+    """Runs the gates when there may be a job to admit: for the time gate, when the next one is due."""
 
     name = "admit"
 
@@ -35,11 +35,11 @@ class Admit(Periodic):
             interval = min(next_due, DUE_CHECK)
         elif self._store.admit():
             interval = 0.0
-        else:  # the job that is due is locked, say by its discard
+        else:  # another transaction has locked the due job, for example its discard
             interval = DUE_CHECK
         self.run_again_in(interval)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Look at once: a job was scheduled that is due soon. After an error it waits as long as it was to."""
+        """Check at once: a job was scheduled that is due soon. After an error, the delay is not shortened."""
         if not self.is_refused:
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

@@ -1,10 +1,10 @@
-"""Which workers are dead.
+"""Decides which workers are dead.
 
-Invariant: a worker is dead when this supervisor has seen the same heartbeat in its row for a whole worker timeout, by
-its own monotonic clock, and has looked on all the time. No jump of the database's clock makes a live worker look dead.
-Where a supervisor could not look for a while, others may have been as silent for the same reason: the database was
-gone, or locked. Then it starts anew, and also after its own heartbeat was refused. Its own live processes are left to
-the watchdog.
+Invariant: a worker is dead when this supervisor has observed it without a gap for a whole worker timeout, by its own
+monotonic clock, and its heartbeat has not changed. No jump of the database's clock makes a live worker look dead. While
+a supervisor could not read heartbeats, other processes may have been unable to write them, for the same reason: the
+database was down or locked. So after a gap, or an error in its own heartbeat, the supervisor starts its observation
+anew. The watchdog observes the supervisor's own live processes.
 """
 
 import time
@@ -18,30 +18,30 @@ from ..store import Store
 
 
 class DeadWorkers:
-    """What one supervisor knows about the workers of all."""
+    """One supervisor's view of every supervisor's workers."""
 
     def __init__(self, store: Store, *, timeout: float, own: Callable[[], Collection[str]]) -> None:
-        """`own` names the live processes of this supervisor."""
+        """`own` returns the ids of this supervisor's live processes."""
         self.ids: list[str] = []
-        """Who is dead."""
+        """The ids of the dead workers."""
         self.locked_before: datetime | None = None
-        """A time of the database's clock that was read at least a worker timeout ago; `None`: none was."""
+        """A database time at least one worker timeout old; `None` until this supervisor has observed that long."""
         self.next_death = NEVER
         """The earliest time at which another worker may be dead, in monotonic seconds."""
         self._store = store
         self._timeout = timeout
         self._own = own
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
-        self._times: deque[tuple[float, datetime]] = deque()  # by our clock, and by the database's
+        self._times: deque[tuple[float, datetime]] = deque()  # pairs of monotonic and database time
 
     def restart_observation(self) -> None:
-        """Forget what was seen: the next look is the first one."""
+        """Forget all observations: the next `look` is the first one."""
         self.ids, self.locked_before, self.next_death = [], None, NEVER
         self._heartbeats = Unchanged(longest_gap=self._timeout / 2)
         self._times.clear()
 
     def look(self) -> None:
-        """Read the heartbeats, and find out who is dead."""
+        """Read the heartbeats, and update `ids`."""
         began = time.monotonic()
         database_time, heartbeats = self._store.heartbeats()
         ended = time.monotonic()
@@ -56,8 +56,8 @@ class DeadWorkers:
         self._note_time(began, ended, database_time)
 
     def _note_time(self, began: float, ended: float, database_time: datetime) -> None:
-        """Read off which time of the database's clock is a worker timeout ago, whatever that clock says now."""
-        if self._times and database_time < self._times[-1][1]:  # it was set back: what was read before means nothing
+        """Note the database time, and set `locked_before` to one noted at least a worker timeout ago."""
+        if self._times and database_time < self._times[-1][1]:  # the clock was set back: earlier times mean nothing
             self._times.clear()
             self.locked_before = None
         if not self._times or ended - self._times[-1][0] > self._timeout / 16:

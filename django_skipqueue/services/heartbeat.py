@@ -1,4 +1,4 @@
-"""Says that the workers of a supervisor are alive."""
+"""Writes the heartbeats of a supervisor's workers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,12 +8,12 @@ from ..store import Store
 
 
 class Heartbeat(Periodic):
-    """Writes the rows of the workers, all in one statement."""
+    """Writes the rows of all workers, in one statement."""
 
     name = "heartbeat"
 
     def __init__(self, store: Store, *, workers: Callable[[], Sequence[Mapping[str, Any]]], interval: float) -> None:
-        """`workers` describes those that run now; `interval` is in seconds."""
+        """`workers` returns the rows of the running workers; `interval` is in seconds."""
         self._store = store
         self._workers = workers
         self._interval = interval

@@ -1,10 +1,10 @@
-"""Wakes a supervisor when a job is scheduled that is due before its next look."""
+"""Lets notifications wake a supervisor when a job is scheduled that is due before the next check."""
 
 from ..runtime.control_connection import ControlConnection
 from ..runtime.service import Periodic
 
 LISTEN_INTERVAL = 1.0
-"""Seconds between two looks whether the connection still listens."""
+"""Seconds between two checks whether the connection still listens."""
 
 
 class Listen(Periodic):
@@ -16,6 +16,6 @@ class Listen(Periodic):
         self._control = control
 
     def run(self, now: float) -> None:
-        """Send it, unless this connection listens already."""
+        """Send LISTEN, unless this connection listens already."""
         self._control.listen_for_scheduled()
         self.run_again_in(LISTEN_INTERVAL)

@@ -1,7 +1,7 @@
-"""Deletes finished jobs past their retention, whatever becomes of single rows.
+"""Deletes finished jobs past their retention.
 
-Invariant: a row that cannot be deleted keeps no other from being deleted. A batch that the database refuses, or does
-not manage in time, is halved, down to one row; that row is logged, and left alone for an hour.
+Invariant: a row that cannot be deleted keeps no other from being deleted. If a batch fails, or takes too long, the next
+one is half as large, down to one row. If that row fails alone, it is logged and skipped for an hour.
 """
 
 import time
@@ -15,17 +15,18 @@ from ..store import Store
 from ..store.statements import BATCH
 
 PRUNE_INTERVAL = 30.0
-"""Seconds between two looks for jobs to delete; with a retention shorter than that, one second."""
+"""Seconds between two batches; with a retention shorter than that, one second."""
 
 SKIPPED_SECONDS = 3600.0
-"""For how long a row that could not be deleted is left alone."""
+"""Seconds for which a row that could not be deleted is skipped."""
 
 MOST_SKIPPED = 10_000
-"""Rows that are remembered to be left alone."""
+"""Skipped rows that are remembered."""
 
 ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
-"""The first characters of the SQLSTATEs that one bad row can cause: data, constraints (as a foreign key to a job),
-limits, locks, a statement timeout, and what triggers raise. After it a batch is halved; any other concerns them all."""
+"""The first characters of the SQLSTATEs that one bad row can cause: data, constraints (such as a foreign key to a job),
+limits, locks, a statement timeout, and errors raised by triggers. After such an error the batch is halved. Any other
+error concerns all rows."""
 
 
 class Prune(Periodic):
@@ -50,17 +51,20 @@ class Prune(Periodic):
 
 
 class Pruner:
-    """Prunes one database, a batch at a time. Not within a transaction: a batch that is refused would break it."""
+    """Prunes one database, a batch at a time. Not for use in a transaction: a failed batch would break it."""
 
     def __init__(self, store: Store) -> None:
         self.has_more = False
-        """Whether the last batch left something to prune."""
+        """Whether jobs may be left to prune after the last batch."""
         self._store = store
         self._limit = BATCH
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
 
     def batch(self) -> dict[str, int]:
-        """Delete one batch; how many of each status. Raises a `DatabaseError` that no single row can have caused."""
+        """Delete one batch. Returns the number deleted, by status.
+
+        Raises a `DatabaseError` only if no single row can have caused it.
+        """
         skipped = self._still_skipped()
         try:
             counts = self._store.prune(limit=self._limit, skipped=skipped)
@@ -70,7 +74,7 @@ class Pruner:
             self.has_more = True
             self._shrink(error)
             return {}
-        # A job that is past both retentions was chosen twice, so that half a batch may have been a full one.
+        # A job past both retentions was chosen twice, so half the limit may already be a full batch.
         self.has_more = 2 * sum(counts.values()) >= self._limit
         self._limit = min(2 * self._limit, BATCH)
         return counts
@@ -82,7 +86,7 @@ class Pruner:
         for job_id in self._store.expired(limit=1, skipped=self._skipped):
             logs.not_pruned(job_id, error, SKIPPED_SECONDS)
             self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
-        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again, without end
+        self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again for ever
 
     def _still_skipped(self) -> list[int]:
         now = time.monotonic()

@@ -1,18 +1,18 @@
-"""Removes the rows of workers that died with their machine."""
+"""Deletes the rows of workers that died with their machine."""
 
 from ..runtime.service import Periodic
 from ..store import Store
 from .dead_workers import DeadWorkers
 
 PRUNE_WORKERS_SECONDS = 60.0
-"""Seconds between two looks for the rows of workers that died with their machine."""
+"""Seconds between two batches."""
 
 KEEP_DEAD_WORKERS = 3600.0
 """Seconds for which the row of a worker that died with its machine stays in the admin."""
 
 
 class PruneWorkers(Periodic):
-    """Removes the rows of workers that died with their machine, once nothing of theirs is left to recover."""
+    """Deletes the rows of workers that died with their machine, once they hold no job any more."""
 
     name = "prune_workers"
 
@@ -22,7 +22,7 @@ class PruneWorkers(Periodic):
         self._age = max(KEEP_DEAD_WORKERS, timeout)
 
     def run(self, now: float) -> None:
-        """Remove those that are old enough."""
+        """Delete the rows that are old enough."""
         if self._dead.ids:
             self._store.prune_workers(self._dead.ids, age=self._age)
         self.run_again_in(PRUNE_WORKERS_SECONDS)

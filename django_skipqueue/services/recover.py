@@ -1,4 +1,4 @@
-"""Takes back the jobs of workers that are gone."""
+"""Recovers the jobs of dead workers."""
 
 import time
 
@@ -8,14 +8,14 @@ from ..store.statements import BATCH
 from .dead_workers import DeadWorkers
 
 LONGEST_INTERVAL = 5.0
-"""Seconds between two looks at the heartbeats; with a short worker timeout a quarter of it."""
+"""Seconds between two checks of the heartbeats, at most: a quarter of the worker timeout, if that is less."""
 
 LOOK_AGAIN_SECONDS = 15.0
-"""Seconds until the jobs of a dead worker are looked for again, after a batch that was not full: some may be locked."""
+"""Seconds until the next try for a dead worker, after a batch that was not full: other rows may be locked."""
 
 
 class Recover(Periodic):
-    """Takes back the jobs of dead workers, and old ones whose `locked_by` names no row of a worker."""
+    """Recovers the jobs of dead workers, and old running jobs whose `locked_by` matches no row of a worker."""
 
     name = "recover"
 
@@ -29,15 +29,15 @@ class Recover(Periodic):
         timeout: float,
         heartbeat: Periodic,
     ) -> None:
-        """`heartbeat` is this supervisor's own: where that is refused, others may be silent for the same reason."""
+        """`heartbeat` is this supervisor's own: if it fails, the heartbeats of others may fail for the same reason."""
         self._store = store
         self._dead = dead
         self._heartbeat = heartbeat
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
-        self._look_at: dict[str, float] = {}  # when to look again for the jobs of a worker, as others had them locked
+        self._look_at: dict[str, float] = {}  # when to try a worker again, by its id
 
     def run(self, now: float) -> None:
-        """Find out who is dead, and take back one batch."""
+        """Find the dead workers, and recover one batch of their jobs."""
         if self._heartbeat.is_refused:
             self._dead.restart_observation()
             self.run_again_in(self._interval)
@@ -50,7 +50,7 @@ class Recover(Periodic):
             self.due_at = min(self.due_at, self._dead.next_death)
 
     def _take_back(self) -> bool:
-        """One batch; whether there may be more."""
+        """Recover one batch. Returns whether there may be more."""
         now = time.monotonic()
         self._look_at = {id: at for id, at in self._look_at.items() if id in self._dead.ids}
         due = [id for id in self._dead.ids if self._look_at.get(id, 0.0) <= now]

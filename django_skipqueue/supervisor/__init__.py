@@ -1,4 +1,4 @@
-"""The parent process: starts workers, replaces those that die, and takes back what they held.
+"""The parent process: starts workers, replaces those that die, and recovers or releases their jobs.
 
 It runs no user code in its main thread.
 """

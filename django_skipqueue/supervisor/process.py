@@ -1,7 +1,7 @@
-"""A place for a worker, which several processes fill one after the other.
+"""One worker of a supervisor: a name, under which a new process replaces the last one.
 
-Invariant: a place without a process has no open pipe; a process that has ended stands in `awaiting_recovery` until what
-it held has been taken back.
+Invariant: without a running process there is no open pipe. A process that has ended stays in `awaiting_recovery` until
+its jobs are recovered or released.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ from ..runtime.stamps import Stamps
 from ..values.codec import shorten
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
-"""Seconds before a worker is replaced that died again within `SETTLED` of its start."""
+"""Seconds until the replacement of a worker whose processes keep dying within `SETTLED` of their start."""
 
 ORDERLY_RESTART_DELAY = 1.0
-"""The most of that where jobs are to blame: the process had settled others, and nothing but them is lost with it."""
+"""The longest such delay if jobs caused the end, and the process had settled others: only those jobs were lost."""
 
 SETTLED = 10.0
 """Seconds after which a worker counts as running well."""
 
 LAST_STATEMENT = 1.0
-"""Seconds after a process was killed in which a claim that it had sent may still be committed. One that comes later is
-recovered after the worker timeout, as that of a machine that died."""
+"""Seconds after the death of a process within which its last claim may still be committed. If it is committed later,
+its jobs are recovered after the worker timeout, as after the death of a machine."""
 
 LOCKED_INTERVAL = 1.0
-"""Seconds between two looks whether what is left of a dead process's jobs is still locked by somebody."""
+"""Seconds between two tries to recover jobs of a dead process whose rows another transaction has locked."""
 
 LAST_LINES = 2.0
-"""Seconds for which a log that blocks may hold up the end of a process."""
+"""Seconds for which a log that blocks may delay the end of a process."""
 
 
 @dataclass(eq=False)
@@ -50,42 +50,42 @@ class DeadProcess:
     """Its exit code; below 0 a signal."""
     cause: str
     job_ids: list[int]
-    """The jobs that it was running."""
+    """The jobs to charge: those that it was running."""
     no_statement_after: float
-    """When no statement of its can be under way any more, in monotonic seconds."""
+    """The time from which none of its statements can be under way, in monotonic seconds."""
     look_at: float = 0.0
-    """When to take back what it held, or what is left of it, in monotonic seconds."""
+    """When to recover or release its jobs, or the rest of them, in monotonic seconds."""
 
 
 @dataclass(eq=False)
 class WorkerProcess:
-    """Used by the supervisor alone, but for `run` in `fork`, which is the child's."""
+    """Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
 
     name: str
     concurrency: int
     id: str = ""
-    """Of the process: the name and 12 hex digits, fresh at every start, so that two are never confused."""
+    """The name and 12 hex digits, new for every process."""
     pid: int = 0
     """0: no process runs."""
     start_at: float = 0.0
-    """When to start one, in monotonic seconds."""
+    """When to start the next process, in monotonic seconds."""
     running_jobs: RunningJobs = field(init=False)
-    """What the process has begun; shared with it."""
+    """The jobs that the process has started; shared with it."""
     stamps: Stamps = field(init=False)
-    """The signs of life of its control loop; shared with it."""
+    """The stamps of its control loop; shared with it."""
     awaiting_recovery: list[DeadProcess] = field(default_factory=list)
-    """Processes whose jobs have not been taken back yet."""
+    """Ended processes with jobs that are not recovered or released yet."""
     _lifeline: int = -1
     _filled_at: float = 0.0
     _frozen: str = ""
-    """Why the process was killed; empty: it was not, or for another reason."""
+    """Why the watchdog killed the process; empty if it did not."""
     _deaths: int = 0
-    """In a row, each soon after its start."""
+    """Number of deaths in a row, each soon after the start."""
 
     def fork(self, run: Callable[[int], int]) -> None:
-        """Fork a child that calls `run` with the end of its lifeline, and ends with the code returned.
+        """Fork a child that calls `run` with the read end of its lifeline, and exits with the returned code.
 
-        Raises `OSError` where there is no room for another process; no process runs then.
+        Raises `OSError` if the system allows no further process.
         """
         self.start_at, self._filled_at, self._frozen = NEVER, time.monotonic(), ""
         self.id = f"{shorten(self.name, 200)}:{secrets.token_hex(6)}"
@@ -102,28 +102,28 @@ class WorkerProcess:
         os.close(read_end)
 
     def send_command(self, command: bytes) -> None:
-        """Say something to the process, if there is one."""
+        """Write a command into the lifeline of the process, if it runs."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._lifeline, command)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal the process, if there is one."""
+        """Send a signal to the process, if it runs."""
         if self.pid:
             os.kill(self.pid, number)
 
     def kill_frozen(self, silent: float) -> None:
-        """End the process, whose control loop has stood still for so many seconds."""
+        """Kill the process, whose control loop has been frozen for `silent` seconds."""
         self._frozen = f"it was frozen for {silent:.0f} s"
         self.signal(signal.SIGKILL)
 
     def close_inherited(self) -> None:
-        """In another child: a lifeline ends with its last writer, which must be the supervisor."""
+        """In another child: close the lifeline's write end, which only the supervisor may hold open."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
 
     def ended(self) -> DeadProcess | None:
-        """The process once it has ended, else `None`."""
+        """Check whether the process has ended, and if so, note and return it. Otherwise returns `None`."""
         if not self.pid:
             return None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -139,11 +139,11 @@ class WorkerProcess:
         return dead
 
     def restart_now(self) -> None:
-        """Start another process at once: nothing went wrong."""
+        """Start the next process at once."""
         self.start_at = time.monotonic()
 
     def schedule_restart(self, dead: DeadProcess | None = None) -> float:
-        """Start another later, and say after how many seconds: more each time that one dies soon after its start."""
+        """Start the next process later. Returns the delay in seconds, which grows with deaths soon after a start."""
         self._deaths = self._deaths + 1 if time.monotonic() - self._filled_at < SETTLED else 0
         doublings = self._deaths - 2
         blames_jobs = dead is not None and (bool(self._frozen) or dead.code in (EXIT_STUCK, EXIT_BLOCKED))
@@ -159,7 +159,7 @@ class WorkerProcess:
 
 
 def _run_and_exit(name: str, run: Callable[[int], int], lifeline: int) -> None:
-    """In the child. Never returns: it must not run the parent's code on its way out."""
+    """Run the child. Never returns, so that the child runs no code of the parent afterwards."""
     code = 1
     log = LogQueue()
     try:

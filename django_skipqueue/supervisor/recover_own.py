@@ -1,7 +1,7 @@
-"""Takes back what the processes of this supervisor held that have ended.
+"""Recovers or releases the jobs of this supervisor's processes that have ended.
 
-Invariant: what ran is recovered, and what was not begun is released, at no attempt. The row of a process goes when
-nothing of its is left.
+Invariant: running jobs are recovered, and one attempt is charged. Jobs that had not started are released, and no
+attempt is charged. The row of a process is deleted when no job of it is left.
 """
 
 import time
@@ -15,11 +15,11 @@ from ..store import Store
 from .process import LOCKED_INTERVAL, DeadProcess, WorkerProcess
 
 REFUSED_INTERVAL = 10.0
-"""Seconds until jobs of a dead process are taken back after the database has refused that."""
+"""Seconds until the next try for a dead process after an error of the database."""
 
 
 class RecoverOwn(Service):
-    """Sees to one dead process at a time: one that the database refuses keeps no other waiting."""
+    """Handles one dead process at a time, so that an error about one does not delay the others."""
 
     name = "recover_own"
 
@@ -33,24 +33,24 @@ class RecoverOwn(Service):
 
     @property
     def due_at(self) -> float:
-        """When to look at the first of them."""
+        """The time of the next batch."""
         return min((dead.look_at for process in self._processes for dead in process.awaiting_recovery), default=NEVER)
 
     def run(self, now: float) -> None:
-        """Take back one batch of what the first of them held; if there was none, remove its row."""
+        """Recover or release one batch of one dead process. If it has no jobs left, delete its row."""
         process, dead = self._first()
         if self._take_back(process.name, dead):
             return
         self._store.delete_workers([dead.id])
         if dead.no_statement_after > now:
             dead.look_at = dead.no_statement_after
-        elif self._store.has_jobs(dead.id):  # somebody has locked what is left
+        elif self._store.has_jobs(dead.id):  # other transactions have locked the rest
             dead.look_at = now + LOCKED_INTERVAL
         else:
             process.awaiting_recovery.remove(dead)
 
     def refused(self, error: Error) -> None:
-        """Try that process again later. What the database refuses about one of the dead concerns no other."""
+        """Put the next try for this process off. The others are not delayed."""
         _, dead = self._first()
         dead.look_at = time.monotonic() + REFUSED_INTERVAL
         liveness_logs.service_failed(self.name, error, REFUSED_INTERVAL)
@@ -60,7 +60,7 @@ class RecoverOwn(Service):
         return min(waiting, key=lambda pair: pair[1].look_at)
 
     def _take_back(self, name: str, dead: DeadProcess) -> bool:
-        """One batch: recover what ran, release what was not begun; whether there was any."""
+        """Recover running jobs and release the others, one batch. Returns whether there were any."""
         recovered = self._store.recover(worker_ids=[dead.id], job_ids=dead.job_ids, reason=f"worker died: {dead.cause}")
         released = self._store.release_orphans(dead.id, known=dead.job_ids)
         if released:

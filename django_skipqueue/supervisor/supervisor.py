@@ -1,7 +1,7 @@
-"""The parent of the worker processes: keeps them alive, says so to the database, and does the queue's services.
+"""The parent of the worker processes: keeps them running, writes their heartbeats, and runs the queue's services.
 
-Invariant: no user code runs in its main thread, no log handler either, and no thread but that one exists while it forks
-(unless code of the project's hangs in it). What a worker held when it ended is taken back as soon as the end is seen.
+Invariant: no user code and no log handler runs in its main thread. While it forks, no other thread exists (unless user
+code hangs in one). When a worker ends, its jobs are recovered or released at once.
 """
 
 import signal
@@ -36,14 +36,14 @@ from .recover_own import RecoverOwn
 from .watchdog import Watchdog, print_stacks_on_signal
 
 KILL_AFTER = 10.0
-"""Seconds beyond the shutdown timeout after which a worker that is still there is killed."""
+"""Seconds after the shutdown timeout at which a worker that still runs is killed."""
 
 
 class Supervisor:
     """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
 
     def __init__(self, options: WorkerOptions, *, lifeline: int | None = None) -> None:
-        close_before_fork()  # what the start of the project may have opened
+        close_before_fork()  # connections that the project may have opened at import
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
@@ -64,7 +64,7 @@ class Supervisor:
         self._stopping = False
 
     def _services(self) -> list[Service]:
-        """In this order. Those of the workers come first: they do without the database, or cannot wait."""
+        """The services in order. Those about worker processes come first: they need no database, or are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
             self._store, timeout=timeout, own=lambda: [process.id for process in self._processes if process.pid]
@@ -82,7 +82,7 @@ class Supervisor:
         ]
 
     def run(self) -> None:
-        """Keep workers running until told to stop."""
+        """Keep workers running until a signal stops the supervisor, or all have ended."""
         self._log.start()
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
@@ -97,7 +97,7 @@ class Supervisor:
         self._log.end(LAST_LINES)
 
     def _workers(self) -> list[Mapping[str, Any]]:
-        """The rows of the processes that run now."""
+        """The rows of the running processes."""
         return [
             described(self.options, id=process.id, name=process.name, pid=process.pid)
             for process in self._processes
@@ -107,7 +107,7 @@ class Supervisor:
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
             return True
-        # Without a database nothing can be recovered: another supervisor does that after the worker timeout.
+        # Without the database no job can be recovered: another supervisor does that after the worker timeout.
         return (
             any(process.awaiting_recovery for process in self._processes) and time.monotonic() < self._recover_deadline
         )
@@ -151,14 +151,14 @@ class Supervisor:
         for process in empty:
             try:
                 process.fork(partial(self._become_worker, process))
-            except OSError as error:  # no memory, or as many processes or files as there may be
+            except OSError as error:  # no memory, or too many processes or open files
                 liveness_logs.worker_not_started(process.name, error, process.schedule_restart())
         resume_listeners()
         self._log.start()
         self._heartbeat.due_at = self._listen.due_at = 0.0
 
     def _become_worker(self, process: WorkerProcess, lifeline: int) -> int:
-        """In the child: let go of what is the supervisor's, and work."""
+        """In the child: close the resources of the supervisor, and run a worker."""
         for other in self._processes:
             other.close_inherited()
         self._wakeup.close()
@@ -182,7 +182,7 @@ class Supervisor:
                 self._died(process, dead)
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:
-        """Replace a process that nobody asked to end, and say so."""
+        """Replace a process that ended unexpectedly or is to be recycled, and log its end."""
         ended_well = dead.code == EXIT_CLEAN
         its_work_is_done = ended_well and (self.options.drain or self.options.max_jobs is not None)
         if dead.code == EXIT_RECYCLED:
@@ -196,9 +196,9 @@ class Supervisor:
     # Waiting
 
     def _wait(self) -> None:
-        """Sleep until something is to be done."""
+        """Sleep until a service is due, a signal arrives or the lifeline ends."""
         until = self._recover_deadline if self._recover_deadline > time.monotonic() else NEVER
         if self._loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
             self._lifeline = None
-            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well, and is noted
+            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
                 self._signals.append(signal.SIGTERM)

@@ -1,11 +1,11 @@
-"""Finds workers whose control loop stands still, whatever the reason, and ends them.
+"""Finds workers whose control loop is frozen, whatever the reason, and kills them.
 
-A task may keep Python's interpreter lock (a regular expression that backtracks for ever), a log handler may block, a
-process may be stopped: nothing in the worker can notice that. Its supervisor does, as the stamps in the memory that
-they share stay the same.
+A task may keep Python's interpreter lock (by a regular expression that backtracks for ever), a log handler may block,
+or a process may be stopped. No thread of the worker can detect that. Its supervisor can: the stamps in their shared
+memory stay the same.
 
-Invariant: a process is killed only after the supervisor itself has looked on all the time, and the control loop has had
-longer than anything that it waits for may take.
+Invariant: the supervisor kills a worker only after it has observed the stamps without a gap, for longer than any wait
+of a control loop may take.
 """
 
 import contextlib
@@ -20,21 +20,21 @@ from ..runtime.unchanged import Unchanged
 from .process import WorkerProcess
 
 INTERVAL = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 SILENT_AFTER = 10.0
-"""Seconds without a stamp after which a line says so."""
+"""Seconds without a stamp after which a log line says so."""
 
 FROZEN_AFTER = 30.0
-"""Seconds without a stamp after which a worker is killed, unless its loop has said that it may take longer."""
+"""Seconds without a stamp after which a worker is killed, unless its last stamp announced a longer wait."""
 
 STACKS_TIME = 1.0
-"""Seconds in which the worker prints its stacks before that."""
+"""Seconds that the worker gets to print its stacks before it is killed."""
 
 STACKS_SIGNAL = signal.SIGUSR2
 
 STANDARD_ERROR = 2
-"""Its file descriptor: whatever has taken the place of `sys.stderr`."""
+"""The file descriptor of standard error, even if `sys.stderr` was replaced."""
 
 
 class Step(Enum):
@@ -46,7 +46,7 @@ class Step(Enum):
 
 
 class Watchdog(Periodic):
-    """The service that looks at the stamps of all workers."""
+    """The service that checks the stamps of all workers."""
 
     name = "watchdog"
     loop_handles_errors = False
@@ -57,7 +57,7 @@ class Watchdog(Periodic):
         self._last_steps: dict[str, Step] = {}  # by the id of the process; none while its stamps change
 
     def run(self, now: float) -> None:
-        """Look at the workers, and end those that are frozen."""
+        """Check all workers, and kill those that are frozen."""
         self.run_again_in(INTERVAL)
         filled = [process for process in self._processes if process.pid]
         self._stamps.look({process.id: process.stamps.last() for process in filled}, now, now)
@@ -86,9 +86,9 @@ class Watchdog(Periodic):
 
 
 def print_stacks_on_signal() -> None:
-    """In a worker: write the stack of each thread to standard error when the supervisor asks for it.
+    """In a worker: write the stack of each thread to standard error on `STACKS_SIGNAL`.
 
-    By a handler in C, which needs no interpreter lock. A handler that the project has set stays.
+    A handler in C does that, which needs no interpreter lock. A handler set by the project is kept.
     """
     if signal.getsignal(STACKS_SIGNAL) == signal.SIG_DFL:
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # no standard error

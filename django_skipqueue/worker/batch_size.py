@@ -1,24 +1,24 @@
-"""How many rows one statement takes: half as many after each time that PostgreSQL did not manage them. Pure.
+"""How many rows one statement takes: half as many after each statement that failed. Pure.
 
-It grows again by an eighth at a time: where PostgreSQL is slow for long, most statements succeed.
+After a success the number grows by an eighth only, so that most statements succeed while PostgreSQL is slow.
 """
 
 MOST = 10_000
-"""Rows of one statement, where nothing has gone wrong. More than a worker ever holds."""
+"""Rows of one statement while none has failed: more than a worker ever holds."""
 
 
 class BatchSize:
-    """For one kind of statement."""
+    """The batch size of one kind of statement."""
 
     def __init__(self) -> None:
         self.rows = MOST
         """How many rows the next statement may take."""
 
     def failed(self, rows: int) -> None:
-        """Note that a statement with so many rows got no answer, for whatever reason."""
+        """Note that a statement with this number of rows failed, for whatever reason."""
         self.rows = max(1, min(rows, self.rows) // 2)
 
     def succeeded(self) -> None:
-        """Note that one got an answer."""
+        """Note that a statement succeeded."""
         if self.rows < MOST:
             self.rows += max(1, self.rows // 8)

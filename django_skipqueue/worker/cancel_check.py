@@ -1,7 +1,7 @@
-"""Asks whether the jobs that a worker holds are still its own.
+"""Checks whether the leases of a worker's jobs are still valid.
 
-Invariant: it asks about what it held at the last look already, and about nothing else: a job that is soon done costs no
-statement, and a job that runs is asked about within a second.
+Invariant: a check covers the jobs that the worker also held at the previous check, and no others. So a short job costs
+no statement, and a long one is checked within a second.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +10,7 @@ from ..runtime.service import NEVER, Service
 from ..values.records import LeaseRef
 
 INTERVAL = 0.4
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class CancelCheck(Service):
@@ -21,7 +21,7 @@ class CancelCheck(Service):
     def __init__(
         self, held: Callable[[], Collection[LeaseRef]], drop_lost: Callable[[Sequence[LeaseRef]], object]
     ) -> None:
-        """`held` returns all leases that the worker has; `drop_lost` sees to those that the database says are lost."""
+        """`held` returns all leases of the worker. `drop_lost` drops those of the given jobs whose leases are lost."""
         self._held = held
         self._drop_lost = drop_lost
         self._next_look = 0.0
@@ -29,11 +29,11 @@ class CancelCheck(Service):
 
     @property
     def due_at(self) -> float:
-        """When to look again, as long as a job is held."""
+        """The time of the next check, as long as the worker holds a job."""
         return self._next_look if self._held() else NEVER
 
     def run(self, now: float) -> None:
-        """Ask about those that were held at the last look as well."""
+        """Check the leases that the worker also held at the previous check."""
         self._next_look = now + INTERVAL
         held = self._held()
         old = self._seen.intersection(held)

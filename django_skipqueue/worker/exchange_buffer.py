@@ -1,10 +1,10 @@
-"""The result of the last exchange, while it is not applied.
+"""Holds the result of the last exchange until it is applied.
 
-The next exchange is sent first, and the database works on that while this process decodes the rows of the last one: a
-fifth more jobs a second where they take no time. Without it both wait for each other.
+The worker sends the next exchange first, and decodes the rows of the last one while the database works. Where jobs take
+no time, that is a fifth more jobs a second.
 
-Invariant: at most one result waits here, and it is applied once. Nothing but the next exchange goes to the database in
-between: whoever reads or changes the jobs that the worker holds applies it first.
+Invariant: at most one result waits here, and it is applied once. Only the next exchange may be sent before that: all
+other code that reads or changes the jobs of the worker applies the result first.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from .round_trips import Exchange
 
 
 class ExchangeBuffer:
-    """Used by the control loop's thread. `apply_exchange` returns whether the exchange has found the queues empty."""
+    """Used by the control loop's thread. `apply_exchange` returns whether the exchange found the queues empty."""
 
     def __init__(self, apply_exchange: Callable[[Exchange], bool]) -> None:
         self._apply_exchange = apply_exchange
@@ -27,21 +27,21 @@ class ExchangeBuffer:
 
     @property
     def claimed(self) -> int:
-        """How many claimed jobs wait here."""
+        """Number of claimed jobs that wait here."""
         return self._waiting.answer.count_claimed() if self._waiting else 0
 
     @property
     def attempts(self) -> Sequence[Attempt]:
-        """The attempts whose outcomes the database has answered for, and which still count as held."""
+        """The attempts that are settled in the database, while the worker still counts their jobs as held."""
         return self._waiting.attempts if self._waiting else ()
 
     def put(self, exchange: Exchange) -> None:
-        """Have this result wait. The one before must have been applied."""
+        """Keep this result. The previous one must have been applied."""
         assert self._waiting is None  # noqa: S101 (a result that is overwritten would lose its jobs)
         self._waiting = exchange
 
     def apply(self) -> bool:
-        """Apply the result, if one waits; whether that exchange has found the queues empty. Asks no database."""
+        """Apply the result, if one waits. Sends no statement. Returns whether that exchange found the queues empty."""
         if self._waiting is None:
             return False
         exchange, self._waiting = self._waiting, None

@@ -1,7 +1,6 @@
-"""The jobs that one worker holds: what it asks of the database about them, and what it does with the answers.
+"""The jobs that one worker holds: claims, runs, settles and releases them.
 
-Invariant: a job in `jobs` is this worker's until it is known that its outcome is written, or that somebody took it, or
-until it is released.
+Invariant: a job stays in `jobs` until the worker has settled or released it, or has found that its lease is lost.
 """
 
 import time
@@ -27,11 +26,11 @@ from .pending_outcomes import PendingOutcomes
 from .round_trips import Exchange, Exchanger
 
 DEFER_RESULT_ABOVE = 100
-"""A claim that brought all it asked for, and as many jobs as this, waits until the next is on its way. Others are begun
-at once."""
+"""The result of a claim waits for the next exchange if it has this many jobs and the claim got all that it asked for.
+The jobs of other claims are started at once."""
 
 LAST_OUTCOMES = 10.0
-"""Seconds for which outcomes are written when the time to stop is over."""
+"""Seconds for which a worker goes on writing outcomes after its time to stop."""
 
 
 class InFlightJobs:
@@ -64,13 +63,13 @@ class InFlightJobs:
         self._reports = OutcomeReports(dispatcher)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
-        self._misplaced: list[ClaimedJob] = []  # what is to go back at once
+        self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
         control.on_broken = self._connection_broke
 
     def room(self, now: float) -> int:
-        """How many more jobs to claim, within what `--max-jobs` leaves.
+        """How many more jobs to claim, within `--max-jobs`.
 
-        What has finished takes no room: it is settled in the round trip that claims.
+        A finished job takes no room: the round trip that claims also settles it.
         """
         if self._dispatcher.is_full or self._pending.has_more:
             return 0
@@ -81,11 +80,11 @@ class InFlightJobs:
         return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
 
     def _unfinished(self) -> dict[str, int]:
-        """How many jobs run and wait in each runner."""
+        """Number of jobs that run or wait in each runner."""
         return {runner: self._pool.unfinished(runner) for runner in RUNNER_NAMES}
 
     def _finished(self) -> list[Attempt]:
-        """The attempts that are over, and not yet counted by the claim policy."""
+        """The attempts that have ended and that the claim policy has not counted yet."""
         taken = [attempt for attempt in self._pool.finished.copy() if isinstance(attempt, Attempt)]
         return [*self._pending.attempts, *taken, *self._buffer.attempts]
 
@@ -96,26 +95,26 @@ class InFlightJobs:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether more jobs are held than can run at once."""
+        """Whether the worker holds more jobs than can run at once."""
         return (
             len(self.jobs) > self._options.concurrency and max(self._unfinished().values()) > self._options.concurrency
         )
 
     @property
     def has_misplaced(self) -> bool:
-        """Whether jobs were claimed of a kind for which there was no room."""
+        """Whether jobs were claimed whose runner was full."""
         return bool(self._misplaced)
 
     def has_outcomes(self, now: float) -> bool:
-        """Whether outcomes are to be written."""
+        """Whether outcomes are ready to be written."""
         return self.has_finished or self._pending.is_due(now)
 
     def exchange_is_due(self, room: int, now: float) -> bool:
-        """Whether there is a reason to go to the database for somebody with so much room."""
+        """Whether to send an exchange, with room for this many more jobs."""
         return (room > 0 and self.claiming.next_look <= now) or self.has_outcomes(now)
 
     def next_exchange(self, room: Callable[[float], int]) -> float:
-        """When an exchange is due, or a result is to be applied. `room` is asked only if it makes a difference."""
+        """The time of the next exchange, or of applying a result. `room` is called only if the time depends on it."""
         now = time.monotonic()
         if not self._buffer.is_empty or self.has_outcomes(now):
             return 0.0
@@ -124,12 +123,12 @@ class InFlightJobs:
             return pending
         return self.claiming.next_look if room(now) else pending
 
-    # With the database, in one round trip
+    # Settle and claim, in one round trip
 
     def exchange(self, room: int) -> bool:
-        """Settle what finished, and claim up to `room` jobs; whether it found the queues empty.
+        """Settle finished attempts and claim up to `room` jobs. Returns whether the queues were found empty.
 
-        The result of the one before is applied while the database works. That of a small one is applied at once.
+        The previous result is applied while the database works. The result of a small claim is applied at once.
         """
         self._pending.add(self._pool.take_finished())
         found_empty = False
@@ -137,7 +136,7 @@ class InFlightJobs:
             if self._options.listen:
                 self._control.listen()
             exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
-            self.apply_exchange()  # where an outcome was refused, that was not done meanwhile
+            self.apply_exchange()  # not yet applied if the database refused an outcome
             self._buffer.put(exchanged)
             if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):
                 found_empty = self.apply_exchange()
@@ -147,7 +146,7 @@ class InFlightJobs:
         return found_empty
 
     def apply_exchange(self) -> bool:
-        """Apply the result of the last exchange, if it waits; whether that has found the queues empty."""
+        """Apply the result of the last exchange, if it waits. Returns whether that exchange found the queues empty."""
         return self._buffer.apply()
 
     def _apply(self, exchanged: Exchange) -> bool:
@@ -164,7 +163,7 @@ class InFlightJobs:
         )
 
     def _written(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
-        """Note that the database has answered for these, and tell the world."""
+        """Note that these attempts are settled or have lost their leases, and send their events."""
         if not attempts:
             return
         self._reports.sent(attempts, answer)
@@ -174,7 +173,7 @@ class InFlightJobs:
         self.claiming.finished(_count_by_runner(attempts), time.monotonic())
 
     def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
-        """Have the jobs run, but for those that were claimed beside others, when there was no room for their kind."""
+        """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
         if claimed:
             self.jobs.update((job.ref, job) for job in claimed)
             if not all(free.values()):
@@ -187,10 +186,10 @@ class InFlightJobs:
             with self._control.handling_errors():
                 self._reports.report_lost(self._store)
 
-    # What others take away
+    # Lost leases
 
     def _drop_lost(self, refs: Sequence[LeaseRef]) -> None:
-        """Drop those of these jobs whose leases are lost, and interrupt those that run."""
+        """Drop the jobs whose leases are lost, and interrupt them if they run."""
         self.apply_exchange()
         held = [ref for ref in refs if ref in self.jobs]
         lost_leases = self._store.lost_leases(held) if held else {}
@@ -201,13 +200,13 @@ class InFlightJobs:
             if ref in self.jobs:
                 self._pool.cancel(self.jobs[ref], reason or "the job was taken from this worker")
 
-    # Giving back
+    # Releasing
 
     def release_surplus(self, now: float) -> None:
-        """Give back, the last claimed first, what would wait here for too long: others may run it, or something urgent.
+        """Release the jobs that would wait here too long, the last claimed first, so that another worker may run them.
 
-        What has finished and is not written yet is progress as well. The last exchange is applied only if there is
-        something to give back: it is to wait for the next one.
+        Attempts that have finished but are not written yet count as progress. The last exchange is applied only if
+        there are jobs to release: otherwise it waits for the next one.
         """
         surplus = self.claiming.surplus(self._unfinished(), _count_by_runner(self._finished()), now)
         if any(surplus.values()) or self._misplaced:
@@ -215,12 +214,12 @@ class InFlightJobs:
             self._release_withdrawn(self._pool.withdraw_last(surplus))
 
     def release_unstarted(self) -> None:
-        """Give back what no thread has begun."""
+        """Release the jobs that have not started."""
         self.apply_exchange()
         self._release_withdrawn(self._pool.withdraw())
 
     def _release_withdrawn(self, withdrawn: list[ClaimedJob]) -> None:
-        """Release what came back from the pool, and what never came into it."""
+        """Release jobs that the pool returned, and those that were never handed to it."""
         withdrawn, self._misplaced = withdrawn + self._misplaced, []
         if withdrawn:
             if locked := self._locked(withdrawn):
@@ -229,7 +228,7 @@ class InFlightJobs:
             self._release([job for job in withdrawn if job.id not in locked])
 
     def settle_last(self) -> None:
-        """Write what has finished, when there is no other time."""
+        """Write the outcomes of finished attempts, before the worker ends."""
         self._pending.look_now()
         failures, deadline = 0, time.monotonic() + LAST_OUTCOMES
         while failures < 2 and self.has_outcomes(now := time.monotonic()) and now < deadline:
@@ -241,16 +240,16 @@ class InFlightJobs:
         self._report_lost()
 
     def release_running(self) -> bool:
-        """When the time is over: settle what is finished, release the rest; whether anything still runs.
+        """Settle finished attempts and release all other jobs, before the worker ends. Returns whether any still run.
 
-        The locked ones come first, and are waited for: their own transactions may be about to end. The others may begin
-        elsewhere as soon as they are released, and this process must be gone then.
+        Jobs whose rows are locked come first, and the release waits for them: their own transactions may be about to
+        end. Another worker may start a released job at once, so this process must end soon after the last release.
         """
         self.settle_last()
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0
-        finished = self._pending.refs()  # not waited for: nobody knows until when
+        finished = self._pending.refs()  # their rows may stay locked for long: not waited for
         for jobs in (
             [job for job in running if job.id in locked and job.ref not in finished],
             [job for job in running if job.id not in locked],
@@ -262,7 +261,7 @@ class InFlightJobs:
         return bool(running)
 
     def _locked(self, jobs: list[ClaimedJob]) -> set[int]:
-        """Of which of them somebody has the rows locked: released with the others, they would fail those as well."""
+        """The ids of the jobs whose rows another transaction has locked: they would fail the release of all others."""
         locked: set[int] = set()
         if jobs:
             with self._control.handling_errors():
@@ -270,7 +269,7 @@ class InFlightJobs:
         return locked
 
     def _release(self, jobs: list[ClaimedJob]) -> None:
-        """Give jobs back. Those that cannot be given back now are orphans then: the next check finds them."""
+        """Release jobs. If the release fails, the jobs are orphans: the next orphan check finds them."""
         if jobs:
             with self._control.handling_errors():
                 self._store.release(job.ref for job in jobs)
@@ -283,7 +282,7 @@ class InFlightJobs:
     # After the connection broke
 
     def _connection_broke(self) -> None:
-        """Run what is held already, and look for claims that were committed and never heard of."""
+        """Start the jobs of the last result, and look for claims that were committed although their answer was lost."""
         self.apply_exchange()
         self.claiming.start_over()
         self.orphan_check.expect(time.monotonic())
@@ -296,7 +295,7 @@ class InFlightJobs:
 
 
 def _count_by_runner(attempts: list[Attempt]) -> Mapping[str, int]:
-    """How many of these each runner has run. Costs nothing where a project has `def` tasks alone."""
+    """Number of these attempts, by runner. Does not look at the tasks if all are `def` tasks."""
     if registry.uses_threads_alone:
         return dict.fromkeys(RUNNER_NAMES, 0) | {THREADS: len(attempts)}
     return dict.fromkeys(RUNNER_NAMES, 0) | Counter(registry.runner_of(attempt.job.task) for attempt in attempts)

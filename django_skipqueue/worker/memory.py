@@ -1,4 +1,4 @@
-"""How much memory this process has in use."""
+"""Measures the memory of this process."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def resident_mb() -> float:
-    """The resident size in MiB; where there is no /proc, the largest that it has been."""
+    """The resident size in MiB; on a system without /proc, its maximum so far."""
     try:
         pages = int(STATM.read_text().split()[1])
     except OSError:

@@ -1,6 +1,7 @@
-"""What became of the attempts that were sent to be written: told to the world, as the database says.
+"""Sends the events about attempts, once the database has accepted or rejected their outcomes.
 
-Invariant: each attempt is told once; one whose lease was lost, when it is known whether its job was cancelled.
+Invariant: each attempt is in one event. If its lease was lost, the event waits until a statement has shown whether its
+job was cancelled.
 """
 
 from collections import defaultdict
@@ -30,7 +31,7 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
     "failed": AttemptsFailed,
     "discarded": AttemptsDiscarded,
 }
-"""The kind of event by the status of the outcome."""
+"""The event for an accepted outcome, by the status of the outcome."""
 
 
 class OutcomeReports:
@@ -38,11 +39,11 @@ class OutcomeReports:
 
     def __init__(self, dispatcher: EventDispatcher) -> None:
         self.lost: list[Attempt] = []
-        """Outcomes that were not written, of which nobody has been told yet."""
+        """Attempts that lost their leases, and for which no event was sent yet."""
         self._dispatcher = dispatcher
 
     def sent(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
-        """Tell what the database says of these."""
+        """Send the events of accepted outcomes, and put attempts with lost leases into `lost`."""
         settled = answer.settled()
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for sent in attempts:
@@ -54,7 +55,7 @@ class OutcomeReports:
         self._send(ended)
 
     def report_lost(self, store: "Store") -> None:
-        """Say of those that were not written whether their jobs were cancelled; such jobs keep the errors."""
+        """Send the events of attempts with lost leases. The error of an attempt is kept if its job was cancelled."""
         reasons: dict[LeaseRef, str | None] = store.lost_leases(attempt.job.ref for attempt in self.lost)
         store.append_cancelled_errors(
             attempt.settlement

@@ -1,10 +1,10 @@
-"""A worker's own row, by which others see that it is alive.
+"""Writes the heartbeat of a worker into the worker's own row.
 
-Its supervisor beats for all its workers at once. The worker beats as well, a few times in a worker timeout: where the
-supervisor is silent alone (stopped, cut off, hung), that keeps its jobs from being taken.
+A supervisor writes the heartbeats of all its workers. Each worker also writes its own, four times in a worker timeout,
+so that its jobs are not recovered when only its supervisor hangs, is stopped or has lost the database.
 
-Invariant: a worker claims only while it has said within half a worker timeout that it is alive. So what a worker holds
-that others take for dead was claimed long before.
+Invariant: a worker claims only if its last own heartbeat is at most half a worker timeout old. So a worker that counts
+as dead has claimed nothing for a long time.
 """
 
 import os
@@ -20,11 +20,11 @@ from ..runtime.worker_options import WorkerOptions
 from ..store import Store
 
 RETRY_DELAY = 1.0
-"""Seconds until the next heartbeat after one that the database has refused."""
+"""Seconds until the next heartbeat after one that failed."""
 
 
 def described(options: WorkerOptions, *, id: str, name: str, pid: int) -> Mapping[str, Any]:
-    """The row of a process, without its times."""
+    """The row of a worker process, without its times."""
     return {
         "id": id,
         "name": name,
@@ -46,19 +46,19 @@ class OwnRow(Service):
         self._store = store
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
-        self._alive_at = float("-inf")  # when that was last said
-        self._written: datetime | None = None  # the heartbeat that was ours
-        self._heard_at = time.monotonic()  # when a heartbeat was seen last that was not
+        self._alive_at = float("-inf")  # time of the last heartbeat that this worker wrote
+        self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
+        self._supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
         self._is_alone = False
         self._was_made = False
         self._was_refused = False
 
     def is_alive(self, now: float) -> bool:
-        """Whether others have reason to take this worker for alive for a good while."""
+        """Whether this worker wrote a heartbeat within half a worker timeout."""
         return now - self._alive_at <= self._timeout / 2
 
     def run(self, now: float) -> None:
-        """Say that the worker is alive, and see whether its supervisor does."""
+        """Write a heartbeat, and check whether the supervisor has written one since the last."""
         self.due_at = now + self._interval
         found = self._store.heartbeat_worker(self._row["id"])
         if found is None:
@@ -71,21 +71,21 @@ class OwnRow(Service):
         self._note_supervisor(*(found or (None, None)))
 
     def refused(self, error: BaseException) -> None:
-        """Note that this could not be said, and say it again soon: that is no reason not to settle."""
+        """Try again soon. The worker goes on settling meanwhile."""
         self.due_at = time.monotonic() + min(self._interval, RETRY_DELAY)
         if not self._was_refused:
             liveness_logs.heartbeat_refused(self._row["name"], error)
         self._was_refused = True
 
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
-        """A heartbeat that is not our last one is the supervisor's."""
+        """Note whether the supervisor wrote a heartbeat: `before` is then not the one that this worker wrote last."""
         now = time.monotonic()
         if before is None or before != self._written:
-            self._heard_at = now
+            self._supervisor_seen_at = now
             if self._is_alone:
                 liveness_logs.supervisor_back(self._row["name"])
             self._is_alone = False
-        elif not self._is_alone and now - self._heard_at >= self._timeout / 2:
+        elif not self._is_alone and now - self._supervisor_seen_at >= self._timeout / 2:
             self._is_alone = True
-            liveness_logs.supervisor_silent(self._row["name"], now - self._heard_at)
+            liveness_logs.supervisor_silent(self._row["name"], now - self._supervisor_seen_at)
         self._written = written

@@ -1,7 +1,7 @@
 """The outcomes that wait to be written.
 
-Invariant: an attempt is here from when it comes out of the pool until the database has answered for it. No outcome
-keeps others from being written: one whose row somebody keeps locked, or that takes too long even alone, waits aside.
+Invariant: an attempt stays here from the time the pool returns it until the database has accepted or rejected its
+outcome. No outcome delays the others: if its row is locked, or if it takes too long even alone, it waits apart.
 """
 
 import time
@@ -14,14 +14,13 @@ from .batch_size import BatchSize
 from .slow_outcomes import Locked, SlowOutcomes, size_of
 
 INTERVAL = 1.0
-"""Seconds between two looks whether the rows of those aside are free."""
+"""Seconds between two checks of the rows that were locked."""
 
 BATCH_SIZE = 16_000_000
-"""Characters of results and errors that are sent together, unless a single outcome has more."""
-
+"""Characters of results and errors in one statement, unless a single outcome has more."""
 
 MOST_SIZE = 4 * BATCH_SIZE
-"""Characters of results and errors that may wait while nothing is written."""
+"""Characters of results and errors that may wait after a failure before the worker claims no more."""
 
 
 class PendingOutcomes:
@@ -29,45 +28,45 @@ class PendingOutcomes:
 
     def __init__(self) -> None:
         self.next_look = float("inf")
-        """When to find out which rows are locked; infinity: there is no reason to."""
+        """When to check which rows are locked; infinity if no check is needed."""
         self.has_more = False
-        """Whether so much waits that nothing should be added: more than was sent, or, after a failure, far more."""
+        """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
         self._waiting: list[Attempt] = []
         self._aside: list[Attempt] = []
         self._slow = SlowOutcomes()
         self._batch_size = BatchSize()
-        self._sent: list[Attempt] = []  # what is on its way: the first of those that wait,
-        self._tried: Attempt | None = None  # or one that is slow
+        self._sent: list[Attempt] = []  # those in the statement under way: the first that wait, or a slow one
+        self._tried: Attempt | None = None  # the slow one in the statement under way
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._aside) + len(self._slow)
 
     @property
     def attempts(self) -> list[Attempt]:
-        """All whose outcomes are in here."""
+        """All attempts whose outcomes wait here."""
         return self._waiting + self._aside + self._slow.attempts
 
     def refs(self) -> set[LeaseRef]:
-        """The leases of all that is in here."""
+        """The leases of all attempts in here."""
         return {attempt.job.ref for attempt in self.attempts}
 
     def is_due(self, now: float) -> bool:
-        """Whether to go to the database for what is in here."""
+        """Whether a statement should be sent for the outcomes in here."""
         return bool(self._waiting) or self.next_turn <= now
 
     @property
     def next_turn(self) -> float:
-        """When to do that even if nothing finishes."""
+        """When a statement is due for the locked or slow outcomes."""
         return min(self.next_look, self._slow.next_try) if self._slow else self.next_look
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Attempts that came out of the pool."""
+        """Add attempts that the pool has returned."""
         self._waiting += attempts
 
     def next_batch(self, locked: Locked, now: float) -> list[Attempt]:
-        """What to send now. `locked` says of which jobs somebody has the rows locked; it is asked if there is reason.
+        """Choose the attempts to send now. `locked` returns the ids of locked rows, and is called only when needed.
 
-        All of it stays in here until it is `answered`.
+        They stay in here until `answered` is called.
         """
         if self.next_look <= now:
             self._set_locked_aside(locked)
@@ -78,11 +77,11 @@ class PendingOutcomes:
 
     @property
     def is_slow_alone(self) -> bool:
-        """Whether what is to be sent is known to be slow, so that nothing should go with it."""
+        """Whether the batch is one slow outcome, which must be sent alone."""
         return self._tried is not None
 
     def answered(self) -> list[Attempt]:
-        """Take out what was sent: it is written, or never will be."""
+        """Remove and return the attempts that were sent: the database has accepted or rejected each outcome."""
         sent, self._sent = self._sent, []
         if self._tried:
             self._slow.remove(self._tried)
@@ -94,14 +93,15 @@ class PendingOutcomes:
         return sent
 
     def look_now(self) -> None:
-        """See at once which rows are free again."""
+        """Check at the next batch which rows are still locked."""
         if self._aside:
             self.next_look = 0.0
 
     def failed(self, *, alone: bool, timed_out: bool, now: float) -> None:
-        """Note that there was no answer: the next time, see first whether that is because somebody has rows locked.
+        """Note that the statement failed. The next batch first checks which rows are locked.
 
-        alone: no claim was sent with it that may be the reason. timed_out: the database was there, and took too long.
+        alone: the statement had no claim that may have been the cause. timed_out: the database worked, but took too
+        long.
         """
         if self._waiting:
             self.next_look = 0.0
@@ -117,7 +117,7 @@ class PendingOutcomes:
                 self._slow.add(sent[0], now)
 
     def _batch(self) -> list[Attempt]:
-        """The first of those that wait: not too many, and not too large together."""
+        """The first attempts that wait, limited by their number and their size."""
         waiting = self._waiting[: self._batch_size.rows]
         size = 0
         for index, attempt in enumerate(waiting):

@@ -1,4 +1,4 @@
-"""Decides when a worker process has done its share, and is to be replaced."""
+"""Decides when a worker process is to be replaced: it reached a limit, or an attempt in it was interrupted."""
 
 from collections.abc import Callable
 
@@ -10,20 +10,20 @@ from ..values.records import LeaseRef
 from .memory import resident_mb
 
 MEMORY_CHECK = 1.0
-"""Seconds between two looks at the memory in use."""
+"""Seconds between two checks of the memory in use."""
 
 INTERRUPTED_TIME = 10.0
-"""Seconds for which a process goes on after an interruption, however little it has to do: interruptions that follow
-each other share one replacement."""
+"""Seconds between an interruption and the replacement of the process, at least. So several interruptions in a row share
+one replacement."""
 
 QUIET_CHECK = 1.0
-"""Seconds between two looks at what runs."""
+"""Seconds between two checks of the running attempts."""
 
 
 class Recycling(Service):
-    """The service that watches the limits of `--max-jobs-per-worker` and `--max-memory-mb`, and the interruptions.
+    """The service that checks `--max-jobs-per-worker`, `--max-memory-mb` and interruptions.
 
-    An interruption that comes between any two instructions may leave a lock taken, or a cache half filled.
+    An interruption is raised between any two instructions: it may leave a lock taken, or a cache half filled.
     """
 
     name = "recycling"
@@ -37,21 +37,21 @@ class Recycling(Service):
         jobs_done: Callable[[], int],
         recycle: Callable[[str], object],
     ) -> None:
-        """`jobs_done`: how many attempts are settled. `recycle` is called once, with the reason."""
+        """`jobs_done` returns the number of settled attempts. `recycle` is called once, with the reason."""
         self._jobs_done = jobs_done
         self._recycle = recycle
         self._is_decided = False
         self._interrupter = interrupter
         self._ran_before: set[LeaseRef] | None = None
         self._next_quiet_check = 0.0
-        self._ends_anyway = options.max_jobs is not None  # another process would begin to count anew
+        self._ends_anyway = options.max_jobs is not None  # a new process would count from zero
         self._max_jobs = options.max_jobs_per_worker
         self._max_memory_mb = options.max_memory_mb
         self._next_memory_check = 0.0
 
     @property
     def due_at(self) -> float:
-        """When one of the limits may have been reached."""
+        """The time of the next check."""
         if self._is_decided:
             return NEVER
         if self._max_jobs is not None and self._jobs_done() >= self._max_jobs:
@@ -60,7 +60,7 @@ class Recycling(Service):
         return min(memory_check, self._next_look_for_quiet())
 
     def run(self, now: float) -> None:
-        """Have the process replaced, if there is a reason to."""
+        """Replace the process if there is a reason to."""
         if reason := self._reason(now):
             self._is_decided = True
             self._recycle(reason)
@@ -83,7 +83,7 @@ class Recycling(Service):
         return max(self._interrupter.interrupted_at + INTERRUPTED_TIME, self._next_quiet_check)
 
     def _is_quiet(self, now: float) -> bool:
-        """Whether to end the process costs nothing: nothing runs, or only jobs that take less than a second or so."""
+        """Whether no attempt runs, or only attempts that began after the previous check: then jobs are short."""
         self._next_quiet_check = now + QUIET_CHECK
         running = self._interrupter.running()
         ran_before, self._ran_before = self._ran_before, running

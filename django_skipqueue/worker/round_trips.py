@@ -1,7 +1,7 @@
 """The round trips of a worker: each settles outcomes and claims jobs.
 
-Invariant: neither keeps the other waiting for ever, and what got no answer is not sent again as it was. After such a
-round trip each of the two is tried alone; what fails alone is tried with half as many rows.
+Invariant: neither half delays the other for ever, and a failed round trip is not repeated unchanged. After a failure
+the settle and the claim are each tried alone. If one fails alone, it is tried with half as many rows.
 """
 
 import time
@@ -17,27 +17,27 @@ from .claiming.policy import Claim, ClaimPolicy
 from .pending_outcomes import PendingOutcomes
 
 SEARCH_TIME = 20.0
-"""Seconds that the search for a place to claim from may take: longer than any other statement."""
+"""Seconds that the search for a position to claim from may take: longer than any other statement."""
 
 
 class Exchange(NamedTuple):
-    """A round trip that is over."""
+    """A completed round trip."""
 
     answer: ExchangeResult
     attempts: list[Attempt]
-    """Whose outcomes were sent."""
+    """The attempts whose outcomes were sent."""
     room: int
-    """How many jobs were asked for."""
+    """How many jobs were asked for, at most."""
     after: Mapping[str, QueuePosition]
-    """From where each queue was looked at; nothing: from its front."""
+    """Position to search from, by queue. A queue without one was searched from its front."""
     free: Free
-    """How much room there was for each kind."""
+    """Room of each runner when the claim was sent."""
     started: float
     ended: float
 
 
 class Sent(NamedTuple):
-    """A round trip without an answer yet."""
+    """A round trip under way."""
 
     attempts: list[Attempt]
     claim: Claim | None
@@ -61,10 +61,13 @@ class Exchanger:
         self._control = control
         self._worker_id = worker_id
         self._sent: Sent | None = None
-        self._alone: list[Literal["settle", "claim"]] = []  # what is to be tried alone, in this order
+        self._alone: list[Literal["settle", "claim"]] = []  # the halves to be tried alone, in this order
 
     def exchange(self, room: int, meanwhile: Callable[[], object] | None) -> Exchange:
-        """Settle and claim; `meanwhile` is called while the database works. Raises the database's errors."""
+        """Settle outcomes and claim up to `room` jobs. Raises the errors of the database.
+
+        `meanwhile` is called while the database works.
+        """
         started = time.monotonic()
         attempts = (
             [] if room and self._alone[:1] == ["claim"] else self._pending.next_batch(self._store.locked, started)
@@ -89,14 +92,14 @@ class Exchanger:
         return Exchange(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
 
     def failed(self, *, timed_out: bool, now: float) -> None:
-        """Note that the database gave no answer. timed_out: it was there, and took too long."""
+        """Note that the round trip failed. timed_out: the database worked, but took too long."""
         sent, self._sent = self._sent, None
         self._pending.failed(alone=sent is not None and sent.claim is None, timed_out=timed_out, now=now)
         if sent is None:
             return
         if sent.claim and not sent.attempts:
             self._claiming.failed(sent.claim, timed_out=timed_out, now=now)
-        # After one that was tried alone comes the other one, which has waited for it.
+        # If one half was tried alone, the other half is tried next.
         self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
 
     def _succeeded(self, attempts: list[Attempt], room: int) -> None:
@@ -109,9 +112,9 @@ class Exchanger:
             self._alone = [half for half in self._alone if half not in done]
 
     def _find_position(self, lost: Claim) -> None:
-        """Find out where the first jobs are: the way to them may be long, or one of them too large."""
+        """Find the positions of the first jobs: the search may take long, or one of them may be too large."""
         self._control.allow(SEARCH_TIME + 1)
-        self._sent = Sent([], lost)  # if there is no answer, outcomes have their turn
+        self._sent = Sent([], lost)  # if the search fails, outcomes are sent next
         found = self._store.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.resume_from(found, time.monotonic())

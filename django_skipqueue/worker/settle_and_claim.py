@@ -1,4 +1,4 @@
-"""The service that goes to the database for a worker's jobs: it settles what has finished, and claims more."""
+"""The service of a worker that settles finished attempts and claims jobs."""
 
 from collections.abc import Callable, Collection
 
@@ -8,7 +8,7 @@ from .in_flight import InFlightJobs
 
 
 class SettleAndClaim(Service):
-    """One exchange each time, as soon as there is an outcome, or room and a reason to look for jobs."""
+    """Sends one exchange per run, as soon as an outcome waits, or a claim is due and a slot is free."""
 
     name = "settle_and_claim"
     loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
@@ -21,7 +21,7 @@ class SettleAndClaim(Service):
         room: Callable[[float], int],
         exchanged: Callable[[bool], None],
     ) -> None:
-        """`room`: how many jobs may be claimed now. `exchanged` is called with whether all queues were found empty."""
+        """`room` returns how many jobs may be claimed now. `exchanged` is called with whether all queues were empty."""
         self._in_flight = in_flight
         self._control = control
         self._room = room
@@ -29,11 +29,11 @@ class SettleAndClaim(Service):
 
     @property
     def due_at(self) -> float:
-        """At once while outcomes are to be written or a result is to be applied, else when to look for jobs."""
+        """At once if outcomes wait or a result is to be applied, otherwise the time of the next claim."""
         return max(self._in_flight.next_exchange(self._room), self._control.retry_at)
 
     def run(self, now: float) -> None:
-        """Make an exchange. Where none is due, apply the last one: there is nothing to overlap it with."""
+        """Send an exchange, if one is due. If no attempt has finished, first apply the last result."""
         if not self._in_flight.has_finished:
             self._in_flight.apply_exchange()
         room = self._room(now)
@@ -41,5 +41,5 @@ class SettleAndClaim(Service):
             self._exchanged(self._in_flight.exchange(room))
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Look for jobs at once in the queues that have got some."""
+        """Claim at once from the queues that have new jobs."""
         self._in_flight.claiming.queues_notified(set(payloads))

@@ -1,7 +1,7 @@
-"""The outcomes that took PostgreSQL too long, each sent alone.
+"""The outcomes that took PostgreSQL too long. Each is sent alone.
 
-Invariant: an outcome is written in the end. A large one that goes on taking too long while others are written is
-replaced by an error that says so; a small one is tried until it is written.
+Invariant: every outcome is written in the end. A small one is tried until it succeeds. A large one that keeps timing
+out, while others succeed, is replaced by an error that says so.
 """
 
 import time
@@ -15,28 +15,28 @@ from ..values.outcomes import Outcome, error_entry, summary
 from ..values.records import Attempt, LeaseRef
 
 FIRST_REST, LONGEST_REST = 10.0, 640.0
-"""Seconds until one is tried again; twice as many after each time."""
+"""Seconds until an outcome is tried again, doubled after each try."""
 
 TRIES = 3
-"""How often a large one is tried before it is replaced."""
+"""How often a large outcome is tried before it is replaced."""
 
 LARGE = 100_000
-"""Characters of results and errors. An outcome with fewer is not to blame when it takes long."""
+"""Characters of result and error. The size of an outcome with fewer is not why it takes long."""
 
 Locked = Callable[[Collection[LeaseRef]], set[int]]
-"""Says of which jobs somebody has the rows locked this moment."""
+"""Returns the ids of the jobs whose rows another transaction has locked at this moment."""
 
 
 @dataclass(eq=False)
 class Slow:
-    """One of them."""
+    """A slow outcome."""
 
     attempt: Attempt
     next_try: float
     """In monotonic seconds."""
     tries: int = 1
     others_were_written: bool = False
-    """Since the last try: the database works, so it is this outcome that does not."""
+    """Whether others were written since the last try: then the database works, and this outcome is the cause."""
 
 
 class SlowOutcomes:
@@ -50,7 +50,7 @@ class SlowOutcomes:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """All that are in here."""
+        """All attempts in here."""
         return [slow.attempt for slow in self._slow]
 
     @property
@@ -59,12 +59,15 @@ class SlowOutcomes:
         return min((slow.next_try for slow in self._slow), default=float("inf"))
 
     def add(self, attempt: Attempt, now: float) -> None:
-        """This one took too long."""
+        """Add an outcome that took too long."""
         logs.outcome_slow(attempt.job, attempt.outcome, FIRST_REST)
         self._slow.append(Slow(attempt, now + FIRST_REST))
 
     def due(self, locked: Locked, now: float, *, others_wait: bool) -> Attempt | None:
-        """The one to send now, alone, if nobody has its row locked. Those that wait come first after each try."""
+        """The outcome to send now, alone. Not one whose row is locked.
+
+        After each try of a slow outcome, the other outcomes that wait are written first.
+        """
         for slow in self._slow:
             if slow.next_try <= now and (slow.others_were_written or not others_wait):
                 job = slow.attempt.job
@@ -74,16 +77,16 @@ class SlowOutcomes:
         return None
 
     def note_others(self) -> None:
-        """Other outcomes were written."""
+        """Note that other outcomes were written."""
         for slow in self._slow:
             slow.others_were_written = True
 
     def remove(self, attempt: Attempt) -> None:
-        """The database has answered for it."""
+        """Remove an outcome that the database has accepted or rejected."""
         self._slow = [slow for slow in self._slow if slow.attempt is not attempt]
 
     def failed(self, attempt: Attempt, now: float) -> None:
-        """It took too long again."""
+        """Note that an outcome took too long again."""
         slow = next(slow for slow in self._slow if slow.attempt is attempt)
         slow.tries += slow.others_were_written
         slow.others_were_written = False

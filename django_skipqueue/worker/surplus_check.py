@@ -1,15 +1,15 @@
-"""Gives back the claimed jobs that would wait in this worker for too long."""
+"""Releases claimed jobs that would wait in this worker for too long."""
 
 from ..runtime.control_connection import ControlConnection
 from ..runtime.service import NEVER, Service
 from .in_flight import InFlightJobs
 
 INTERVAL = 0.1
-"""Seconds between two looks at the jobs that wait here."""
+"""Seconds between two checks of the jobs that wait here."""
 
 
 class SurplusCheck(Service):
-    """The service that releases claimed jobs, so that another worker may run them, or this one something urgent."""
+    """The service that releases surplus jobs, so that another worker may run them, or this one may run urgent jobs."""
 
     name = "surplus_check"
     loop_handles_errors = False  # `InFlightJobs` handles the errors of each statement
@@ -21,7 +21,7 @@ class SurplusCheck(Service):
 
     @property
     def due_at(self) -> float:
-        """At once where a job has no place here, else when to look again, as long as jobs wait."""
+        """At once if a claimed job has no free slot in its runner, otherwise the time of the next check."""
         if self._in_flight.has_misplaced:
             return self._control.retry_at
         return max(self._next_look, self._control.retry_at) if self._in_flight.has_waiting else NEVER

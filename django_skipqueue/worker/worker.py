@@ -1,7 +1,7 @@
-"""One worker process: a control loop that runs what it holds, sleeps until something is to be done, and stops.
+"""One worker process: a control loop that runs its services, sleeps until one is due, and stops when it must.
 
-Invariant: no code of the project runs in this thread, so nothing that a task does can keep it from settling, from
-stopping, or from giving jobs back.
+Invariant: no code of the project runs in the thread of the control loop. So no task can keep the worker from settling,
+releasing jobs or stopping.
 """
 
 import os
@@ -31,17 +31,17 @@ from .settle_and_claim import SettleAndClaim
 from .surplus_check import SurplusCheck
 
 LOCKED_DELAY = 0.05
-"""Seconds before another look at jobs that are runnable and were not claimed, for --drain."""
+"""Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
 
 STAMP_INTERVAL = 5.0
-"""Seconds for which the loop sleeps at most: its supervisor sees by its turns that it is not frozen."""
+"""Seconds for which the loop sleeps at most: each turn shows the supervisor that the loop is not frozen."""
 
 LAST_EVENTS = 5.0
-"""Seconds for which receivers of the project's may hold up the end of a worker that holds nothing any more."""
+"""Seconds for which signal receivers may delay the end of a worker that holds no job any more."""
 
 LAST_EVENTS_BEFORE_GIVING_BACK = 1.0
 LAST_EVENTS_AFTER_GIVING_BACK = 0.5
-"""The same where jobs are given back: others may begin them, and code of the project's still runs here."""
+"""Seconds for which they may delay it if jobs still run here: another worker may start them once they are released."""
 
 
 class Worker:
@@ -82,13 +82,13 @@ class Worker:
         self._loop = Loop(
             self._control, self._wakeup, heartbeat=self._own_row, services=self._services(options, interrupter)
         )
-        self._claims_nothing_because = ""  # as it was logged last
+        self._claims_nothing_because = ""  # the reason that was logged last
         self._stopping = False
         self._shutdown_deadline = NEVER
         self._exit_code = EXIT_CLEAN
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
-        """In the order in which they run; a heartbeat that is due comes before each."""
+        """The services in order. A heartbeat that is due comes before each."""
         in_flight, control = self._in_flight, self._control
         return [
             Timer("time_limits", lambda: self._pool.next_deadline, self._enforce_limits),
@@ -104,11 +104,11 @@ class Worker:
 
     @property
     def jobs_done(self) -> int:
-        """How many attempts it has settled, or found that they were no longer its own."""
+        """Number of attempts whose outcomes the database has accepted or rejected."""
         return self._in_flight.jobs_done
 
     def run(self) -> int:
-        """Work until told to stop; the exit code of the process."""
+        """Work until a signal or a limit stops the worker. Returns the exit code of the process."""
         self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
         self._emit_start()
         try:
@@ -130,12 +130,12 @@ class Worker:
     # One turn of the loop
 
     def _turn(self) -> None:
-        """Run what is due."""
+        """Run the services that are due."""
         self._stamp()
         self._loop.run_due()
 
     def _exchanged(self, found_empty: bool) -> None:
-        """Stop where that was the last exchange to be made."""
+        """Stop if no further exchange is needed: --max-jobs is reached, or --drain has found nothing left."""
         if self.options.max_jobs is not None and self.jobs_done >= self.options.max_jobs:
             self._stop()
         elif found_empty and self.options.drain and not self._in_flight.jobs:
@@ -145,7 +145,7 @@ class Worker:
         return 0 if self._stopping or not self._own_row.is_alive(now) else self._in_flight.room(now)
 
     def _log_why_nothing_is_claimed(self, now: float) -> None:
-        """Log a reason that is neither a lack of jobs nor of places, and its end."""
+        """Log why nothing is claimed, unless jobs or free slots are lacking, and log when the reason is gone."""
         reason = ""
         if self._dispatcher.is_full:
             reason = "too many events wait for signal receivers"
@@ -158,41 +158,41 @@ class Worker:
         self._claims_nothing_because = reason
 
     def _stamp(self, within: float = STAMP_INTERVAL) -> None:
-        """Show the supervisor that this loop moves, and will do so again within so many seconds."""
+        """Show the supervisor that this loop is running, and that the next stamp follows within this many seconds."""
         self._stamps.put(jobs_done=self.jobs_done, within=within)
 
     def _enforce_limits(self) -> None:
-        """Interrupt attempts whose time is over. One that is stuck keeps its thread, and another takes its place.
+        """Interrupt attempts whose time is over. A new thread replaces the thread of a stuck attempt.
 
-        The process is replaced where all are stuck, and where what attempts left behind keeps others from running.
+        The process is replaced if all slots are stuck, or if leftover code of finished attempts blocks other jobs.
         """
         self._pool.enforce_limits()
         if self._pool.find_blockage() or self._pool.is_used_up:
             self._stop_blocked()
 
     def _stop_blocked(self) -> None:
-        """End and be replaced: what attempts or receivers have left behind keeps others from running."""
+        """End and be replaced: stuck attempts, leftover code or a hanging receiver keep other jobs from running."""
         self._exit_code = EXIT_STUCK if self._pool.is_used_up else EXIT_BLOCKED
         self._stop()
 
     def _stop_to_be_replaced(self, reason: str) -> None:
-        """End well and be replaced, once the process has done its jobs or has grown too large."""
+        """Finish the running jobs and be replaced, for a reason that `Recycling` gives."""
         if not self._stopping:
             liveness_logs.recycling(self.name, reason)
             self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
-            self._stop(NEVER)  # nobody waits for it, so what runs may run to its end
+            self._stop(NEVER)  # no deadline: running jobs may finish
 
     def _stop_if_drained(self) -> None:
-        """For --drain: stop once nothing is queued or due, either. What others hold is theirs."""
+        """For --drain: stop once no job is queued or due. Jobs claimed by other workers do not count."""
         with self._control.handling_errors():
             if self._has_runnable_jobs():
-                # Somebody else has it locked this moment: a supervisor that admits it, a worker that gives it back.
+                # Another process has locked the job: a supervisor that admits it, or a worker that releases it.
                 self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
             else:
                 self._stop()
 
     def _has_runnable_jobs(self) -> bool:
-        """Whether a job is due or queued that this worker would serve, even if a claim did not get it."""
+        """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
         if self._store.admit():
             return True
         next_due = self._store.next_due()
@@ -204,7 +204,7 @@ class Worker:
     # Waiting
 
     def _sleep(self, longest: float) -> None:
-        """Sleep until there is an outcome, a notification, a word from the supervisor, or a service is due."""
+        """Sleep until an attempt finishes, a notification or a command arrives, or a service is due."""
         if self._loop.sleep(
             until=time.monotonic() + min(longest, STAMP_INTERVAL),
             lifeline=self._lifeline,
@@ -213,8 +213,8 @@ class Worker:
             self._read_command()
 
     def _read_command(self) -> None:
-        """Do what the supervisor says; where it is gone, be done before others take our jobs for lost."""
-        assert self._lifeline is not None  # noqa: S101 (for the type checker: only a readable file is obeyed)
+        """Read a command of the supervisor. If the supervisor is gone, stop before this worker can count as dead."""
+        assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
         command = os.read(self._lifeline, 16)
         if not command:
             timeout = min(self.options.shutdown_timeout, self.options.worker_timeout / 2)
@@ -230,13 +230,13 @@ class Worker:
     # Stopping
 
     def _stop(self, timeout: float | None = None) -> None:
-        """Only sets flags: signal handlers call it too. A later call may shorten the time left, never prolong it."""
+        """Set flags only, since signal handlers call this. A later call may shorten the time left, not extend it."""
         self._stopping = True
         wait = self.options.shutdown_timeout if timeout is None else timeout
         self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
 
     def _shut_down(self) -> None:
-        """Release what has not started, finish what runs and settle it; after the time given, release that as well."""
+        """Release jobs that have not started, finish and settle running ones. After the deadline, release those too."""
         in_flight = self._in_flight
         in_flight.release_unstarted()
         while in_flight.jobs and (left := self._shutdown_deadline - time.monotonic()) > 0:
@@ -246,7 +246,7 @@ class Worker:
         self._stamp()
         in_flight.settle_last()
         self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
-        # Told before what runs is given back: another worker may begin that at once, and this process must be gone.
+        # Send events before releasing running jobs: another worker may start them at once, so this process must end.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
         with self._control.handling_errors():

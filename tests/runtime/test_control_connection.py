@@ -140,7 +140,7 @@ def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Calla
         defer("b")
         assert set(collect(control.notified, 2)) == {"a", "b"}
         defer("c")
-        wait_until(lambda: Job.objects.count() == 3 and control._heard, "a statement brought the notification along")
+        wait_until(lambda: Job.objects.count() == 3 and control._payloads, "a statement brought the notification along")
         assert control.notified() == {"c"}
         assert control.notified() == set()
 

@@ -1,4 +1,4 @@
-"""`manage.py importtasks`: move what waits in the table of django-tasks-db into the job queue."""
+"""`manage.py importtasks`: move the waiting tasks of django-tasks-db into the job queue."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ from ...values.records import EncodedCall
 
 BATCH = 1_000
 
-NEVER = 9999
+NO_RUN_AFTER_YEAR = 9999
 """The year that django-tasks-db writes where no `run_after` was given."""
 
 Group = tuple[str, str, int, datetime | None]
-"""What rows that are enqueued in one statement share: task, queue, priority and `run_after`."""
+"""The values shared by rows that are enqueued in one statement: task, queue, priority and `run_after`."""
 
 
 class Command(BaseCommand):
@@ -44,7 +44,7 @@ class Command(BaseCommand):
         parser.add_argument("--dry-run", action="store_true", help="say what would be moved, and move nothing")
 
     def handle(self, **options: Any) -> None:
-        """Move until nothing is left to move."""
+        """Move rows until none is left to move."""
         backend = _backend(options["backend"])
         if options["source"] not in connections:
             raise CommandError(f"--source: there is no database {options['source']!r} in DATABASES.")
@@ -54,13 +54,13 @@ class Command(BaseCommand):
         moved = _counted(movable) if options["dry_run"] else Counter[str]()
         while not options["dry_run"] and (batch := _move(movable, known, backend)):
             moved += batch
-        self.stdout.write(f"{'Would move' if options['dry_run'] else 'Moved'} {_told(moved)}.")
+        self.stdout.write(f"{'Would move' if options['dry_run'] else 'Moved'} {_summary(moved)}.")
         if left := _counted(unknown):
-            self.stderr.write(f"Left where they are, since nothing is registered under these names: {_told(left)}.")
+            self.stderr.write(f"Left where they are, since nothing is registered under these names: {_summary(left)}.")
 
 
 def source_model() -> type[models.Model]:
-    """The model of django-tasks-db, which knows the old table."""
+    """The model of django-tasks-db for the old table."""
     try:
         return apps.get_app_config("django_tasks_database").get_model("DBTaskResult")
     except LookupError:
@@ -79,7 +79,7 @@ def _backend(alias: str) -> SkipQueueBackend:
 
 
 def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backend: SkipQueueBackend) -> Counter[str]:
-    """Move the oldest batch; how many of each task."""
+    """Move the oldest batch. Returns the number moved, by task."""
     given = parsed(backend.options)
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
     with transaction.atomic(using=waiting.db), transaction.atomic(using=given.database):
@@ -94,7 +94,7 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
 def _grouped(rows: list[Any]) -> dict[Group, list[EncodedCall]]:
     groups: defaultdict[Group, list[EncodedCall]] = defaultdict(list)
     for row in rows:
-        run_after = None if row.run_after is None or row.run_after.year == NEVER else row.run_after
+        run_after = None if row.run_after is None or row.run_after.year == NO_RUN_AFTER_YEAR else row.run_after
         groups[row.task_path, row.queue_name, row.priority, run_after].append(call(**row.args_kwargs))
     return groups
 
@@ -104,6 +104,6 @@ def _counted(rows: models.QuerySet[Any]) -> Counter[str]:
     return Counter(dict(paths.annotate(models.Count("pk"))))
 
 
-def _told(counts: Counter[str]) -> str:
+def _summary(counts: Counter[str]) -> str:
     each = ", ".join(f"{count:,} {name}" for name, count in counts.most_common())
     return f"{counts.total():,} tasks ({each})" if each else "0 tasks"

@@ -1,4 +1,4 @@
-"""`manage.py prunejobs`: delete finished jobs past their retention, now. Workers do the same all the time."""
+"""`manage.py prunejobs`: delete finished jobs past their retention, now. Supervisors do the same all the time."""
 
 from collections import Counter
 from typing import Any
@@ -24,7 +24,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
-        """Prune until nothing is left to prune."""
+        """Prune until no job is left to prune."""
         try:
             check_database(options["database"])
         except QueueUnavailable as error:
@@ -33,5 +33,7 @@ class Command(BaseCommand):
         deleted = Counter(pruner.batch())
         while pruner.has_more:
             deleted.update(pruner.batch())
-        told = ", ".join(f"{count:,} {status}" for status, count in sorted(deleted.items())) or "none were old enough"
-        self.stdout.write(f"Deleted {deleted.total():,} jobs: {told}.")
+        by_status = (
+            ", ".join(f"{count:,} {status}" for status, count in sorted(deleted.items())) or "none were old enough"
+        )
+        self.stdout.write(f"Deleted {deleted.total():,} jobs: {by_status}.")

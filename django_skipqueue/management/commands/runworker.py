@@ -1,4 +1,4 @@
-"""`manage.py runworker`: run jobs until told to stop."""
+"""`manage.py runworker`: run jobs until a signal stops the command."""
 
 import argparse
 import math
@@ -24,14 +24,13 @@ from ...tasks.registry import registry
 from ..reloader import Reloader, report_modules
 
 SHOWN = 10
-"""How many tasks a worker names when it introduces itself."""
-
+"""Number of tasks that the first log lines name, at most."""
 
 ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
-"""What the variable of a flag may say."""
+"""The values allowed in the environment variable of a flag."""
 
 LONGEST = 14 * 86_400
-"""Seconds in the longest time that an option may name: a system call that waits takes no more than 24 days."""
+"""The longest time in an option, in seconds: system calls that wait accept at most 24 days."""
 
 
 class Command(BaseCommand):
@@ -135,7 +134,7 @@ class _Options:
     def __init__(self, parser: CommandParser) -> None:
         self._parser = parser
         self.wrong_variables: list[str] = []
-        """A sentence for each flag whose variable is neither on nor off."""
+        """A message for each flag whose variable has an invalid value."""
 
     def __call__(self, *flags: str, help: str, default: Any = None, **options: Any) -> None:
         variable = _variable(flags[-1])
@@ -157,7 +156,7 @@ class _Options:
         )
 
     def _is_on(self, variable: str) -> bool | None:
-        """What the variable of a flag says; `None`: nothing."""
+        """Whether the variable of a flag is on; `None`: it is not set."""
         value = os.environ.get(variable, "")
         if value.lower() in ON | OFF | {""}:
             return value.lower() in ON if value else None
@@ -167,7 +166,7 @@ class _Options:
 
 
 class _Variable(str):
-    """A value from the environment that knows where it comes from."""
+    """A value from the environment, with the name of its variable."""
 
     def __new__(cls, value: str, name: str) -> "_Variable":
         made = super().__new__(cls, value)
@@ -213,7 +212,7 @@ def _seconds(least: float) -> Callable[[str], float]:
 
 
 def _name_unknown_queues(worker: WorkerOptions) -> None:
-    """Say so where a queue is served that no task and no job has: it may be mistyped."""
+    """Log each queue given by --queues that no task and no job uses: it may be mistyped."""
     if not worker.queue_names:
         return
     with dedicated_connection(worker.database):
@@ -225,12 +224,12 @@ def _name_unknown_queues(worker: WorkerOptions) -> None:
 
 
 def _colour(options: dict[str, Any]) -> bool | None:
-    """What Django's `--no-color` and `--force-color` say; `None`: neither was given."""
+    """The choice by Django's `--no-color` and `--force-color`; `None`: neither was given."""
     return False if options.get("no_color") else True if options.get("force_color") else None
 
 
 def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
-    """What a person who has just started a worker wants to know."""
+    """The first log lines: queues, processes, tasks, and how to stop."""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
     processes = counted(worker.processes, "process", "processes")
     in_each = " in each" if worker.processes > 1 else ""

@@ -1,1 +1,1 @@
-"""How many jobs a worker claims, from which queues, and from which place in them."""
+"""How many jobs a worker claims, from which queues, and from which position in each."""

@@ -1,12 +1,12 @@
-"""How far a worker has claimed in each queue, so that its next claim need not walk over what it took before.
+"""Remembers how far a worker has claimed in each queue, so that the next claim need not start at the front.
 
-While anybody's old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of
-a queue walks over all of them: 0.3 s at a million. So a claim starts where the last one ended that is known of, unless
-it is time to look from the front. That is only a shortcut: what comes in before that place (a late commit, a higher
-priority, a job given back) is found by the next look from the front, which comes the sooner the less it costs: a look
-that takes 1 ms is followed by the next after 19 ms, one that takes 40 ms or more after 0.8 s.
+While any old snapshot is open, PostgreSQL keeps the index entries of claimed jobs, and a claim from the front of a
+queue walks over all of them: 0.3 s for a million. So a claim starts where the last completed claim ended. That is only
+a shortcut: a job may come in before that position (by a late commit, a higher priority or a release). A claim from the
+front finds it. A claim from the front that took 1 ms is followed by the next after 19 ms; one that took 40 ms or more,
+after 0.8 s.
 
-Pure: it is told the time, in monotonic seconds.
+Pure: callers pass the time, in monotonic seconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from collections.abc import Mapping, Sequence
 from ...values.records import QUEUE_HEAD, ClaimedJob, QueuePosition
 
 FULL_SCAN_SHARE = 1 / 20
-"""Of its time a worker spends this on choosing jobs from the front, unless they come after `MAX_FULL_SCAN_PAUSE`."""
+"""The share of its time that a worker spends on claims from the front; more if `MAX_FULL_SCAN_PAUSE` demands it."""
 
 MAX_FULL_SCAN_PAUSE = 0.8
-"""Seconds after which it does so whatever the last time has cost: nothing is found later than after about a second."""
+"""Seconds between claims from the front, at most, whatever they cost: every job is found within about a second."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
-"""Seconds after which it does so where the last time brought no answer; twice as many each time."""
+"""Seconds until the next claim from the front after one that timed out, doubled each time."""
 
 
 def pause_after(took: float) -> float:
-    """The seconds until the next look, where the last one took so many."""
+    """Seconds until the next claim from the front, after one that took `took` seconds."""
     return min(took * (1 / FULL_SCAN_SHARE - 1), MAX_FULL_SCAN_PAUSE)
 
 
@@ -35,19 +35,19 @@ class ClaimCursor:
         self._positions: dict[str, QueuePosition] = {}
         self._failures = 0
         self.due_at = 0.0
-        """When to look from the front again."""
+        """When to claim from the front again."""
 
     def start(self, now: float) -> Mapping[str, QueuePosition]:
-        """The positions after which the next claim looks for jobs; none: from the front of every queue."""
+        """The position to claim from, by queue. A queue without one is searched from its front."""
         if self.due_at > now:
             return dict(self._positions)
-        self.due_at = now + MAX_FULL_SCAN_PAUSE  # until it is known what this one costs
+        self.due_at = now + MAX_FULL_SCAN_PAUSE  # until the cost of this claim is known
         return {}
 
     def claimed(
         self, jobs: Sequence[ClaimedJob], *, after: Mapping[str, QueuePosition], took: float, now: float
     ) -> None:
-        """Note what a claim after these positions brought, in order, and took, in seconds."""
+        """Note the jobs of a claim after these positions, in order, and the seconds that it took."""
         if not after:
             self._failures = 0
             walk = min(
@@ -56,22 +56,22 @@ class ClaimCursor:
             self.due_at = now + pause_after(walk)
             self._positions = {}
         for name, last in {job.queue_name: job for job in jobs}.items():
-            # A claim from the front that was made after this one was sent may have found earlier jobs: keep its place.
+            # A claim from the front, sent later than this one, may have found earlier jobs: keep its position.
             if name not in self._positions or self._positions[name] >= after.get(name, QUEUE_HEAD):
                 self._positions[name] = last.position
 
     def start_over(self) -> None:
-        """Look from the front at once, unless that is what failed."""
+        """Claim from the front at once, unless the last claim from the front failed."""
         if not self._failures:
             self.due_at = 0.0
 
     def look_failed(self, now: float) -> bool:
-        """Note that a look from the front took too long; whether there is a place to go on from meanwhile."""
+        """Note that a claim from the front timed out. Returns whether a position is known to claim from meanwhile."""
         self._failures += 1
         self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
         return bool(self._positions)
 
     def move_to(self, positions: Mapping[str, QueuePosition], now: float) -> None:
-        """Claim after these positions, and those that were known, until the next look from the front."""
+        """Claim after these positions, and the other known ones, until the next claim from the front."""
         self._positions.update(positions)
         self.due_at = max(self.due_at, now + MAX_FULL_SCAN_PAUSE)

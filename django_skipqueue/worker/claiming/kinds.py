@@ -1,10 +1,10 @@
-"""Which runners the jobs of a queue need, as far as the last claims have shown.
+"""Which runners the jobs of each queue need, by the results of the last claims.
 
-The kind of a job is the runner of its task. A claim learns it when it has the job. So where one runner is full, a queue
-whose last jobs were for that runner is passed over, and looked at again now and then: jobs that find no room go back.
-In one queue jobs of all kinds stay in their order.
+The kind of a job is the runner of its task. A worker learns the kind only after the claim. So while a runner is full,
+the worker skips the queues whose last jobs were for that runner, and tries them again every second. A claimed job whose
+runner has no room is released. Within a queue, jobs of all kinds stay in their order.
 
-Pure: it is told the time, in monotonic seconds.
+Pure: callers pass the time, in monotonic seconds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,13 @@ from ...tasks.registry import registry
 from ...values.records import ClaimedJob
 
 KNOWN_FOR = 1.0
-"""Seconds for which the jobs of a queue are held to be like those that it brought last."""
+"""Seconds for which the jobs of a queue are assumed to need the same runners as those last claimed from it."""
 
 MOST_QUEUES = 10_000
 """Queues that are remembered."""
 
-
 Free = Mapping[str, int]
-"""How many more jobs there is room for, by the name of the runner."""
+"""Room for more jobs, by the name of the runner."""
 
 
 class Need(NamedTuple):
@@ -31,7 +30,7 @@ class Need(NamedTuple):
     until: float
 
     def room(self, free: Free) -> int:
-        """How many jobs of the queue there is room for, whichever they are."""
+        """Room for jobs of this queue, whichever of these runners they need."""
         return min(free[runner] for runner in self.runners)
 
 
@@ -42,16 +41,16 @@ class Kinds:
         self._needs: dict[str, Need] = {}
 
     def room(self, names: Iterable[str], free: Free, now: float) -> int:
-        """How many jobs to claim at once from these queues: as many as there is room for, whichever they are."""
+        """How many jobs to claim from these queues in one statement: whichever runners they need, there is room."""
         rooms = [self._room(name, free, now) for name in names]
         return min((room for room in rooms if room), default=0 if rooms else max(free.values()))
 
     def with_room(self, names: list[str], free: Free, now: float) -> list[str]:
-        """Those of these queues whose jobs there is room for."""
+        """The queues of this list whose jobs have room in their runners."""
         return names if all(free.values()) else [name for name in names if self._room(name, free, now)]
 
     def note(self, names: Sequence[str], jobs: Sequence[ClaimedJob], *, is_full: bool, now: float) -> None:
-        """Note what a claim from these queues brought, in this order; `is_full`: it may not have come to the last."""
+        """Note the jobs claimed from these queues, in this order. is_full: the claim may not have reached the last."""
         if len(self._needs) > MOST_QUEUES:
             self._needs.clear()
         kinds: dict[str, set[str]] = {}

@@ -1,6 +1,6 @@
-"""When a worker claims, how many jobs, and from where.
+"""Decides when a worker claims, how many jobs, and from which positions of which queues.
 
-Pure: it is told the time, in monotonic seconds, and what its claims brought.
+Pure: callers pass the time, in monotonic seconds, and the results of claims.
 """
 
 import random
@@ -18,21 +18,20 @@ from .kinds import KNOWN_FOR, Free, Kinds
 from .prefetch import LARGEST
 
 SEARCHED = 5_000
-"""Queues that one search finds at most; the next one goes on after them."""
+"""Queues that one search finds, at most. The next search continues after them."""
 
 LONGEST_SEARCH_PAUSE = 60.0
-"""Seconds after which queues are searched for again where the last search failed: twice as long each time."""
+"""Seconds until the next search for queues after failures, at most. Doubled after each failure up to this."""
 
 FEW = 100
-"""Queues that a claim can look at whatever it brings, 5 µs each. Of more, it looks at no more than it has room for."""
-
+"""Queues that every claim may search, at 5 µs each. A claim searches more only if it has room for more jobs."""
 
 MOST_SIZE = 64_000_000
 """Characters of arguments to hold at once, unless the jobs that run have more."""
 
 LARGE_CLAIM = 500_000
-"""Characters of arguments with which a claim may have stopped because of them, and not because there was no more. As
-text they may have an eighth of the bytes that are stored."""
+"""A claim that returned this many characters of arguments may have stopped at its size limit, with more jobs left. The
+text may have an eighth of the bytes that are stored."""
 
 
 class Search(Protocol):
@@ -43,13 +42,13 @@ class Search(Protocol):
 
 
 class Claim(NamedTuple):
-    """What one claim asks for."""
+    """The parameters of one claim."""
 
     names: Sequence[str]
-    """Of the queues."""
+    """The names of the queues."""
     limit: int
     after: Mapping[str, QueuePosition]
-    """From where each queue is looked at; nothing: from its front."""
+    """Position to search from, by queue. A queue without one is searched from its front."""
 
 
 class ClaimPolicy:
@@ -57,27 +56,27 @@ class ClaimPolicy:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.queue_names = list(options.queue_names)
-        """Where to claim from, in this order: as listed, or where jobs were found."""
+        """The queues to claim from, in this order: those given by --queues, or those in which a search found jobs."""
         self.next_look = 0.0
-        """When to claim although no outcome takes the worker to the database."""
+        """When to claim, even if no outcome is to be written."""
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
-        """The last claim, where it got no answer in time: find out first where the jobs are that it has asked for."""
+        """The last claim, if it timed out: find the positions of its jobs before the next claim."""
         self._cursor = ClaimCursor()
-        self._most = LARGEST  # to hold, as large as they have been of late
+        self._most = LARGEST  # jobs to hold, by the size of the last ones
         self._kinds = Kinds()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
-        """How much room each runner had when `room` was last asked."""
+        """Room of each runner at the last call of `room`."""
         self._batch_size = BatchSize()
         self._head_batch_size = BatchSize()
         self._listed = bool(options.queue_names)
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
-        self._search_pause = 0.0  # until the next search, where the last one failed
-        self._searched_to = ""  # the name after which the next search goes on
+        self._search_pause = 0.0  # until the next search, if the last one failed
+        self._searched_to = ""  # the name after which the next search continues
 
     def room(self, unfinished: Mapping[str, int], coming: int, now: float) -> int:
-        """How many more jobs to claim beside those that each runner has not finished, and those that are coming."""
+        """How many more jobs to claim, beside the `unfinished` of each runner and the `coming` ones already claimed."""
         if registry.uses_threads_alone:
             return self.capacities[THREADS].room(unfinished[THREADS] + coming, now, most=self._most)
         self.free = {
@@ -87,19 +86,19 @@ class ClaimPolicy:
         return self._kinds.room(self.queue_names[:FEW], self.free, now) if any(self.free.values()) else 0
 
     def finished(self, counts: Mapping[str, int], now: float) -> None:
-        """Note that each runner has finished so many jobs."""
+        """Note how many jobs each runner has finished."""
         for runner, count in counts.items():
             self.capacities[runner].prefetch.finished(count, now)
 
     def surplus(self, unfinished: Mapping[str, int], finished: Mapping[str, int], now: float) -> dict[str, int]:
-        """How many of the jobs that wait in each runner would wait too long; those that finish count as progress."""
+        """How many of the jobs that wait in each runner would wait too long. `finished` ones count as progress."""
         return {
             runner: capacity.surplus(unfinished[runner] - finished[runner], now)
             for runner, capacity in self.capacities.items()
         }
 
     def choose_queues(self, search: Search, clock: Callable[[], float], room: int) -> list[str]:
-        """The queues to claim up to `room` jobs from. Where none were listed: some that have jobs, others each time."""
+        """The queues to claim up to `room` jobs from. Without --queues: some that have jobs, in turn."""
         now = clock()
         if not self._listed and self._next_search <= now:
             self._search(search, clock)
@@ -112,9 +111,9 @@ class ClaimPolicy:
         return names if registry.uses_threads_alone else self._kinds.with_room(names, self.free, now)
 
     def _search(self, search: Search, clock: Callable[[], float]) -> None:
-        """Find queues that have jobs, and put them in any order: workers that start together begin in different ones.
+        """Find the queues that have jobs, and shuffle them, so that workers started together begin with different ones.
 
-        Where one search does not find them all, the next comes soon, and goes on from there.
+        If one search does not find all, the next comes soon and continues after the last name.
         """
         started = clock()
         goes_on = self._searched_to
@@ -129,13 +128,13 @@ class ClaimPolicy:
         self.queue_names = names
 
     def _put_off_search(self, now: float) -> None:
-        """For the case that it fails: serve the queues that are known, at first those of this process's tasks."""
+        """Prepare for a failed search: serve the known queues, at first those of the registered tasks."""
         self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
         self._next_search = now + self._search_pause
         self.queue_names = self.queue_names or sorted({task.options.queue_name for task in registry})
 
     def after(self, names: Sequence[str], now: float) -> Mapping[str, QueuePosition]:
-        """The positions after which to look for jobs now in these queues."""
+        """The position to claim from, by queue. A queue without one is searched from its front."""
         return {} if len(self.queue_names) > len(names) >= FEW else self._cursor.start(now)
 
     def claimed(
@@ -148,7 +147,7 @@ class ClaimPolicy:
         started: float,
         ended: float,
     ) -> bool:
-        """Note what a claim from these queues brought, and when to make the next; whether it found all queues empty."""
+        """Note the jobs of a claim, and set the time of the next. Returns whether all queues were found empty."""
         from_front = not after
         (self._head_batch_size if from_front else self._batch_size).succeeded()
         self._cursor.claimed(jobs, after=after, took=ended - started, now=ended)
@@ -160,7 +159,7 @@ class ClaimPolicy:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
         if is_full:
             self.next_look = ended
-        elif len(names) >= max(room, FEW) and not self._listed:  # there may be others
+        elif len(names) >= max(room, FEW) and not self._listed:  # other queues may have jobs
             self._forget(names, ended)
             self.next_look = ended
             return False
@@ -168,26 +167,27 @@ class ClaimPolicy:
             self.next_look = self._next_search if self._searched_to else ended + self._poll_interval
         else:
             self.next_look = min(ended + self._poll_interval, self._cursor.due_at)
-        if len(names) < len(self.queue_names):  # the others were passed over
+        if len(names) < len(self.queue_names):  # the other queues were skipped
             self.next_look = min(self.next_look, ended + KNOWN_FOR)
         return from_front and not jobs
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
-        """How many jobs to claim after these positions, where there is so much room."""
+        """How many jobs to claim after these positions, with this much room."""
         return min(room, (self._batch_size if after else self._head_batch_size).rows)
 
     def failed(self, claim: Claim, *, timed_out: bool, now: float) -> None:
-        """Note that a claim got no answer. timed_out: the way to the first job was too long, or the jobs too large."""
+        """Note that a claim failed. timed_out: the search for a first job took too long, or jobs are too large."""
         (self._batch_size if claim.after else self._head_batch_size).failed(claim.limit)
         if timed_out and (claim.after or not self._cursor.look_failed(now)):
             self.lost = claim
 
     def resume_from(self, found: Sequence[tuple[str, int | None, QueuePosition]], now: float) -> None:
-        """Note where the first jobs are that the lost claim has asked for, and claim from there.
+        """Note the positions of the first jobs for the lost claim, and claim from these positions.
 
-        If it asked for one alone, and knew already where that is, the job itself is too much: it is left where it is.
+        If the lost claim asked for one job, from the very position found, the job itself is too large. The next claim
+        skips it.
         """
-        assert self.lost is not None  # noqa: S101 (for the type checker: only then is a place looked for)
+        assert self.lost is not None  # noqa: S101 (for the type checker: called only after a lost claim)
         lost, self.lost = self.lost, None
         positions = {
             name: lost.after.get(name, position) if job_id is None else position._replace(id=job_id - 1)
@@ -200,16 +200,16 @@ class ClaimPolicy:
         self._cursor.move_to(positions, now)
 
     def _forget(self, names: Sequence[str], now: float) -> None:
-        """These queues have no jobs any more. Look at the others; the next search finds those that get some."""
+        """Remove these empty queues. The next search finds them again once they have jobs."""
         empty = set(names)
         self.queue_names = [name for name in self.queue_names if name not in empty]
         if not self.queue_names:
             self._next_search = now
 
     def start_over(self) -> None:
-        """Claim at once, from the front: nobody knows what came of the last claim, or which queues got jobs since.
+        """Claim at once, from the front: the result of the last claim is unknown, and notifications may be lost.
 
-        Where it was the search for queues that failed, the next one comes when it is due.
+        If the last search for queues failed, the next search comes at its time.
         """
         self.next_look = 0.0
         if not self._search_pause:

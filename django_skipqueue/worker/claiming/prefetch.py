@@ -1,11 +1,11 @@
-"""How many jobs a worker claims beyond its free places, and how many of them it keeps. Pure: it is told the time.
+"""How many jobs a worker claims beyond its free slots, and how many of these it keeps. Pure: callers pass the time.
 
-It claims as many as it has lately finished in about a fifth of a second, of which half run while the other half is
-claimed. Short jobs: batches of hundreds, so that a round trip is shared by many. Long jobs: none, so that nothing waits
-behind them while another worker is idle.
+A worker claims ahead as many jobs as it finished in the last fifth of a second. Half of them run while the other half
+is claimed. Short jobs come in batches of hundreds, which share a round trip. Long jobs are not claimed ahead, so that
+none waits behind them while another worker is idle.
 
-It keeps as many as it has lately finished in half a second: jobs that turn out to be longer than those before them go
-back, and none waits here for much longer than that.
+A worker keeps as many waiting jobs as it finished in the last half second. It releases the others, if jobs turn out to
+be longer than the previous ones. So no job waits here for much longer than half a second.
 """
 
 from collections import deque
@@ -14,14 +14,14 @@ SPAN = 0.2
 """Seconds of work to hold in advance."""
 
 LARGEST = 4_000
-"""Jobs held in advance at most: what a crash of the worker would make wait for its recovery."""
+"""Jobs held in advance, at most: after a crash of the worker they must wait for its recovery."""
 
 PATIENCE = 0.5
-"""Seconds for which a job may wait here. Longer than `SPAN`: another worker must claim again what is released."""
+"""Seconds for which a job may wait here. Longer than `SPAN`: another worker must claim a released job again."""
 
 
 class Prefetch:
-    """Remembers how many jobs were finished of late."""
+    """Remembers how many jobs were finished lately."""
 
     def __init__(self) -> None:
         self._within_span = Recent(SPAN)
@@ -34,7 +34,7 @@ class Prefetch:
             self._within_patience.add(count, now)
 
     def size(self, now: float) -> int:
-        """How many jobs to hold beyond the free places."""
+        """How many jobs to hold beyond the free slots."""
         return min(self._within_span.count(now), LARGEST)
 
     def kept(self, now: float) -> int:
@@ -43,7 +43,7 @@ class Prefetch:
 
 
 class Recent:
-    """How many there were within the last `span` seconds."""
+    """Counts events of the last `span` seconds."""
 
     def __init__(self, span: float) -> None:
         self._span = span
@@ -51,12 +51,12 @@ class Recent:
         self._count = 0
 
     def add(self, count: int, now: float) -> None:
-        """Note so many more."""
+        """Note `count` events."""
         self._added.append((now, count))
         self._count += count
 
     def count(self, now: float) -> int:
-        """Forget what was before the span, and count the rest."""
+        """Number of events within the span before `now`. Forgets older ones."""
         while self._added and self._added[0][0] < now - self._span:
             self._count -= self._added.popleft()[1]
         return self._count
