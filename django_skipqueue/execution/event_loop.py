@@ -87,7 +87,7 @@ class EventLoopRunner:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether as many attempts are stuck as may run."""
+        """Whether all slots of this runner are stuck."""
         return len(self._stuck) >= self._concurrency
 
     def give_up(self, running: RunningAttempt) -> None:

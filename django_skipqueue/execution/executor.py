@@ -191,7 +191,7 @@ class Executor:
         if outcomes:
             return outcomes[0]
         entry = entry | {
-            "message": f"{entry['message']}\nIts retry policy gave no answer within {DECISION_SECONDS:g} s."
+            "message": f"{entry['message']}\nIts retry policy did not return within {DECISION_SECONDS:g} s."
         }
         return _without_secrets(task, job, Outcome("failed", last_error=summary(error), error=entry))
 

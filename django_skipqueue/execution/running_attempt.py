@@ -184,7 +184,7 @@ class RunningAttempt:
             _raise_in_thread(self.thread, error)
         elif not self._open.pop(SHIELDED, False):
             self.interruption = None
-        interruption.is_raised = True  # or needs not be: a shielded attempt raises it itself
+        interruption.is_raised = True  # or need not be: a shielded attempt raises it itself
         return self.interruption is not None
 
     def _cancel(self, coroutine: "asyncio.Task[object]", interruption: Interruption) -> None:

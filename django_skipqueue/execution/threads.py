@@ -88,7 +88,7 @@ class ThreadRunner:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether as many threads are stuck as may run at once."""
+        """Whether all slots of this runner are stuck."""
         return len(self._stuck) >= self._concurrency
 
     def stop(self, deadline: float) -> None:

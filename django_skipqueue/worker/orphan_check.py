@@ -14,7 +14,7 @@ from ..runtime.service import NEVER, Service
 
 DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)
 """When to check after the connection is open again, in worker timeouts. With a worker timeout of 60 s: at once, and
-after 1, 6 and 60 s; after that, every 60 s."""
+after 1, 6 and 60 s. Then once in each worker timeout."""
 
 REFUSED_INTERVAL = 60.0
 """Seconds until the next check after an error of the database; the worker timeout, if that is longer."""

@@ -1,4 +1,4 @@
-"""Decides when a worker process is to be replaced: it reached a limit, or an attempt in it was interrupted."""
+"""Decides when a worker process is to be replaced: the process reached a limit, or an attempt was interrupted."""
 
 from collections.abc import Callable
 

@@ -21,7 +21,7 @@ TRIES = 3
 """How often a large outcome is tried before it is replaced."""
 
 LARGE = 100_000
-"""Characters of result and error. The size of an outcome with fewer is not why it takes long."""
+"""Characters of result and error. The size of an outcome with fewer does not explain a timeout."""
 
 Locked = Callable[[Collection[LeaseRef]], set[int]]
 """Returns the ids of the jobs whose rows another transaction has locked at this moment."""
@@ -55,7 +55,7 @@ class SlowOutcomes:
 
     @property
     def next_try(self) -> float:
-        """When the next one is due."""
+        """The time of the next try."""
         return min((slow.next_try for slow in self._slow), default=float("inf"))
 
     def add(self, attempt: Attempt, now: float) -> None:
@@ -64,7 +64,7 @@ class SlowOutcomes:
         self._slow.append(Slow(attempt, now + FIRST_REST))
 
     def due(self, locked: Locked, now: float, *, others_wait: bool) -> Attempt | None:
-        """The outcome to send now, alone. Not one whose row is locked.
+        """The outcome to send now, alone; `None` if no try is due or the rows are locked.
 
         After each try of a slow outcome, the other outcomes that wait are written first.
         """
@@ -105,7 +105,7 @@ def size_of(outcome: Outcome) -> int:
 def _too_slow(attempt: Attempt, tries: int) -> Outcome:
     size = size_of(attempt.outcome)
     error = OperationalError(
-        f"The job came to '{attempt.outcome.status}', but PostgreSQL did not write this outcome of {size:,} characters "
+        f"The attempt was '{attempt.outcome.status}', but PostgreSQL did not write this outcome of {size:,} characters "
         f"in time, though it was tried {tries} times and others were written."
     )
     entry = error_entry(error, attempt=attempt.job.attempt, worker=attempt.worker, duration_ms=attempt.duration_ms)

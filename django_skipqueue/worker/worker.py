@@ -39,9 +39,9 @@ STAMP_INTERVAL = 5.0
 LAST_EVENTS = 5.0
 """Seconds for which signal receivers may delay the end of a worker that holds no job any more."""
 
-LAST_EVENTS_BEFORE_GIVING_BACK = 1.0
-LAST_EVENTS_AFTER_GIVING_BACK = 0.5
-"""Seconds for which they may delay it if jobs still run here: another worker may start them once they are released."""
+LAST_EVENTS_BEFORE_RELEASE = 1.0
+LAST_EVENTS_AFTER_RELEASE = 0.5
+"""The same before and after the release of jobs that still run here: another worker may start these jobs at once."""
 
 
 class Worker:
@@ -150,7 +150,7 @@ class Worker:
         if self._dispatcher.is_full:
             reason = "too many events wait for signal receivers"
         elif not self._own_row.is_alive(now) and not self._control.is_broken:
-            reason = "it could not say for half the worker timeout that it is alive"
+            reason = "it could not write a heartbeat for half the worker timeout"
         if reason and reason != self._claims_nothing_because:
             liveness_logs.claiming_paused(self.name, reason)
         elif self._claims_nothing_because and not reason:
@@ -247,11 +247,11 @@ class Worker:
         in_flight.settle_last()
         self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
         # Send events before releasing running jobs: another worker may start them at once, so this process must end.
-        self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_GIVING_BACK if in_flight.jobs else LAST_EVENTS)
+        self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
         with self._control.handling_errors():
             self._store.delete_workers([self.id])
-        self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_GIVING_BACK)
+        self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_RELEASE)
         if not still_running and self._exit_code not in (EXIT_STUCK, EXIT_BLOCKED):
             self._pool.stop()
         self._control.close()

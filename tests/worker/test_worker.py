@@ -682,7 +682,7 @@ def test_the_end_of_a_worker_is_told_before_its_jobs_are_given_back(worker_threa
 def test_an_outcome_that_comes_while_the_end_is_told_is_written_and_told(
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "LAST_EVENTS_AFTER_GIVING_BACK", DEADLINE)
+    monkeypatch.setattr(worker_module, "LAST_EVENTS_AFTER_RELEASE", DEADLINE)
     has_ended = threading.Event()
     told_before_the_end: list[bool] = []
 

@@ -118,13 +118,13 @@ def _add_times(add: "_Options", settings: conf.Settings) -> None:
         "--shutdown-timeout",
         type=_seconds(0),
         default=settings.shutdown_timeout,
-        help="seconds for running jobs to finish in after the first signal; then they are given back",
+        help="seconds for running jobs to finish in after the first signal; then they are released",
     )
     add(
         "--worker-timeout",
         type=_seconds(1),
         default=settings.worker_timeout,
-        help="seconds without a heartbeat after which a worker is taken for dead",
+        help="seconds without a heartbeat after which a worker counts as dead",
     )
 
 

@@ -21,7 +21,7 @@ SEARCHED = 5_000
 """Queues that one search finds, at most. The next search continues after them."""
 
 LONGEST_SEARCH_PAUSE = 60.0
-"""Seconds until the next search for queues after failures, at most. Doubled after each failure up to this."""
+"""Seconds until the next search for queues after a failed one, at most. The time doubles with each failure."""
 
 FEW = 100
 """Queues that every claim may search, at 5 µs each. A claim searches more only if it has room for more jobs."""
