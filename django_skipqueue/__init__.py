@@ -1,6 +1,6 @@
-"""The PostgreSQL a Django project already runs, as its job queue.
+"""A job queue in the PostgreSQL database that a Django project already runs.
 
-This module is what users import; it loads no model, so that it can be imported while apps are still loading.
+Users import from this module. It loads no model, so that it can be imported while apps are still loading.
 """
 
 from .exceptions import SkipQueueError

@@ -1,4 +1,4 @@
-"""The app: finds every task at start, and registers the system checks."""
+"""The app: imports every task at start, and registers the system checks."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,18 +18,18 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import each installed app's `jobs` module, and its `tasks` if we are Django's task backend: all register."""
+        """Import each installed app's `jobs`, and its `tasks` if `TASKS` names our backend, to register all tasks."""
         from . import checks
 
         checks.register_all()
         autodiscover_modules("jobs")
         for backend in _task_backends():
-            if hasattr(backend, "discover_tasks"):  # it is ours: asked like this, since nothing imports a surface
+            if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
                 backend.discover_tasks()
 
 
 def _task_backends() -> Iterator[Any]:
-    """The classes that Django's `TASKS` setting names. What is wrong there, Django's own checks say."""
+    """The backend classes in Django's `TASKS` setting. Django's own checks report mistakes in it."""
     configured = getattr(settings, "TASKS", None) or {}
     for path in {params["BACKEND"] for params in configured.values() if "BACKEND" in params}:
         with suppress(ImportError):

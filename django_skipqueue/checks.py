@@ -1,4 +1,4 @@
-"""System checks: a mistake in the set-up is named by `manage.py check`, not met at night. Each has an id and a hint."""
+"""System checks: `manage.py check` reports mistakes in the set-up. Each check has an id and a hint."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ KEYS = "The page Settings of the documentation (docs/reference/settings.md) list
 
 
 def register_all() -> None:
-    """Connect every check; called when the app is ready."""
+    """Register every check. Called when the app is ready."""
     for check in (
         check_settings,
         check_engine,
@@ -72,7 +72,7 @@ def check_engine(**_: Any) -> list[CheckMessage]:
 
 
 def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """E003: the server is too old. Asks the database, so it runs with `check --database` and `migrate`."""
+    """E003: the server is too old. Sends a query, so it only runs with `check --database` and `migrate`."""
     alias = _queue_database()
     if alias is None or alias not in (databases or ()) or connections[alias].vendor != "postgresql":
         return []
@@ -80,7 +80,7 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
         with connections[alias].temporary_connection():
             version: int = connections[alias].pg_version  # type: ignore[attr-defined]
     except DatabaseError:
-        return []  # Django itself says that the database cannot be reached
+        return []  # Django itself reports that it cannot connect
     if version >= OLDEST_POSTGRESQL * 10_000:
         return []
     return [
@@ -93,11 +93,11 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
 
 
 def check_worker_timeout(**_: Any) -> list[CheckMessage]:
-    """E004: a worker timeout that a single late heartbeat would exceed."""
+    """E004: a worker timeout that is shorter than three heartbeat intervals."""
     try:
         settings = conf.load()
     except ImproperlyConfigured:
-        return []  # E001 says why
+        return []  # E001 reports the reason
     if settings.worker_timeout >= 3 * settings.heartbeat_interval:
         return []
     return [
@@ -116,7 +116,7 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
     try:
         paths = conf.load().middleware
     except ImproperlyConfigured:
-        return []  # E001 says why
+        return []  # E001 reports the reason
     problems: list[CheckMessage] = []
     for path in paths:
         try:
@@ -164,7 +164,7 @@ def check_runworker(**_: Any) -> list[CheckMessage]:
 
 
 def check_relations(**_: Any) -> list[CheckMessage]:
-    """W002: a foreign key to a job that keeps it from being pruned."""
+    """W002: a foreign key that prevents jobs from being pruned."""
     return [
         Warning(
             f"{field} keeps the jobs that it refers to from being pruned.",
@@ -178,12 +178,12 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         if isinstance(field, ForeignKey)
         and field.remote_field.model._meta.label == "django_skipqueue.Job"
         and getattr(field, "db_constraint", True)
-        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # Django 6.1's, of the database
+        and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # `on_delete` of the database, Django 6.1
     ]
 
 
 def _queue_database() -> str | None:
-    """The alias of the queue's database; `None` where the setting itself is wrong, which E001 reports."""
+    """The alias of the queue's database; `None` if the setting is not valid, which E001 reports."""
     given = getattr(django_settings, "SKIPQUEUE", {})
     alias = given.get("DATABASE", conf.DEFAULTS.database) if isinstance(given, dict) else None
     return alias if isinstance(alias, str) else None

@@ -1,6 +1,6 @@
-"""The `SKIPQUEUE` setting as one typed, lazy, validated object; every default stands beside its name.
+"""The `SKIPQUEUE` setting as one typed, validated object with defaults, loaded at its first use.
 
-Invariant: `settings` never hands out a value of the wrong type. `problems()` says what is wrong, for the system checks.
+Invariant: `settings` never returns a value of the wrong type. The system checks report `problems()`.
 """
 
 import difflib
@@ -18,16 +18,16 @@ from django.core.signals import setting_changed
 from .values.redaction import words
 
 LONGEST = 100 * 365 * 86_400.0
-"""Seconds in the longest time that a setting may name: a century."""
+"""The longest time in a setting, in seconds: a century."""
 
 MOST_ATTEMPTS = 32_767
-"""What a smallint holds."""
+"""The largest smallint."""
 
 LARGEST_JSON = 256 * 1024 * 1024
-"""Bytes in the largest JSON text that a `jsonb` column takes."""
+"""The size of the largest JSON text that a `jsonb` column can store, in bytes."""
 
 MOST = {"max_argument_bytes": LARGEST_JSON, "max_result_bytes": LARGEST_JSON}
-"""The largest whole number for a key, where that is not `MOST_ATTEMPTS`."""
+"""The largest integer of these settings; `MOST_ATTEMPTS` for the others."""
 
 Retention = timedelta | int | float | None
 
@@ -42,34 +42,34 @@ class Settings:
     """The alias of the database that holds the queue."""
 
     max_attempts: int = 10
-    """How often a job is run before it fails, unless its task says otherwise."""
+    """The number of attempts before a job fails, for tasks without their own."""
 
     poll_interval: float = 2.0
-    """How often an idle worker looks for jobs when no notification wakes it."""
+    """How often an idle worker polls for jobs if no notification arrives."""
 
     heartbeat_interval: float = 10.0
-    """How often a supervisor says that its workers are alive."""
+    """How often a supervisor writes the heartbeats of its workers."""
 
     worker_timeout: float = 60.0
-    """A worker without a heartbeat for this long is taken for dead, and its jobs are recovered."""
+    """A worker without a heartbeat for this long counts as dead, and its jobs are recovered."""
 
     shutdown_timeout: float = 30.0
-    """How long a stopping worker waits for its running jobs before it gives them back."""
+    """How long a stopping worker waits for its running jobs before it releases them."""
 
     unknown_task_grace: float = 3600.0
     """How long a job with an unknown task is retried before it fails."""
 
     max_argument_bytes: int = 1_048_576
-    """How large the arguments of one job may be, as JSON."""
+    """The largest size of the arguments of one job, in bytes of JSON."""
 
     max_result_bytes: int = 1_048_576
-    """How large what a task returns may be, as JSON."""
+    """The largest size of a task's return value, in bytes of JSON."""
 
     middleware: tuple[str, ...] = ()
-    """Dotted paths of what wraps each attempt: called with the job, each returns a context manager."""
+    """Dotted paths of functions that wrap each attempt: each takes the job and returns a context manager."""
 
     redact: tuple[str, ...] = ()
-    """Names of arguments, of any task, that the admin and the log mask beside those that they mask anyway."""
+    """Names of arguments whose values the admin and the log mask, in addition to the names that are always masked."""
 
     retention: dict[str, Retention] = field(
         default_factory=lambda: {
@@ -86,7 +86,7 @@ class Settings:
 
 
 def as_time(kept: Retention) -> timedelta | None:
-    """A retention given as a time or as seconds; `None` for ever."""
+    """A retention as a timedelta; `None`: for ever."""
     return timedelta(seconds=kept) if isinstance(kept, int | float) else kept
 
 
@@ -104,12 +104,12 @@ OPTIONS_OF_RUNWORKER = {
     "QUEUES",
     "RELOAD",
 }
-"""What is no setting, as each worker may have another value."""
+"""The runworker options that are not settings, because they may differ between workers."""
 
 
 @functools.cache
 def load() -> Settings:
-    """The project's settings over the defaults; raises `ImproperlyConfigured` with every problem found."""
+    """The project's settings, completed with defaults. Raises `ImproperlyConfigured` with all problems found."""
     found = list(problems())
     if found:
         raise ImproperlyConfigured(" ".join(found))
@@ -120,7 +120,7 @@ def load() -> Settings:
 
 
 def load_or_default() -> Settings:
-    """The project's settings, or the defaults where those are wrong: for `--help`, which must work in any case."""
+    """The project's settings, or the defaults if those are not valid: for `--help`, which must always work."""
     try:
         return load()
     except ImproperlyConfigured:
@@ -149,7 +149,7 @@ def _given() -> Any:
 
 
 def retention_problems(name: str, value: object) -> Iterator[str]:
-    """One sentence for each part of a retention that cannot be used; `name` is what the sentence calls it."""
+    """One sentence for each part of a retention that is not valid. `name` is the setting's name in the sentence."""
     if not isinstance(value, dict):
         yield f"{name} must be a dict of finished statuses, not {value!r}."
         return
@@ -201,7 +201,7 @@ def _meant(key: str, known: list[str]) -> str:
 
 
 def did_you_mean(name: str, known: list[str]) -> str:
-    """The end of a sentence about a name that is none of `known`."""
+    """The end of a sentence about a name that is not in `known`."""
     close = difflib.get_close_matches(name, known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" It knows {', '.join(sorted(known))}."
 

@@ -1,4 +1,4 @@
-"""The errors this app raises; the docstring of each is its default message."""
+"""The exceptions of this app. The docstring of each is its default message."""
 
 
 class SkipQueueError(Exception):
@@ -33,7 +33,7 @@ class InvalidOption(SkipQueueError, ValueError):
 
 
 class LeaseLost(SkipQueueError):
-    """The job is no longer this worker's: it was recovered, settled, released, retried or discarded meanwhile."""
+    """The lease is no longer valid: the job was recovered, settled, released, retried or discarded in between."""
 
 
 class CannotComplete(SkipQueueError):
@@ -41,7 +41,7 @@ class CannotComplete(SkipQueueError):
 
 
 class JobInterrupted(BaseException):
-    """The attempt was told to end."""
+    """The attempt was interrupted."""
 
     # Not an Exception: a task's own `except Exception` must not keep it running.
 
@@ -58,11 +58,11 @@ class JobCancelled(JobInterrupted):
 
 
 class WorkerDied(SkipQueueError):
-    """The worker process ended while it ran the job, or was not heard of within the worker timeout."""
+    """The worker process ended while it ran the job, or wrote no heartbeat within the worker timeout."""
 
 
 class RecordedError(SkipQueueError):
-    """An error of another thread or process, told again; its text is the traceback that was recorded there."""
+    """An error that was recorded in another thread or process. The message is its traceback."""
 
 
 class QueueUnavailable(SkipQueueError):

@@ -1,7 +1,7 @@
-"""Runs a claimed job here, in the caller's thread: for loops written by hand, and for tests.
+"""Runs a claimed job in the caller's thread: for loops written by hand, and for tests.
 
-Invariant: whatever the task is (`async def`, atomic) and does (raise, return what is not JSON), its job is settled as
-`runworker` would settle it, or `LeaseLost` says that it is somebody else's.
+Invariant: `run` settles the job as `runworker` does, whatever the kind of its task and whatever the task does, or
+raises `LeaseLost`.
 """
 
 from asgiref.sync import async_to_sync
@@ -17,11 +17,11 @@ from .values.records import Attempt, ClaimedJob
 
 
 def run(job: Job) -> Attempt:
-    """Run a job that `Job.objects.claim` returned, and write what it comes to; the attempt.
+    """Run a job that `Job.objects.claim` returned, and write its outcome. Returns the attempt.
 
-    Nobody interrupts it: neither its task's `timeout` nor a cancel. Sends `job_started`, and no other signal. Raises
-    `LeaseLost`, and has written nothing, if the job was recovered, cancelled or settled meanwhile; and
-    `KeyboardInterrupt`, with the attempt recorded as failed, if that is what the task raised.
+    Neither the task's `timeout` nor a cancel interrupts it. Sends `job_started`, and no other signal. Raises
+    `LeaseLost`, without having written anything, if the job was recovered, cancelled or settled in between. Raises
+    `KeyboardInterrupt`, after recording a failed attempt, if the task raised it.
     """
     if job.status != Status.RUNNING or job.locked_at is None:
         raise LeaseLost(f"Job {job.pk} is {job.status}: only a job that was claimed can be run.")
@@ -36,7 +36,7 @@ def run(job: Job) -> Attempt:
 
 
 def run_attempt(executor: Executor, job: ClaimedJob) -> Attempt:
-    """Run the task of a claimed job, of whichever kind it is."""
+    """Run the task of a claimed job, `def` or `async def`."""
     return (async_to_sync(executor.execute_async) if _is_async(job) else executor.execute)(RunningAttempt(job))
 
 
@@ -44,11 +44,11 @@ def _is_async(job: ClaimedJob) -> bool:
     try:
         return registry.get(job.task).is_async
     except UnknownTask:
-        return False  # the executor says what becomes of it
+        return False  # the executor decides the outcome
 
 
 def _as_claimed(job: Job) -> ClaimedJob:
-    assert job.locked_at is not None  # noqa: S101 (for the type checker: `run` has looked)
+    assert job.locked_at is not None  # noqa: S101 (for the type checker: `run` checks it)
     return ClaimedJob(
         id=job.pk,
         lease=job.lease,

@@ -1,6 +1,6 @@
-"""For the tests of projects that use the queue: run what was deferred, here and now, in the test's own transaction.
+"""For the tests of projects that use the queue: `run_jobs` runs deferred jobs in the test's thread and transaction.
 
-The jobs are real rows and go through the real claim, executor and settle; only the processes and threads are left out.
+The jobs are real rows, and are claimed, executed and settled by the real code; only processes and threads are left out.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ WORKER = "test"
 
 
 def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = False, limit: int = 1_000) -> list[Job]:
-    """Run queued jobs, and those that they defer, until none is left; each job as it is after its last attempt here.
+    """Run queued jobs, and the jobs that these defer, until none is left. Returns the jobs as they are afterwards.
 
     queue_names: only these queues, in this order; default: all.
-    due_by_force: run scheduled jobs as well, retries among them, as if their time had come.
-    limit: raises RuntimeError after this many attempts, so that jobs that defer each other for ever end the test.
+    due_by_force: run scheduled jobs as well, retries among them, as if they were due.
+    limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
     """
     store = Store(settings.database)
     jobs = Job.objects.using(settings.database)

@@ -1,8 +1,8 @@
 """A backend for Django's tasks: `TASKS = {"default": {"BACKEND": "django_skipqueue.backend.SkipQueueBackend"}}`.
 
-A thin room over the one mechanism: a `@task` becomes an entry in the registry of `@job`, its result a row, its worker
-`runworker`. Invariant: a backend object holds settings only. It is made while modules are imported, and anew in every
-thread, so neither a model nor a database is touched before somebody enqueues.
+A `@task` becomes an entry in the registry of `@job`, its result is the row of a job, and `runworker` runs it.
+Invariant: a backend object holds only settings. Django makes it while modules are imported, and again in every thread,
+so it uses neither a model nor a database before the first enqueue.
 """
 
 import sys
@@ -31,7 +31,7 @@ finishing.connect()
 
 
 class SkipQueueBackend(BaseTaskBackend):
-    """Enqueues into the job table; `manage.py runworker` runs what is there."""
+    """Enqueues tasks as jobs, which `manage.py runworker` runs."""
 
     task_class = SkipQueueTask
     supports_defer = True
@@ -43,7 +43,7 @@ class SkipQueueBackend(BaseTaskBackend):
     def discover_tasks(cls) -> None:
         """Import each app's `tasks` module and register every task there, also those defined for another backend.
 
-        Called when the app is ready. `.using(backend=…)` may send any task here, and a worker must know it then.
+        Called when the app is ready. `.using(backend=…)` can enqueue any task here, so a worker must know all of them.
         """
         autodiscover_modules("tasks")
         for config in apps.get_app_configs():
@@ -53,7 +53,7 @@ class SkipQueueBackend(BaseTaskBackend):
                     registered(value)
 
     def validate_task(self, task: AnyTask) -> None:
-        """Raise `InvalidTask` for a task that cannot be enqueued. A `run_after` may be a timedelta, too."""
+        """Raise `InvalidTask` for a task that cannot be enqueued. `run_after` may also be a timedelta."""
         due_in = isinstance(task.run_after, timedelta)
         super().validate_task(variant(task, run_after=None) if due_in else task)
         options_of(task)
@@ -74,7 +74,7 @@ class SkipQueueBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> AnyResult:
-        """The result of this id, whatever process enqueued it; raises `TaskResultDoesNotExist`."""
+        """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`."""
         job = self._find(result_id)
         task = None if job is None else definition_of(job)
         if job is None or task is None:
@@ -82,7 +82,7 @@ class SkipQueueBackend(BaseTaskBackend):
         return result_of(job, task)
 
     def check(self, **_: Any) -> list[CheckMessage]:
-        """What is wrong with this alias in `TASKS`."""
+        """Check the settings of this alias in `TASKS`."""
         found: list[CheckMessage] = []
         if not apps.is_installed("django_skipqueue"):
             found.append(
@@ -106,6 +106,6 @@ class SkipQueueBackend(BaseTaskBackend):
         from ..models import Job
 
         text = str(result_id)
-        if not text.isdecimal() or len(text) > 18 or text != str(int(text)):  # one spelling, within a bigint
+        if not text.isdecimal() or len(text) > 18 or text != str(int(text)):  # one spelling for each id of a bigint
             return None
         return Job.objects.using(options.parsed(self.options).database).filter(pk=int(text)).first()

@@ -1,7 +1,7 @@
-"""The attempts that a job's row remembers, as Django counts them.
+"""The attempts of a job for Django's task result, made from the job's row.
 
-Invariant: one worker id for each attempt charged, whatever the row has forgotten; and only attempts of the job's
-present life. A manual retry starts at attempt 1 again; what was before is the row's history, not part of its result.
+Invariant: there is a worker id for each charged attempt, even if the row no longer has its error. Attempts before a
+manual retry are left out: it starts again at attempt 1, and earlier errors belong to the row's history.
 """
 
 from datetime import datetime, timedelta
@@ -14,14 +14,14 @@ from ..models import Job
 from .framework import TaskError
 
 Entry = dict[str, Any]
-"""One failed attempt, as it stands in the job's `errors`."""
+"""One failed attempt: an item of the job's `errors`."""
 
 FORGOTTEN = ""
-"""The id of a worker whose attempt is no longer among the errors, of which a row keeps the last ten."""
+"""In place of a worker's id, for an attempt whose error the row no longer has: it keeps the last ten."""
 
 
 class Attempts:
-    """What became of each attempt of one job."""
+    """The attempts of one job."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -29,12 +29,12 @@ class Attempts:
 
     @property
     def worker_ids(self) -> list[str]:
-        """One for each attempt, the first attempt first."""
+        """The worker's id of each attempt, the first attempt first."""
         return [self._worker_id(number) for number in range(1, self._job.attempts + 1)]
 
     @property
     def errors(self) -> list[TaskError]:
-        """One for each failed attempt that the row still knows."""
+        """The error of each failed attempt that the row still has."""
         return [
             TaskError(exception_class_path=entry["exception"], traceback=entry["traceback"] or _line(entry))
             for entry in self._failed.values()
@@ -42,17 +42,17 @@ class Attempts:
 
     @property
     def started_at(self) -> datetime | None:
-        """When the first attempt began, or the first that the row still knows."""
+        """The start of the first attempt, or of the first that the row still has."""
         if self._job.attempts > 1 and self._failed:
             return _started_at(next(iter(self._failed.values())))
         return self.last_attempted_at
 
     @property
     def last_attempted_at(self) -> datetime | None:
-        """When the last attempt began."""
+        """The start of the last attempt."""
         if not self._job.attempts:
             return None
-        if self._job.started_at is None and self._failed:  # claimed again since then, and given back
+        if self._job.started_at is None and self._failed:  # claimed again since then, and released
             return _started_at(self._failed[max(self._failed)])
         return self._job.started_at
 
@@ -64,9 +64,9 @@ class Attempts:
 
 
 def _failed(job: Job) -> dict[int, Entry]:
-    """The failed attempts of the present life, by their number: going back, the numbers fall until a life begins."""
+    """The failed attempts since the last manual retry, by number: read backwards, the numbers fall until that retry."""
     found: dict[int, Entry] = {}
-    # A run that is under way, or that went well, has no entry: one of its number is of an earlier life.
+    # An attempt that runs or was completed has no entry: one with its number is older than the last manual retry.
     limit = job.attempts if job.status in ("running", "completed") else job.attempts + 1
     for entry in reversed(job.errors):
         number = entry["attempt"] or job.attempts

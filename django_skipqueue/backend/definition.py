@@ -1,7 +1,7 @@
 """`@task` on this backend: Django's task with our options, and its entry in the registry that `@job` fills as well.
 
-Invariant: a task is registered where it is defined, and again where it is enqueued, since settings may have changed in
-between. A name in a row only ever looks up that registry.
+Invariant: a task is registered when it is defined, and again when it is enqueued, because settings may have changed in
+between. A name in a row never causes an import.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from ..values.retry_policy import RetryPolicy
 from .framework import AnyTask, InvalidTask
 from .mapping import ALIAS, UnreadResult, stand_in, unread
 from .options import options_for, resolved
-from .running import around, is_unkept
+from .running import around, is_unstorable_result
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -34,11 +34,11 @@ class SkipQueueTask(AnyTask):
     """Django's task, with the options that this backend adds: `@task(max_attempts=3)` on Django 6.1 and newer."""
 
     max_attempts: int | None = None
-    """`None`: what the backend's `OPTIONS` say, or `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """`None`: `max_attempts` of the backend's `OPTIONS`, or else `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
-    """From the number of the failed attempt to seconds, or the dotted path of such a function; `None`: as above."""
+    """From the number of the failed attempt to seconds, or the path of such a function; `None`: that of `OPTIONS`."""
     timeout: float | None = None
-    """Seconds after which an attempt is interrupted, and fails; `None`: what the backend's `OPTIONS` say, or none."""
+    """Seconds after which an attempt is interrupted and fails; `None`: `timeout` of the backend's `OPTIONS`, if any."""
 
     def __post_init__(self) -> None:
         """Validate, and register."""
@@ -47,7 +47,7 @@ class SkipQueueTask(AnyTask):
 
 
 class DjangoTask(Task[..., Any]):
-    """A task of Django's as the registry and the executor know it."""
+    """The registry's entry for a task of Django's."""
 
     def __init__(self, definition: AnyTask) -> None:
         super().__init__(
@@ -65,11 +65,11 @@ class DjangoTask(Task[..., Any]):
         self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
-        """What the function made by `around` takes first: how to make the job's result, if anybody wants it."""
+        """The first argument of the function made by `around`: a function that makes the job's result."""
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """By the task's own backoff, or that of the backend which the job was enqueued on."""
+        """The policy with the task's own backoff, or that of the alias on which the job was enqueued."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = getattr(self.definition, "backoff", None) or options_for(alias).backoff
         return Policy(backoff=resolved(backoff)) if backoff else self.policy
@@ -81,16 +81,16 @@ class DjangoTask(Task[..., Any]):
 
 
 class Policy(RetryPolicy):
-    """Every error is retried, but not the one that says that a task which was done cannot hand over its result."""
+    """Retries every error except one: the return value of a task that ran to its end cannot be stored."""
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
         """See `RetryPolicy.decide`."""
-        last = attempt if is_unkept(error) else max_attempts
+        last = attempt if is_unstorable_result(error) else max_attempts
         return super().decide(error, entry, attempt=attempt, max_attempts=last)
 
 
 def registered(definition: AnyTask) -> DjangoTask:
-    """The registry's entry for this task; made, if there is none or one of another function by that name."""
+    """Return the registry's entry for this task. Makes one if there is none, or if it belongs to another function."""
     known = entry(definition.module_path)
     if known is None or known.definition.func is not definition.func:
         known = DjangoTask(definition)
@@ -99,7 +99,7 @@ def registered(definition: AnyTask) -> DjangoTask:
 
 
 def entry(name: str) -> DjangoTask | None:
-    """What the registry has under this name, if it is a task of Django's."""
+    """The registry's entry of this name if it is a task of Django's, else `None`."""
     try:
         known = registry.get(name)
     except UnknownTask:
@@ -108,7 +108,7 @@ def entry(name: str) -> DjangoTask | None:
 
 
 def definition_of(job: "Job") -> AnyTask | None:
-    """The task that a row names; `None` for a row that Django's tasks have nothing to do with."""
+    """The task of a job; `None` if the job was not enqueued by `django.tasks` and its task is not one of Django's."""
     known = entry(job.task)
     if known is not None:
         return known.definition
@@ -116,7 +116,7 @@ def definition_of(job: "Job") -> AnyTask | None:
 
 
 def options_of(definition: AnyTask) -> Options:
-    """How jobs of this task are enqueued. Raises `InvalidTask` for what a row or a worker could not use."""
+    """The options of this task's jobs. Raises `InvalidTask` for a value that cannot be used."""
     due_in: Any = definition.run_after
     try:
         return Options(

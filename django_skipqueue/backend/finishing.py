@@ -1,7 +1,7 @@
-"""Sends Django's `task_finished` once a job has ended and its outcome is committed.
+"""Sends Django's `task_finished` after the outcome of a finished job is committed.
 
-Invariant: it is sent for what stands in the row, and once: not for an attempt that will be retried, nor for one whose
-lease was lost. In the thread that tells of events, so that a slow receiver holds up no job.
+Invariant: the signal is sent once for each finished job: neither for an attempt that will be retried, nor for one whose
+lease was lost. It is sent in the thread of the `EventDispatcher`, so that a slow receiver delays no job.
 """
 
 import logging
@@ -14,19 +14,19 @@ from ..signals import job_cancelled, job_completed, job_discarded, job_failed, j
 from ..values.codec import decode
 from ..values.records import Attempt, RecoveredJob
 from .definition import definition_of, entry
-from .framework import AnyResult, TaskResultStatus, hears, log_task_finished, sender_for, task_finished
+from .framework import AnyResult, TaskResultStatus, has_listeners, log_task_finished, sender_for, task_finished
 from .mapping import ALIAS, result_of, task_status
 from .options import options_for
 
 
 def connect() -> None:
-    """Listen to the events of the queue. Any number of times is once."""
+    """Connect the receivers to the queue's signals. May be called more than once."""
     for signal, receiver in RECEIVERS:
         signal.connect(receiver, dispatch_uid=__name__)
 
 
 def disconnect() -> None:
-    """Listen no more; for tests."""
+    """Disconnect the receivers; for tests."""
     for signal, _ in RECEIVERS:
         signal.disconnect(dispatch_uid=__name__)
 
@@ -34,16 +34,16 @@ def disconnect() -> None:
 def _ended(attempt: Attempt, **_: Any) -> None:
     job, outcome = attempt.job, attempt.outcome
     task = entry(job.task)
-    if task is not None and _hears(outcome.status):
+    if task is not None and _has_listeners(outcome.status):
         _send(task.result(job, status=outcome.status), outcome.error)
 
 
 def _recovered(job: RecoveredJob, **_: Any) -> None:
-    """A worker died in the last attempt of a job."""
+    """Send the signal if the recovered job has failed: its worker died in the last attempt."""
     from ..models import Job
 
     alias = decode(job.metadata).get(ALIAS)
-    if job.status != "failed" or alias is None or not _hears(job.status):
+    if job.status != "failed" or alias is None or not _has_listeners(job.status):
         return
     database = options_for(alias).database
     row = Job.objects.using(database).failed().filter(pk=job.id).first()
@@ -52,13 +52,13 @@ def _recovered(job: RecoveredJob, **_: Any) -> None:
         _send(result_of(row, task), row.errors[-1])
 
 
-def _hears(status: str) -> bool:
+def _has_listeners(status: str) -> bool:
     level = logging.INFO if task_status(status) == TaskResultStatus.SUCCESSFUL else logging.ERROR
-    return hears(task_finished, log_receiver=log_task_finished, level=level)
+    return has_listeners(task_finished, log_receiver=log_task_finished, level=level)
 
 
 def _send(result: AnyResult, error: dict[str, Any] | None) -> None:
-    """With the error as the exception being handled: receivers ask `sys.exc_info()` for it, as Django's own does."""
+    """Send the signal while the error is being handled: receivers read `sys.exc_info()`, as Django's own does."""
     sender = sender_for(result.backend)
     if error is None:
         task_finished.send_robust(sender, task_result=result)
@@ -66,7 +66,7 @@ def _send(result: AnyResult, error: dict[str, Any] | None) -> None:
     try:
         raise RecordedError(error["traceback"] or f"{error['exception']}: {error['message']}")
     except RecordedError as recorded:
-        recorded.__traceback__ = None  # the one that matters is in its text
+        recorded.__traceback__ = None  # the recorded traceback is in its text
         task_finished.send_robust(sender, task_result=result)
 
 

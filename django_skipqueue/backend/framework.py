@@ -1,4 +1,4 @@
-"""Django's task framework, wherever it is: in Django itself, or in its backport. Decided here alone.
+"""Imports Django's task framework from Django itself or from its backport.
 
 Invariant: nothing else in this package imports `django.tasks` or `django_tasks`.
 """
@@ -55,7 +55,7 @@ __all__ = [
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
-    "hears",
+    "has_listeners",
     "log_task_finished",
     "log_task_started",
     "normalize_json",
@@ -70,23 +70,23 @@ __all__ = [
 _logger = logging.getLogger(LOGGER)
 
 
-def hears(signal: Signal, *, log_receiver: object, level: int) -> bool:
-    """Whether anybody would notice this signal: Django's own receiver, which is always there, only if it would log."""
+def has_listeners(signal: Signal, *, log_receiver: object, level: int) -> bool:
+    """Whether the signal has a receiver. Django's own `log_receiver` counts only if its logger has this level."""
     others = any(key[0] != id(log_receiver) for key, *_ in signal.receivers)
     return others or (bool(signal.receivers) and _logger.isEnabledFor(level))
 
 
 def settings_of(alias: str) -> dict[str, Any]:
-    """What `TASKS` says of this alias; nothing for one that a deployment with other settings has left in a row.
+    """The settings of this alias in `TASKS`; empty if there is no such alias: a row may name one of older settings.
 
-    For the worker, which sees a row's alias in a fresh context each time: `task_backends` would make a backend there.
+    Workers use this in place of `task_backends`, which would make a new backend in the context of each attempt.
     """
     found: dict[str, Any] = task_backends.settings.get(alias, {})
     return found
 
 
 def sender_for(alias: str) -> type[BaseTaskBackend]:
-    """What the signals of a result have as their sender: the class of the backend that it was enqueued on."""
+    """The sender of the signals about a result: the class of the backend on which it was enqueued."""
     path = settings_of(alias).get("BACKEND")
     sender: type[BaseTaskBackend] = BaseTaskBackend if path is None else import_string(path)
     return sender

@@ -1,7 +1,6 @@
-"""What Django's words are in ours: a task's fields as columns of a job, and a job's columns as a task result.
+"""Maps a task of Django's to the columns of a job, and the columns of a job to a task result.
 
-Invariant: every translation of a name or a value stands here. A result made from a row is equal to any other made from
-that row, in whatever process.
+Invariant: every name and value is mapped here. Two results made from the same row are equal, in whichever process.
 """
 
 import json
@@ -38,19 +37,19 @@ def task_status(status: str) -> TaskResultStatus:
 
 
 ALIAS, DEFERRED = "backend", "deferred"
-"""The keys of a job's metadata: the alias it was enqueued on, and whether a `run_after` was given."""
+"""The keys of a job's metadata: the alias on which it was enqueued, and whether it had a `run_after`."""
 
 
 # Enqueueing
 
 
 def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-    """The arguments of a job. Raises `TypeError` or `ValueError` for what JSON does not have."""
+    """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON."""
     return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), None)
 
 
 def spec(task: AnyTask, options: BackendOptions, *, alias: str) -> JobSpec:
-    """How jobs of the task are enqueued: as the task says, or else the `OPTIONS` of the alias."""
+    """The columns of the task's jobs, from the task, or else from the `OPTIONS` of the alias."""
     own_attempts = getattr(task, "max_attempts", None)
     remembered = {
         ALIAS: alias,
@@ -70,7 +69,7 @@ def spec(task: AnyTask, options: BackendOptions, *, alias: str) -> JobSpec:
 
 
 def storable(value: Any) -> Any:
-    """`value` as Django makes it fit for JSON (tuples become lists, bytes text), and as it comes back from a row."""
+    """Convert `value` to JSON as Django does (tuples become lists, bytes become text), and back as from a row."""
     return json.loads(json.dumps(normalize_json(value)))
 
 
@@ -78,7 +77,7 @@ def storable(value: Any) -> Any:
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
-    """The result that a row holds; `task` is the one that the row names."""
+    """The result of a job. `task` is the task of the job."""
     from .attempts import Attempts
 
     attempts = Attempts(job)
@@ -106,33 +105,33 @@ RESULT_FIELDS = tuple(field.name for field in fields(AnyResult))
 
 
 class UnreadResult(AnyResult):
-    """A result as far as a worker knows it without a query; what else it is asked for is read from the row, once."""
+    """A result with the fields that a worker knows without a query. The first use of another field reads the row."""
 
     _database: str
     _attempt: int
 
     def __getattr__(self, name: str) -> Any:
-        """Called for a field that has no value yet."""
+        """Read the row for a field that has no value yet."""
         if name not in RESULT_FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.read()
         return object.__getattribute__(self, name)
 
     def __eq__(self, other: object) -> bool:
-        """Equal to the result that anybody else makes of the row."""
+        """Compare all fields: equal to every result made from the same row."""
         if not isinstance(other, TaskResult):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in RESULT_FIELDS)
 
-    __hash__ = None  # type: ignore[assignment]  # as Django's own results, which are made of lists
+    __hash__ = None  # type: ignore[assignment]  # like Django's own results, which contain lists
 
     @property
     def attempts(self) -> int:
-        """The number of this attempt, which the worker knows."""
+        """The number of this attempt, without a query."""
         return len(self.worker_ids) if self._has("worker_ids") else self._attempt
 
     def read(self) -> None:
-        """Fill in what is not known yet. One query."""
+        """Set the fields that have no value yet. Sends one query."""
         from ..models import Job
 
         job = Job.objects.using(self._database).filter(pk=int(self.id)).first()
@@ -152,7 +151,7 @@ class UnreadResult(AnyResult):
 
 
 def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> UnreadResult:
-    """The result of a job that was claimed: its id, task, status and arguments, without a query."""
+    """The result of a claimed job: its id, task, status and arguments, without a query."""
     result = UnreadResult.__new__(UnreadResult)
     vars(result).update(_database=database, _attempt=job.attempt)
     remembered = decode(job.metadata)
@@ -166,7 +165,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
         "kwargs": decode(job.kwargs),
         "backend": alias,
     }
-    if status == "running":  # a row that is settled has the attempt's own start
+    if status == "running":  # after the settle, the row has the start of the attempt
         known["last_attempted_at"] = _moment(job.locked_at)
     for name, value in known.items():
         object.__setattr__(result, name, value)
@@ -182,7 +181,7 @@ def _moment(seconds: float) -> datetime:
 
 
 def variant(task: AnyTask, **changes: Any) -> AnyTask:
-    """A copy with other values, as the row has them: not validated, since what a backend allows may have changed."""
+    """Copy a task with changed fields. Not validated: the backend's rules may have changed since the enqueue."""
     task_class: Any = type(task)
     copy: AnyTask = object.__new__(task_class)
     for name in _field_names(task_class):
@@ -196,9 +195,9 @@ def _field_names(task_class: Any) -> tuple[str, ...]:
 
 
 def stand_in(task_name: str, *, alias: str) -> AnyTask:
-    """For a row whose task this process does not know: everything about the result can be read, but nothing run.
+    """Make a task for a row whose task this process does not know, so that its result can be read. It cannot be run.
 
-    Nothing is imported because a row says so.
+    A name in a row never causes an import.
     """
 
     def unknown(*_args: Any, **_kwargs: Any) -> Any:

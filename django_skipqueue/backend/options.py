@@ -1,6 +1,6 @@
-"""The `OPTIONS` of an alias in `TASKS`, as one typed value; every default stands beside its name.
+"""The `OPTIONS` of an alias in `TASKS`, as one typed value with defaults.
 
-Invariant: reading them touches no database and imports nothing: a backend object is made while modules are imported.
+Invariant: reading the options sends no query and imports nothing, because backends are made while modules are imported.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,17 +26,17 @@ class BackendOptions:
     database: str
     """The alias of the database that holds the jobs; default: `SKIPQUEUE["DATABASE"]`."""
     max_attempts: int | None = None
-    """How often a job is run before it fails, unless its task says otherwise; `None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
+    """Attempts before a job fails, for tasks without their own; `None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
     """From the number of the failed attempt to seconds, or the dotted path of such a function."""
     timeout: float | None = None
-    """Seconds after which an attempt is interrupted, and fails; `None`: never."""
+    """Seconds after which an attempt is interrupted and fails; `None`: never."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
-    """How long finished jobs are kept, by status, where that is shorter than `SKIPQUEUE["RETENTION"]` says."""
+    """How long finished jobs are kept, by status, where this is shorter than `SKIPQUEUE["RETENTION"]`."""
 
     @property
     def times_kept(self) -> dict[str, timedelta]:
-        """The retention, less what is kept for ever, as `SKIPQUEUE["RETENTION"]` must say as well."""
+        """The retention by status, without statuses kept for ever: `SKIPQUEUE["RETENTION"]` keeps these too."""
         times = {status: as_time(kept) for status, kept in self.retention.items()}
         return {status: kept for status, kept in times.items() if kept is not None}
 
@@ -45,18 +45,18 @@ KNOWN = tuple(field.name for field in fields_of(BackendOptions))
 
 
 def parsed(given: Mapping[str, Any]) -> BackendOptions:
-    """The options of one alias over the defaults; what `problems` names is left out."""
+    """The options of one alias, with defaults. Ignores unknown options, which `problems` reports."""
     known = {name: given[name] for name in KNOWN if given.get(name) is not None}
     return BackendOptions(**({"database": settings.database} | known))
 
 
 def options_for(alias: str) -> BackendOptions:
-    """The options of this alias; the defaults for one that these settings do not have."""
+    """The options of this alias; the defaults if `TASKS` has no such alias."""
     return parsed(settings_of(alias).get("OPTIONS", {}))
 
 
 def resolved(backoff: Backoff | str) -> Backoff:
-    """The function that a dotted path names."""
+    """Import the function if it is given as a dotted path."""
     found: Backoff = import_string(backoff) if isinstance(backoff, str) else backoff
     return found
 
@@ -84,7 +84,7 @@ def _backoff_problems(backoff: Any) -> Iterator[str]:
         return
     try:
         delay = resolved(backoff)(1)
-    except Exception as error:  # an import that fails, something that cannot be called, or that raises
+    except Exception as error:  # the import failed, or the value cannot be called, or it raised
         yield f"'backoff' cannot be used: {type(error).__name__}: {error}"
         return
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not delay >= 0:
@@ -92,7 +92,7 @@ def _backoff_problems(backoff: Any) -> Iterator[str]:
 
 
 def _retention_problems(retention: Any) -> Iterator[str]:
-    """A job with a longer retention than all others would stand in the way of their pruning, and is refused."""
+    """Report a retention longer than `SKIPQUEUE["RETENTION"]`: the prune deletes jobs after the shorter of the two."""
     if retention is None:
         return
     wrong = list(retention_problems("'retention'", retention))

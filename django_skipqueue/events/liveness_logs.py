@@ -11,13 +11,13 @@ from .logs import write, write_about_worker
 
 def stopping(signal_name: str, timeout: float) -> None:
     """A supervisor received the first signal to stop."""
-    hint = "finishing what runs; a second signal stops at once"
+    hint = "finishing running jobs; a second signal stops at once"
     write(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
 
 
 def stopping_now(signal_name: str) -> None:
     """A supervisor received the second signal to stop."""
-    write(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "giving back what still runs"})
+    write(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "releasing running jobs"})
 
 
 def unstarted_released(worker: str, count: int) -> None:
@@ -56,7 +56,7 @@ def part_died(worker: str, error: BaseException) -> None:
 def worker_silent(worker: str, seconds: float) -> None:
     """The control loop of a worker has not responded for a while."""
     write_about_worker(
-        logging.WARNING, "worker_silent", worker, since=in_words(seconds), hint="its control loop stands still"
+        logging.WARNING, "worker_silent", worker, since=in_words(seconds), hint="its control loop does not respond"
     )
 
 
@@ -93,13 +93,17 @@ def heartbeat_refused(worker: str, error: BaseException) -> None:
 
 def row_gone(worker: str) -> None:
     """The row of a live worker was deleted, because somebody counted the worker as dead."""
-    write_about_worker(logging.WARNING, "worker_row_gone", worker, hint="it was taken for dead; it makes its row anew")
+    write_about_worker(logging.WARNING, "worker_row_gone", worker, hint="it counted as dead; it inserts its row again")
 
 
 def supervisor_silent(worker: str, seconds: float) -> None:
     """The supervisor no longer writes the worker's heartbeat; only the worker itself does."""
     write_about_worker(
-        logging.WARNING, "supervisor_silent", worker, since=in_words(seconds), hint="the worker goes on alone"
+        logging.WARNING,
+        "supervisor_silent",
+        worker,
+        since=in_words(seconds),
+        hint="the worker goes on writing it",
     )
 
 

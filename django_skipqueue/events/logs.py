@@ -237,7 +237,7 @@ def unknown_queue(queue_name: str, known: list[str]) -> None:
 
 def reloading(changed: str, grace: float | None) -> None:
     """Code has changed. `grace`: the seconds that running jobs have to end; `None`: no worker runs."""
-    hint = {} if grace is None else {"hint": f"what still runs in {in_words(grace)} is given back"}
+    hint = {} if grace is None else {"hint": f"jobs that still run in {in_words(grace)} are released"}
     write(logging.INFO, "worker_reloading", {"changed": changed, **hint})
 
 
@@ -249,7 +249,7 @@ def waiting_for_change(code: int) -> None:
 
 def running_released(worker: str, count: int) -> None:
     """Jobs that still ran at the end of the shutdown timeout were released."""
-    reason = "they still ran when the time to stop was over; no attempt was charged"
+    reason = "they still ran at the end of the shutdown timeout; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
@@ -261,7 +261,7 @@ def orphans_released(worker: str, count: int) -> None:
 
 def blocked(worker: str, lines: list[str]) -> None:
     """Code left behind by a finished `async def` task blocks other jobs. `lines`: the stack of each blocked thread."""
-    reason = "what no job waits for any more blocks its event loop, or the thread of its queries; it is replaced"
+    reason = "code left behind by a job blocks its event loop, or the thread of its queries; it is replaced"
     write_about_worker(logging.ERROR, "worker_blocked", worker, reason=reason)
     for line in lines:
         write_about_worker(logging.ERROR, "worker_blocked", worker, thread=line)

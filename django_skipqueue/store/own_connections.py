@@ -1,4 +1,4 @@
-"""Database connections: the queue's own, outside of what Django keeps for each thread."""
+"""Database connections of the queue itself, apart from those that Django keeps for each thread."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 def own_connection(alias: str) -> BaseDatabaseWrapper:
     """A new connection to this database, in autocommit, and outside the project's pool.
 
-    A pooled one may be handed to somebody else between two statements, and a pool does not survive a fork.
+    Between two statements a pool may give a connection to another user, and a pool does not survive a fork.
     """
     connection = connections.create_connection(alias)
     given = connection.settings_dict.get("OPTIONS", {})
@@ -27,10 +27,10 @@ KEEPALIVES = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-"""Options of libpq by which a peer that is gone is noticed within seconds. A project's own come before them."""
+"""Options of libpq that detect a dead peer within seconds. A project's own options override them."""
 
 TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
-"""What the server is asked to give up on. Said when connecting, so that it costs no statement."""
+"""Timeouts of the server. They are connection options, so that setting them takes no statement."""
 
 
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
@@ -39,10 +39,10 @@ rows."""
 
 
 def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:
-    """Have this connection fail rather than hang, and at READ COMMITTED, from the next time that it is opened."""
+    """Set timeouts and READ COMMITTED for this connection. They apply when it is opened the next time."""
     given = connections.settings[alias].get("OPTIONS", {})
     options = {**KEEPALIVES, **connection.settings_dict["OPTIONS"]}
-    # PostgreSQL uses the last `-c` of a name: the project's timeouts win, and our isolation level.
+    # PostgreSQL uses the last `-c` of a name: the project's timeouts override ours, our isolation level the project's.
     ours = (TIMEOUTS, READ_COMMITTED) if timeouts else ("", "")
     options["options"] = " ".join(filter(None, [ours[0], given.get("options", ""), ours[1]]))
     connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
@@ -50,7 +50,7 @@ def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True)
 
 @contextmanager
 def dedicated_connection(alias: str) -> Iterator[BaseDatabaseWrapper]:
-    """Within this block, what Django does in this thread on this database goes through a connection of our own."""
+    """Within this block, Django uses a connection of our own for this thread and database."""
     before, connections[alias] = connections[alias], own_connection(alias)
     try:
         yield connections[alias]

@@ -1,1 +1,1 @@
-"""Tasks: functions that `@job` registers, and the options with which their jobs are enqueued."""
+"""Tasks: functions registered with `@job`, and the options for enqueuing their jobs."""

@@ -1,6 +1,6 @@
-"""What to say to somebody who knows another queue: its names for what has another name here.
+"""Suggests the names of this queue to somebody who uses the names of another queue.
 
-Invariant: but for `check_names`, which compares names, nothing here runs unless a call has failed already.
+Invariant: only `check_names`, which compares names, runs in calls that succeed.
 """
 
 import inspect
@@ -21,7 +21,7 @@ METHODS = {
     "s": ".defer(…)",
     "si": ".defer(…)",
 }
-"""What to use instead of methods that tasks of other queues have."""
+"""For each method of tasks in other queues: the replacement here."""
 
 LATER = "run_after=timedelta(seconds=…)"
 ATTEMPTS = "max_attempts, which counts the first attempt as well: three retries are max_attempts=4"
@@ -47,7 +47,7 @@ OPTIONS = {
     "queueing_lock": "unique_key",
     "using": "database",
 }
-"""What options of other queues are called here."""
+"""For each option of other queues: the name here."""
 
 
 def instead_of_method(name: str) -> str:
@@ -56,14 +56,14 @@ def instead_of_method(name: str) -> str:
 
 
 def check_names(function: str, options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse an option that the function does not have, and say which one is meant."""
+    """Raise `TypeError` for an option that the function does not have, and suggest the right one."""
     for name in options:
         if name not in known:
             raise TypeError(f"{function}() has no option {name!r}.{_meant(name, list(known))}")
 
 
 def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:
-    """A sentence about the first keyword that a call has and a task does not; empty if that is not what is wrong."""
+    """A sentence about the first keyword argument that the task does not take; empty if the task takes all of them."""
     parameters = signature.parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return ""

@@ -1,4 +1,4 @@
-"""What a task with `takes_context=True` learns about its run, and how it may complete its job by itself."""
+"""`JobContext`: tells a task with `takes_context=True` about its attempt, and lets it complete its own job."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from ..models import Job
 
 
-class Running(Protocol):
-    """The attempt that a context belongs to, as far as a task has to do with it."""
+class AttemptHandle(Protocol):
+    """The part of the running attempt that `JobContext` needs."""
 
     @property
     def is_cancelled(self) -> bool:
         """Whether the attempt was interrupted because its job is no longer the worker's."""
 
     def require_in_time(self) -> None:
-        """Called in the transaction in which a task completes its job; raises if the attempt was interrupted."""
+        """Raise if the attempt was interrupted. Called in the transaction in which a task completes its job."""
 
     def note_completed(self, outcome: Outcome) -> None:
-        """Called once that transaction is committed."""
+        """Record that the job is completed. Called after that transaction is committed."""
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """The first argument of a task that asked for it. Only `job` costs a query, once, and only when used."""
+    """The first argument of a task with `takes_context=True`. Only the first use of `job` sends a query."""
 
     job_id: int
     attempt: int
@@ -45,20 +45,20 @@ class JobContext:
     """The alias of the database that holds the job."""
     lease: int = 0
     started: float | None = None
-    """When the attempt began, in monotonic seconds."""
+    """The start of the attempt, in monotonic seconds."""
     is_atomic: bool = False
     """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
-    running: Running | None = field(default=None, repr=False, compare=False)
+    running: AttemptHandle | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def job(self) -> "Job":
-        """The job's row, as it was when it was first asked for."""
+        """The job, as its row was at the first use of this property."""
         from ..models import Job
 
         return Job.objects.using(self.database).get(pk=self.job_id)
 
     async def aget_job(self) -> "Job":
-        """The same for an `async def` task."""
+        """`job` for an `async def` task."""
         return await sync_to_async(lambda: self.job)()
 
     @property
@@ -68,18 +68,19 @@ class JobContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the job was cancelled, or taken from its worker, since the attempt began: what it does is in vain.
+        """Whether the job was cancelled, or taken from its worker, since the attempt began: no outcome is written then.
 
-        Known within a second. For code that catches `JobCancelled`, and for threads that the task has started.
+        Becomes true about a second after that. For code that catches `JobCancelled`, and for threads of the task.
         """
         return self.running is not None and self.running.is_cancelled
 
     def complete(self, result: Any = None) -> None:
-        """Finish the job with `result` in the transaction that the task is in: both are committed, or neither is.
+        """Finish the job with `result` in the task's current transaction: both are committed, or neither is.
 
-        Raises `CannotComplete` outside of `transaction.atomic()` on the queue's database and in a task that is
-        `atomic` anyway, `InvalidArguments` for a result that is not JSON, and `LeaseLost` if the job is no longer this
-        worker's: let that roll the transaction back. What the task returns or raises after the commit changes nothing.
+        Raises `CannotComplete` outside of `transaction.atomic()` on the queue's database, and in a task with
+        `atomic=True`; `InvalidArguments` for a result that is not JSON; and `LeaseLost` if the job is no longer this
+        worker's: do not catch it, so that the transaction is rolled back. Nothing that the task returns or raises after
+        the commit changes the outcome.
         """
         if self.running is None:
             raise CannotComplete("No worker runs this job, so there is nothing to complete.")
@@ -93,10 +94,10 @@ class JobContext:
         complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
 
 
-def complete(database: str, settlement: Settlement, running: Running) -> None:
-    """Write the outcome in the transaction that is open; the attempt notes it after the commit, before any other hook.
+def complete(database: str, settlement: Settlement, running: AttemptHandle) -> None:
+    """Write the outcome in the open transaction, and record it in the attempt after the commit.
 
-    Before any other: one that raises keeps those after it from being called.
+    The hook that records it is the first one: a hook that raises prevents those after it from being called.
     """
     if not Store(database).settle([settlement], raises=True):
         held = f"Job {settlement.job_id} is no longer held by lease {settlement.lease}"
@@ -108,9 +109,9 @@ def complete(database: str, settlement: Settlement, running: Running) -> None:
 
 
 class _Completion(partial[None]):
-    """The hook by which an attempt notes that its job is completed."""
+    """The commit hook that records in the attempt that its job is completed."""
 
 
 def is_completion(hook: object) -> bool:
-    """Whether this hook of a transaction notes that the completion of a job is committed."""
+    """Whether a commit hook is the one that records the completion of a job."""
     return isinstance(hook, _Completion)

@@ -1,6 +1,6 @@
 """`@job`: makes a task out of a function, and registers it.
 
-Invariant: what a worker could not find again or could not run as it says is refused where it is written, at import.
+Invariant: `@job` raises at import if a worker could not find the function, or could not run it with these options.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from .registry import registry
 from .task import ContextTask, Task, yields
 
 NOT_FROM_A_FILE = ("<stdin>", "<console>", "<string>")
-"""What Python calls the file of code that is in none."""
+"""The file names that Python gives to code that is not in a file."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ def job(
 ) -> Any:
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
 
-    name: what rows and logs call the task; default `module.qualname`. Give one if the function may move.
+    name: the task's name in rows and logs; default `module.qualname`. Set it if the function may move.
     queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says
     otherwise.
     backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
@@ -72,7 +72,8 @@ def job(
         task: Task[Any, Any] = kind(
             function,
             name=options.get("name") or f"{function.__module__}.{function.__qualname__}",
-            options=replace(job_options, timeout=None),  # a row would keep what the code said once
+            # The timeout is not stored in the row, so that a changed one also applies to jobs already queued.
+            options=replace(job_options, timeout=None),
             timeout=job_options.timeout,
             policy=policy,
             takes_context=takes_context,
@@ -122,7 +123,7 @@ def _policy(options: TaskOptions) -> RetryPolicy:
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
-    """`retry_on` and `discard_on` as a tuple; one class alone is taken as well."""
+    """`retry_on` or `discard_on` as a tuple. A single class is allowed too."""
     if classes is None:
         return None
     listed = classes if isinstance(classes, tuple | list) else (classes,)
@@ -132,7 +133,7 @@ def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | 
 
 
 def _names_to_redact(names: Any) -> tuple[str, ...]:
-    """`redact` as a tuple; one name alone is taken as well."""
+    """`redact` as a tuple. A single name is allowed too."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
         raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")

@@ -1,6 +1,6 @@
-"""How the jobs of a task are enqueued.
+"""The options for enqueuing the jobs of a task.
 
-Invariant: an `Options` that exists can be written into a row.
+Invariant: every `Options` object holds values that the table can store.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,14 +28,14 @@ class JobOptions(TypedDict, total=False):
 
 
 class UsingOptions(JobOptions, total=False):
-    """What `.using()` takes."""
+    """The options of `.using()`."""
 
     run_after: datetime | timedelta | None
     database: str | None
 
 
 class TaskOptions(JobOptions, total=False):
-    """What `@job` takes beside `takes_context`. Its docstring explains the names."""
+    """The options of `@job`, except `takes_context`. The docstring of `job` explains them."""
 
     name: str | None
     backoff: Backoff | None
@@ -47,21 +47,21 @@ class TaskOptions(JobOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a task enqueues its jobs: as `@job` has set it, or as `.using()` has changed it."""
+    """The options with which a task enqueues its jobs, set by `@job` and changed by `.using()`."""
 
     queue_name: str = "default"
     priority: int = 0
     max_attempts: int | None = None
-    """`None`: what `SKIPQUEUE["MAX_ATTEMPTS"]` says."""
+    """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
     unique_key: UniqueKey | None = None
     timeout: float | None = None
-    """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read when a job runs."""
+    """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
     database: str | None = None
-    """`None`: what `SKIPQUEUE["DATABASE"]` says."""
+    """`None`: `SKIPQUEUE["DATABASE"]`."""
 
     def __post_init__(self) -> None:
-        """Refuse what the table or the worker could not use."""
+        """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
         check_columns({name: getattr(self, name) for name in COLUMNS})
         if isinstance(self.unique_key, str):
             check_key("unique_key", self.unique_key)

@@ -1,6 +1,6 @@
 """The tasks of this process, by name.
 
-A task's name in a row can only ever look up this registry; nothing is imported because a row says so.
+Invariant: a worker only runs tasks that are registered here. A name in a row never causes an import.
 """
 
 import warnings
@@ -29,11 +29,11 @@ class Registry:
     def __init__(self) -> None:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self.uses_threads_alone = True
-        """Whether all of them are `def` tasks."""
+        """Whether all tasks are `def` functions."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
         self._late: set[str] = set()
-        """Names that were registered once all apps were ready; a worker may not know them."""
+        """Names that were registered after all apps were ready: a worker may not import their modules."""
 
     def __iter__(self) -> Iterator["Task[Any, Any]"]:
         return iter(self._tasks.values())
@@ -42,13 +42,13 @@ class Registry:
         return len(self._tasks)
 
     def register(self, task: "Task[Any, Any]") -> None:
-        """Add a task. The same function again, from a reloaded module, takes its own place."""
+        """Add a task. The same function from a reloaded module replaces itself."""
         known = self._tasks.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
-        if apps.ready and known is None:  # else it is imported by every process of the project, workers among them
+        if apps.ready and known is None:  # before that, every process imports it, workers as well
             self._late.add(task.name)
 
     def get(self, name: str) -> "Task[Any, Any]":
@@ -59,22 +59,22 @@ class Registry:
             raise UnknownTask(f"No task is registered as {name!r}.") from None
 
     def runner_of(self, name: str) -> str:
-        """The name of the runner of this task; that of unknown tasks says what becomes of them."""
+        """The name of the runner of this task. The runner of `def` tasks also handles unknown tasks."""
         task = self._tasks.get(name)
         return THREADS if task is None else task.runner
 
     def is_async(self, name: str) -> bool:
-        """Whether the task of this name is an `async def`; of an unknown one nobody can say so."""
+        """Whether the task of this name is an `async def`; False if it is unknown."""
         task = self._tasks.get(name)
         return task is not None and task.is_async
 
     def check_unique(self, task: "Task[Any, Any]") -> None:
-        """Refuse a task whose name another function has as well: nobody could tell which of them a worker would run."""
+        """Raise `DuplicateTask` if two functions have the task's name: a worker might run either of them."""
         if task.name in self.duplicates:
             raise DuplicateTask(describe_duplicate(*self.duplicates[task.name]))
 
     def warn_unless_found(self, task: "Task[Any, Any]") -> None:
-        """Warn once of a task that this process has imported, but a worker that starts does not."""
+        """Warn once about a task whose module this process has imported, but a worker does not import at start."""
         if task.name in self._late:
             self._late.remove(task.name)
             message = f"A worker may not find {task.name}: {where_to_put(task.__module__)}"
@@ -85,7 +85,7 @@ registry = Registry()
 
 
 def where_to_look(name: str) -> str:
-    """What may be wrong where a worker does not know a task of this name."""
+    """A hint about the cause if a worker does not know the task of this name."""
     module = name.rpartition(".")[0]
     if module.endswith(".jobs"):
         return f"Is the app of {module} in INSTALLED_APPS, and does this worker run the latest code?"
@@ -93,7 +93,7 @@ def where_to_look(name: str) -> str:
 
 
 def where_to_put(module: str) -> str:
-    """What to do about a task in a module that workers do not import by themselves."""
+    """A hint where to put a task whose module workers do not import."""
     configs = [config.name for config in apps.get_app_configs() if f"{module}.".startswith(f"{config.name}.")]
     if not configs:
         return f"{module} is in no installed app. Add its app to INSTALLED_APPS, and put the task into its jobs.py."

@@ -1,7 +1,7 @@
-"""A task: a function whose calls can be deferred. `Task.defer` makes a job out of a call.
+"""A task: a function whose calls can be deferred. `Task.defer` makes a job of a call.
 
-Invariant: what cannot run (a wrong name, a missing argument, a value that is not JSON) is refused at the call, before
-anything is written.
+Invariant: a call that cannot run (a wrong name, a missing argument, a value that is not JSON) raises before anything is
+written.
 """
 
 import inspect
@@ -73,21 +73,21 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
-    if not TYPE_CHECKING:  # a type checker shall go on refusing names that do not exist
+    if not TYPE_CHECKING:  # so that a type checker still reports names that do not exist
 
         def __getattr__(self, name: str) -> Any:
-            """Say what to call instead of what other queues have."""
+            """Raise `AttributeError`, with the name here of a method that other queues have."""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{instead_of_method(name)}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now, as if it were not a task."""
+        """Call the function directly, as if it were not a task."""
         return self.function(*args, **kwargs)
 
     def defer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
         """Insert a job in the caller's transaction, and return it.
 
         Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
-        `unique_key` is held by a job that is not finished, returns that job, with `job.created` False.
+        an unfinished job holds `unique_key`, returns that job, with `job.created` False.
         """
         call = self._call(args, kwargs, settings.max_argument_bytes)
         queue = self._queue()
@@ -123,7 +123,7 @@ class Task(Generic[P, R]):
 
         queue_name, priority, max_attempts, unique_key, timeout: as for `@job`.
         run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
-        database: the alias of another database than the settings name.
+        database: the alias of the database to use in place of `SKIPQUEUE["DATABASE"]`.
 
         Raises `InvalidOption` for a value that cannot be used.
         """
@@ -134,22 +134,22 @@ class Task(Generic[P, R]):
         other.options = replace(self.options, **given)
         return other
 
-    # What the executor asks of a task; a surface that brings tasks of its own may answer in its own way.
+    # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
-        """What a task with `takes_context` gets as its first argument."""
+        """The first argument of a task with `takes_context`."""
         return context
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
-        """What is done about an exception of this job's."""
+        """The policy that decides the outcome of an exception in this job."""
         return self.policy
 
     def redacted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Redacted:
-        """The arguments of one of its jobs, with a mask in place of the secret ones."""
-        return redacted_call(args, kwargs, names=self.names_of(args), also=(*settings.redact, *self.redact))
+        """The arguments of one of the task's jobs, with a mask in place of the secret ones."""
+        return redacted_call(args, kwargs, names=self.argument_names(args), also=(*settings.redact, *self.redact))
 
-    def names_of(self, args: Sequence[Any]) -> list[str]:
-        """The names of positional arguments, `rest[1]` within `*rest`; fewer of them where the function takes fewer."""
+    def argument_names(self, args: Sequence[Any]) -> list[str]:
+        """The parameter names of positional arguments, such as `rest[1]` in `*rest`; none for surplus arguments."""
         names: list[str] = []
         for parameter in self.signature.parameters.values():
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -159,7 +159,7 @@ class Task(Generic[P, R]):
         return names[: len(args)]
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
-        """Check one call against the signature, as JSON, and to be no larger than `most` bytes."""
+        """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
         names, keys = self._form(len(args), tuple(kwargs))
         unique_key = self.options.unique_key
         if callable(unique_key):
@@ -180,10 +180,10 @@ class Task(Generic[P, R]):
                 raise type(error)(f"call {position}: {error}") from None
 
     def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str]]:
-        """What calls with so many positional arguments and these keywords share: names and, as JSON, keys.
+        """Check that a call with this many positional arguments and these keywords fits the signature.
 
-        Whether a call fits a signature depends on nothing else, so this is worked out once for each form of call: it
-        takes three times as long as all else about one.
+        Returns the names of the positional arguments, and the keywords as JSON keys. The result depends on nothing else
+        and is cached for each form of call, because it takes three times as long as the rest of a call.
         """
         args = [None] * count
         try:
@@ -191,7 +191,7 @@ class Task(Generic[P, R]):
         except TypeError as error:
             problem = wrong_keyword(keywords, self.signature) or f"{error}."
             raise InvalidArguments(f"{self.name}{self.signature}: {problem}") from None
-        return self.names_of(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
+        return self.argument_names(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
 
     def _spec(self) -> JobSpec:
         return JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS})
@@ -210,17 +210,17 @@ class ContextTask(Task[P, R]):
     """A task whose function takes a `JobContext` first. Deferring leaves it out; calling the function passes it."""
 
     def __call__(self, context: JobContext, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
-        """Run the function here and now, with a context of the caller's."""
+        """Call the function directly, with a context made by the caller."""
         return self.function(context, *args, **kwargs)
 
 
 def yields(function: Callable[..., Any]) -> bool:
-    """Whether a call of this function makes a generator, and runs nothing."""
+    """Whether a call of this function only makes a generator, without running its body."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Signature:
-    """What `.defer()` takes: the function's parameters, less the context."""
+    """The signature of `.defer()`: the function's parameters without the context."""
     signature = inspect.signature(function)
     if not takes_context:
         return signature

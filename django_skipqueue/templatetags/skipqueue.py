@@ -1,6 +1,6 @@
-"""For templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
+"""A tag for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
 
-Invariant: it is empty for those who may view neither jobs nor workers, and where the queue's database is out of reach.
+Invariant: it shows nothing to users who may view neither jobs nor workers, or if the queue's database is unreachable.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ register = template.Library()
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
 def queue_notices(context: Context, *, workers: bool = True) -> dict[str, Any]:
     """Queues without a worker, queues without a free slot and, if `workers`, workers without a heartbeat."""
-    from ..admin.health.notices import notices_cache  # a project without the admin imports this module, too
+    from ..admin.health.notices import notices_cache  # a project without the admin also imports this module
 
     request: Any = context.get("request")
     user = getattr(request, "user", None)

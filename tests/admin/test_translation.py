@@ -222,7 +222,7 @@ def test_pages_are_in_german(boss: Client) -> None:
 def test_a_question_that_begins_with_its_number_begins_with_a_capital() -> None:
     _, action = ACTIONS["discard_selected"]
     most = counts.CAP + 1
-    assert many_jobs.title_of(action, Summary(Count(most), most, [], [])) == "Mehr als 10.000 Jobs verwerfen?"
+    assert many_jobs.question_of(action, Summary(Count(most), most, [], [])) == "Mehr als 10.000 Jobs verwerfen?"
 
 
 def test_english_on_a_page_is_found() -> None:

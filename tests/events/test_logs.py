@@ -258,9 +258,7 @@ def test_without_configuration_lines_go_to_the_terminal(
     configure(verbosity)
     assert logging.getLevelName(package_logger.level) == level
     liveness_logs.stopping_now("SIGINT")
-    assert out.getvalue().endswith(
-        ' WARNING supervisor stopping now signal=SIGINT hint="giving back what still runs"\n'
-    )
+    assert out.getvalue().endswith(' WARNING supervisor stopping now signal=SIGINT hint="releasing running jobs"\n')
 
 
 def test_the_projects_configuration_is_left_alone(package_logger: logging.Logger) -> None:

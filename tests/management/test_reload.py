@@ -147,7 +147,7 @@ def test_a_reload_does_not_wait_for_a_long_job_and_says_what_becomes_of_it(termi
     wait_for_entries("a")
     (before,) = workers()
     (process.folder / "extra" / "jobs.py").write_text("# changed\n")
-    process.wait_for('changed=extra/jobs.py hint="what still runs in 2.0s is given back"')
+    process.wait_for('changed=extra/jobs.py hint="jobs that still run in 2.0s are released"')
     wait_until(lambda: not is_alive(before.pid))
     wait_until(lambda: Job.objects.running().exists(), "the next worker has it")
     assert Job.objects.get().attempts == 1

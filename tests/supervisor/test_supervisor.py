@@ -109,7 +109,7 @@ def test_a_signal_finishes_what_runs_releases_the_rest_and_leaves_nothing_behind
     else:
         os.kill(worker.pid, number)
     if to != "the worker":
-        process.wait_for("finishing what runs")
+        process.wait_for("finishing running jobs")
     wait_until(lambda: Job.objects.running().count() == 2, "what has not started is released")
     assert process.process.poll() is None
     go()
@@ -133,7 +133,7 @@ def test_a_second_signal_gives_back_what_runs_at_once_without_charging_it(runwor
     wait_for_entries("a", "b")
     send = process.send_to_group if group else process.send
     send(signal.SIGINT)
-    process.wait_for("finishing what runs")
+    process.wait_for("finishing running jobs")
     send(signal.SIGINT)
     assert process.wait() == 0
     assert statuses() == {"queued": 2}
@@ -386,7 +386,7 @@ def test_it_can_be_stopped_while_there_is_no_database(runworker: Run) -> None:
     with outage():
         process.wait_for("database lost")
         process.send(signal.SIGTERM)
-        process.wait_for("finishing what runs")
+        process.wait_for("finishing running jobs")
         process.send(signal.SIGTERM)
         assert process.wait() == 0
 

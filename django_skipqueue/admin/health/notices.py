@@ -99,7 +99,7 @@ class Notices:
         """Query the workers, and the jobs that wait and run, by the database's clock."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.live else ()
-        return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.late[:MOST]))
+        return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.not_live[:MOST]))
 
 
 class _Cache:

@@ -79,10 +79,10 @@ class Workforce:
         return [worker for worker in self.workers if worker.is_live]
 
     @property
-    def late(self) -> list[WorkerHealth]:
+    def not_live(self) -> list[WorkerHealth]:
         """Those that are late or stale, the oldest heartbeat last."""
-        late = (worker for worker in self.workers if worker.state != "live")
-        return sorted(late, key=lambda worker: worker.age)
+        found = (worker for worker in self.workers if worker.state != "live")
+        return sorted(found, key=lambda worker: worker.age)
 
     def serving(self, queue_name: str) -> list[WorkerHealth]:
         """Those that claim jobs of this queue."""

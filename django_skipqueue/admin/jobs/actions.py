@@ -60,7 +60,7 @@ class JobActions(VerbViews):
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
-        """Run the chosen action, without what was sent as an id and is none: Django fails at that."""
+        """Run the chosen action. Drops posted values that are not valid ids: Django would raise on them."""
         posted: Any = request.POST.copy()
         chosen = [each for each in posted.getlist(helpers.ACTION_CHECKBOX_NAME) if is_id(each)]
         posted.setlist(helpers.ACTION_CHECKBOX_NAME, chosen)
@@ -79,7 +79,7 @@ class JobActions(VerbViews):
         if not form.is_valid():
             return self.ask_for_many(request, verb, action, selection, form)
         instruction = form.instruction(request.user.get_username())
-        names = log.names_of(selection.ids or ())
+        names = log.job_names(selection.ids or ())
         tally = many_jobs.apply(verb, selection, instruction)
         message = many_jobs.message_of(action, tally)
         if selection.ids is None:

@@ -22,7 +22,7 @@ from ...models import Job, Status
 from ...tasks.registry import registry
 from ...values.codec import clean, encode
 from ...values.redaction import SECRETS, words
-from ..ui.arguments import has_secrets, may_be_searched, names_of
+from ..ui.arguments import has_secrets, may_be_searched, positional_names
 from ..ui.ids import is_id
 from ..ui.job_states import RETRYING, is_in
 
@@ -174,7 +174,7 @@ def _has_argument(path: list[str], text: str) -> Q:
         masking = [task.name for task in registry if not may_be_searched(name, inner, task)]
         passed = Q(kwargs__contains={name: inner})
         for task in registry:
-            places = names_of(task)
+            places = positional_names(task)
             if name in places:
                 place = f"args__{places.index(name)}"
                 passed |= Q(**{f"{place}__contains" if rest else place: inner}, task=task.name)

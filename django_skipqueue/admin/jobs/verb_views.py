@@ -35,7 +35,7 @@ class VerbViews(JobViews):
             raise PermissionDenied
         job = Job.objects.filter(pk=job_id).first()
         if job is None:
-            return self.gone(request, str(job_id))
+            return self.redirect_job_missing(request, str(job_id))
         if not button.asks:
             return self._apply(request, verb, button, job, Instruction(request.user.get_username()))
         form = verb.form(request.POST)
@@ -53,7 +53,7 @@ class VerbViews(JobViews):
             raise PermissionDenied
         selection = Selection.by_hand([object_id])
         if not selection.jobs.exists():
-            return self.gone(request, object_id)
+            return self.redirect_job_missing(request, object_id)
         verb, action = ACTIONS[DELETE.action_name]
         return self.ask_for_many(request, verb, action, selection, verb.form(), target=self.address("changelist"))
 
@@ -71,8 +71,8 @@ class VerbViews(JobViews):
         summary = Summary.of(selection, verb.statuses)
         return self._ask(
             request,
-            title=many_jobs.title_of(action, summary),
-            order=many_jobs.order_of(action, summary),
+            title=many_jobs.question_of(action, summary),
+            subject=many_jobs.question_title_of(action, summary),
             explanation=action.explanation,
             summary=summary,
             sample=_with_badges(selection.sample()) if summary.count.found <= SAMPLE else [],
@@ -92,11 +92,11 @@ class VerbViews(JobViews):
         if not verb.is_offered_for(job.status):
             self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
             return HttpResponseRedirect(page)
-        order = str(button.order) % {"id": job.pk}
+        question_title = str(button.question_title) % {"id": job.pk}
         return self._ask(
             request,
-            title=gettext("%(order)s?") % {"order": order},
-            order=order,
+            title=gettext("%(order)s?") % {"order": question_title},
+            subject=question_title,
             explanation=button.hint,
             sample=_with_badges([job]),
             can_be_done=True,
@@ -106,8 +106,8 @@ class VerbViews(JobViews):
             back=page,
         )
 
-    def _ask(self, request: HttpRequest, *, title: str, order: str, **context: Any) -> HttpResponse:
-        context |= self.context(request, order, title=title)
+    def _ask(self, request: HttpRequest, *, title: str, subject: str, **context: Any) -> HttpResponse:
+        context |= self.context(request, subject, title=title)
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 
     def _apply(

@@ -39,7 +39,7 @@ class JobViews(JobPermissions):
         job: Any = Job.objects.annotate(now=Now()).filter(pk=object_id).first() if is_id(object_id) else None
         is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
         if job is None:
-            return HttpResponseNotFound() if is_fragment else self.gone(request, object_id)
+            return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, object_id)
         context = {
             "page": JobPage(job, job.now),
             "buttons": self._buttons_for(request, job),
@@ -60,7 +60,7 @@ class JobViews(JobPermissions):
             raise PermissionDenied
         job = Job.objects.filter(pk=object_id).first() if is_id(object_id) else None
         if job is None:
-            return self.gone(request, object_id)
+            return self.redirect_job_missing(request, object_id)
         context = self.context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
             "job": job,
             "entries": history_of(job),
@@ -88,8 +88,8 @@ class JobViews(JobPermissions):
         """The address of the view `django_skipqueue_job_NAME` in this admin site."""
         return reverse(f"admin:django_skipqueue_job_{name}", args=args, current_app=self.admin_site.name)
 
-    def gone(self, request: HttpRequest, job_id: str) -> HttpResponse:
-        """Go to the list, with the message that there is no such job."""
+    def redirect_job_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
+        """Redirect to the list of jobs, with the message that this job does not exist."""
         message = gettext("There is no job %(id)s. It may have been deleted.") % {"id": job_id}
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self.address("changelist"))

@@ -13,7 +13,7 @@ from ...values.redaction import Redacted, redact
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def names_of(task: Task[Any, Any]) -> list[str]:
+def positional_names(task: Task[Any, Any]) -> list[str]:
     """The parameters that a positional argument can fill, in order."""
     parameters = task.signature.parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind in POSITIONAL]
@@ -22,7 +22,7 @@ def names_of(task: Task[Any, Any]) -> list[str]:
 def names_in_order(task_name: str, args: list[Any]) -> list[str]:
     """The names of these positional arguments, as far as the registered task has them."""
     task = _known(task_name)
-    return list(task.names_of(args)) if task else []
+    return list(task.argument_names(args)) if task else []
 
 
 def named(task_name: str, args: list[Any]) -> Iterator[tuple[str, Any]]:

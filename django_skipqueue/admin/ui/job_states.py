@@ -25,7 +25,7 @@ STATES: Mapping[str, Any] = {
 
 
 def state_of(job: Job) -> str:
-    """The state of one job."""
+    """The job's status, or 'retrying' if it is scheduled after a failed attempt."""
     return RETRYING if job.status == Status.SCHEDULED and job.attempts > 0 else str(job.status)
 
 
@@ -36,7 +36,7 @@ def badge_of(job: Job) -> SafeString:
 
 
 def status_of(state: str) -> str:
-    """The status that jobs in this state have."""
+    """The status of the jobs in this state: that of retrying jobs is 'scheduled'."""
     return Status.SCHEDULED.value if state == RETRYING else state
 
 

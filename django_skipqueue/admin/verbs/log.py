@@ -22,7 +22,7 @@ def record_all(request: HttpRequest, name: str, message: str, *, flag: int = CHA
     _entry(request, message, flag, None, name).save()
 
 
-def names_of(ids: Iterable[int]) -> dict[int, str]:
+def job_names(ids: Iterable[int]) -> dict[int, str]:
     """The names of these jobs."""
     return {job.pk: str(job) for job in Job.objects.filter(pk__in=ids).only("pk", "task")}
 

@@ -53,20 +53,21 @@ def apply(verb: Verb, selection: Selection, instruction: Instruction) -> Tally:
     return tally
 
 
-def order_of(action: Action, summary: Summary) -> str:
-    """The order to change those jobs that can be changed, without a question mark; a refusal where none can."""
+def question_title_of(action: Action, summary: Summary) -> str:
+    """The title of the question, without its question mark; the refusal if none of the jobs can be changed."""
     number = {"number": summary.count.in_words, "count": summary.count.found}
     if not summary.can_change_any:
         return str(action.refusal % number)
     if not summary.refused:
-        return capfirst(str(action.order % number))  # a language may begin it with the number, which may be in words
-    return str(action.order_some) % {**number, "some": grouped(summary.eligible)}
+        title = str(action.question_title % number)
+        return capfirst(title)  # a language may begin it with the number, which may be in words
+    return str(action.question_title_partial) % {**number, "some": grouped(summary.eligible)}
 
 
-def title_of(action: Action, summary: Summary) -> str:
-    """The order as a question; a refusal where none of the jobs can be changed."""
-    order = order_of(action, summary)
-    return gettext("%(order)s?") % {"order": order} if summary.can_change_any else order
+def question_of(action: Action, summary: Summary) -> str:
+    """The title with its question mark; the refusal if none of the jobs can be changed."""
+    title = question_title_of(action, summary)
+    return gettext("%(order)s?") % {"order": title} if summary.can_change_any else title
 
 
 def message_of(action: Action, tally: Tally) -> str:

@@ -35,7 +35,7 @@ RETRY = Verb(
     button=Button(
         label=_("Retry"),
         hint=_("Put this job back into its queue, with a fresh set of attempts."),
-        order=_("Retry job %(id)s"),
+        question_title=_("Retry job %(id)s"),
         done=_("Job %(id)s is back in the queue “%(queue)s”."),
         asks=False,
         is_primary=True,
@@ -46,8 +46,8 @@ RETRY = Verb(
             "Failed and discarded jobs go back into their queues, with a fresh set of attempts. "
             "A job stays as it is while another that is not finished holds its unique key."
         ),
-        order=ngettext_lazy("Retry %(number)s job", "Retry %(number)s jobs", "count"),
-        order_some=_("Retry %(some)s of %(number)s jobs"),
+        question_title=ngettext_lazy("Retry %(number)s job", "Retry %(number)s jobs", "count"),
+        question_title_partial=_("Retry %(some)s of %(number)s jobs"),
         refusal=ngettext_lazy("This job cannot be retried.", "None of these %(number)s jobs can be retried.", "count"),
         done=ngettext_lazy(
             "%(number)s job was put back into its queue.", "%(number)s jobs were put back into their queues.", "count"
@@ -67,7 +67,7 @@ RUN_NOW = Verb(
     button=Button(
         label=_("Run now"),
         hint=_("Put this job into its queue now. The attempts that it has had stay counted."),
-        order=_("Run job %(id)s now"),
+        question_title=_("Run job %(id)s now"),
         done=_("Job %(id)s is due now."),
         asks=False,
     ),
@@ -76,8 +76,8 @@ RUN_NOW = Verb(
         explanation=_(
             "Scheduled and retrying jobs go into their queues now. The attempts that they have had stay counted."
         ),
-        order=ngettext_lazy("Run %(number)s job now", "Run %(number)s jobs now", "count"),
-        order_some=_("Run %(some)s of %(number)s jobs now"),
+        question_title=ngettext_lazy("Run %(number)s job now", "Run %(number)s jobs now", "count"),
+        question_title_partial=_("Run %(some)s of %(number)s jobs now"),
         refusal=ngettext_lazy(
             "This job does not wait for a time.", "None of these %(number)s jobs waits for a time.", "count"
         ),
@@ -105,14 +105,14 @@ POSTPONE = Verb(
     button=Button(
         label=_("Postpone"),
         hint=_("This job waits, and runs later."),
-        order=_("Postpone job %(id)s"),
+        question_title=_("Postpone job %(id)s"),
         done=_("Job %(id)s is due in %(delay)s."),
     ),
     action=Action(
         label=_("Postpone selected %(verbose_name_plural)s"),
         explanation=_("Scheduled, retrying and queued jobs wait. A job that is due later anyway stays as it is."),
-        order=ngettext_lazy("Postpone %(number)s job", "Postpone %(number)s jobs", "count"),
-        order_some=_("Postpone %(some)s of %(number)s jobs"),
+        question_title=ngettext_lazy("Postpone %(number)s job", "Postpone %(number)s jobs", "count"),
+        question_title_partial=_("Postpone %(some)s of %(number)s jobs"),
         refusal=ngettext_lazy(
             "This job cannot be postponed.", "None of these %(number)s jobs can be postponed.", "count"
         ),
@@ -132,7 +132,7 @@ DISCARD = Verb(
     button=Button(
         label=_("Discard"),
         hint=_("Finish this job without running it. It can be retried later."),
-        order=_("Discard job %(id)s"),
+        question_title=_("Discard job %(id)s"),
         done=_("Job %(id)s is discarded."),
     ),
     action=Action(
@@ -141,8 +141,8 @@ DISCARD = Verb(
             "Scheduled, retrying and queued jobs are finished without being run. A running job is left alone. "
             "A discarded job can be retried later."
         ),
-        order=ngettext_lazy("Discard %(number)s job", "Discard %(number)s jobs", "count"),
-        order_some=_("Discard %(some)s of %(number)s jobs"),
+        question_title=ngettext_lazy("Discard %(number)s job", "Discard %(number)s jobs", "count"),
+        question_title_partial=_("Discard %(some)s of %(number)s jobs"),
         refusal=ngettext_lazy(
             "This job cannot be discarded.", "None of these %(number)s jobs can be discarded.", "count"
         ),
@@ -164,7 +164,7 @@ CANCEL = Verb(
     button=Button(
         label=_("Cancel"),
         hint=_("Interrupt this job and discard it. What its task has done already stays done."),
-        order=_("Cancel job %(id)s"),
+        question_title=_("Cancel job %(id)s"),
         done=_("Job %(id)s is cancelled; its task ends within a second or two."),
     ),
     action=Action(
@@ -173,8 +173,8 @@ CANCEL = Verb(
             "The jobs are discarded. Those that run are interrupted within a second or two; "
             "what their tasks have done already stays done."
         ),
-        order=ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count"),
-        order_some=_("Cancel %(some)s of %(number)s jobs"),
+        question_title=ngettext_lazy("Cancel %(number)s job", "Cancel %(number)s jobs", "count"),
+        question_title_partial=_("Cancel %(some)s of %(number)s jobs"),
         refusal=ngettext_lazy(
             "This job cannot be cancelled.", "None of these %(number)s jobs can be cancelled.", "count"
         ),
@@ -207,8 +207,8 @@ DELETE = Verb(
             "The jobs are removed for good, with their arguments, results and errors. "
             "Those that wait will not run. A running job is left alone."
         ),
-        order=ngettext_lazy("Delete %(number)s job", "Delete %(number)s jobs", "count"),
-        order_some=_("Delete %(some)s of %(number)s jobs"),
+        question_title=ngettext_lazy("Delete %(number)s job", "Delete %(number)s jobs", "count"),
+        question_title_partial=_("Delete %(some)s of %(number)s jobs"),
         refusal=ngettext_lazy("This job cannot be deleted.", "None of these %(number)s jobs can be deleted.", "count"),
         done=ngettext_lazy("%(number)s job was deleted.", "%(number)s jobs were deleted.", "count"),
     ),
@@ -227,7 +227,7 @@ RUN_AGAIN = Verb(
             "A copy of this job is enqueued, and this one stays as it is. "
             "The task runs once more with the same arguments: what it charged, sent or wrote, it does again."
         ),
-        order=_("Run job %(id)s again, as a new job"),
+        question_title=_("Run job %(id)s again, as a new job"),
         done=_("This is job %(copy)s, a copy of job %(id)s."),
     ),
     log_entry=_("Run again as job %(copy)s."),

@@ -30,7 +30,7 @@ class Button:
     label: Text
     hint: Text
     """Its effect, in a sentence or two."""
-    order: Text
+    question_title: Text
     """The title of the question, without its question mark."""
     done: Text
     """The message after it."""
@@ -47,12 +47,12 @@ class Action:
     label: Text
     explanation: Text
     """Its effect, in a few sentences."""
-    order: PluralText
-    """The title of the question, without its question mark, where all chosen jobs can be changed."""
-    order_some: Text
-    """The same, where only `some` of the `number` can."""
+    question_title: PluralText
+    """The title of the question, without its question mark, if all chosen jobs can be changed."""
+    question_title_partial: Text
+    """The title if only `some` of the `number` of jobs can be changed."""
     refusal: PluralText
-    """Instead of a question, where none can."""
+    """The text in place of a question, if none of the jobs can be changed."""
     done: PluralText
     """The message after it."""
 

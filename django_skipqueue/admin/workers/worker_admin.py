@@ -35,12 +35,15 @@ SHOWN_JOBS = 5
 
 @dataclass(frozen=True)
 class Held:
-    """The number of jobs that a worker holds, apart for threads and coroutines: each has as many as there are slots."""
+    """How many jobs a worker holds: running in threads, running in coroutines, claimed ahead.
+
+    Either kind of runner has `concurrency` slots.
+    """
 
     threads: int
     coroutines: int
     ahead: int
-    """Claimed, and waiting for one of them."""
+    """Claimed, and waiting for a free slot."""
 
     @property
     def running(self) -> int:

@@ -21,7 +21,7 @@ from ...values.records import EncodedCall
 BATCH = 1_000
 
 NO_RUN_AFTER_YEAR = 9999
-"""The year that django-tasks-db writes where no `run_after` was given."""
+"""The year that django-tasks-db writes for a task without `run_after`."""
 
 Group = tuple[str, str, int, datetime | None]
 """The values shared by rows that are enqueued in one statement: task, queue, priority and `run_after`."""

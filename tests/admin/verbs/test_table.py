@@ -51,7 +51,7 @@ class TestEach:
 
 @pytest.mark.parametrize(("verb", "button"), BUTTONS, ids=lambda each: getattr(each, "name", ""))
 def test_the_texts_of_a_button_take_its_values(verb: Verb, button: Button) -> None:
-    for text in (button.label, button.hint, button.order, button.done):
+    for text in (button.label, button.hint, button.question_title, button.done):
         assert "%" not in str(text) % VALUES
 
 
@@ -60,9 +60,9 @@ class TestActions:
     def test_their_texts_take_the_numbers(self, verb: Verb, action: Action) -> None:
         for count in (1, 2):
             values = {"number": count, "count": count, "some": 1}
-            for text in (action.order, action.refusal, action.done):
+            for text in (action.question_title, action.refusal, action.done):
                 assert "%" not in str(text % values)
-            assert "%" not in str(action.order_some) % values
+            assert "%" not in str(action.question_title_partial) % values
 
     def test_their_log_entry_is_the_same_for_all_jobs(self, verb: Verb, action: Action) -> None:
         assert "%" not in str(verb.log_entry)
