@@ -98,13 +98,8 @@ def row_gone(worker: str) -> None:
 
 def supervisor_silent(worker: str, seconds: float) -> None:
     """The supervisor no longer writes the worker's heartbeat; only the worker itself does."""
-    write_about_worker(
-        logging.WARNING,
-        "supervisor_silent",
-        worker,
-        since=in_words(seconds),
-        hint="the worker goes on writing it",
-    )
+    hint = "only the worker itself writes its heartbeat"
+    write_about_worker(logging.WARNING, "supervisor_silent", worker, since=in_words(seconds), hint=hint)
 
 
 def supervisor_back(worker: str) -> None:

@@ -150,7 +150,7 @@ class Job(JobVerbs, models.Model):
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
-        """Keep the job from being recovered, which happens one worker timeout after the last heartbeat."""
+        """Write the job's heartbeat. Without a heartbeat for the worker timeout, the job is recovered."""
         self._require_running()
         self._require_lease(self._store().heartbeat_job(self.pk, self.lease))
 
