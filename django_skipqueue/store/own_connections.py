@@ -32,10 +32,8 @@ KEEPALIVES = {
 TIMEOUTS = "-c statement_timeout=8s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
 """Timeouts of the server. They are connection options, so that setting them takes no statement."""
 
-
 READ_COMMITTED = r"-c default_transaction_isolation=read\ committed"
-"""At a higher level two workers that claim at once fail each other's statements, instead of skipping each other's
-rows."""
+"""At a higher level the claims of two workers fail instead of skipping each other's rows."""
 
 
 def guard(connection: BaseDatabaseWrapper, alias: str, *, timeouts: bool = True) -> None:

@@ -29,8 +29,7 @@ class Recovering(Statements):
     ) -> list[RecoveredJob]:
         """Recover the jobs of `worker_ids`, or of every holder without a heartbeat for `worker_timeout` seconds.
 
-        worker_timeout: default: the setting. job_ids: recover only these jobs.
-        The attempt is charged; a job without attempts left fails.
+        Default: the setting. Only `job_ids`, if given. The attempt is charged; a job without attempts left fails.
         """
         age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
         return self._recover(
