@@ -14,6 +14,7 @@ from django.dispatch import Signal
 
 from django_skipqueue.events import sinks
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed, Event
+from django_skipqueue.events.log_sink import LogSink
 from django_skipqueue.execution.thread_connections import ThreadConnections
 from django_skipqueue.models import Worker
 from django_skipqueue.runtime import dispatcher as dispatcher_module
@@ -107,8 +108,9 @@ def test_the_outcomes_of_a_batch_reach_the_receivers_of_their_events(
 
 
 def test_what_nobody_wants_to_know_starts_no_thread(
-    dispatcher: EventDispatcher, caplog: pytest.LogCaptureFixture
+    dispatcher: EventDispatcher, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sinks, "SINKS", [LogSink()])  # receivers of other tests may want it
     caplog.set_level(logging.WARNING, logger="django_skipqueue")
     before = set(threading.enumerate())
     dispatcher.send(AttemptsCompleted([attempt(1)]))
