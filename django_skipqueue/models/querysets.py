@@ -3,12 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Any, Unpack
 
 from django.db import models, transaction
-from django.db.models import Q
 from django.db.models.functions import Now
 
 from ..conf import settings
@@ -16,47 +13,15 @@ from ..store import Store
 from ..values.codec import decode
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
 from .operators import QuerySetVerbs
-from .status import UNFINISHED
+from .status import StatusFilters
 
 if TYPE_CHECKING:
     from .job import Job
     from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
 
 
-class JobQuerySet(QuerySetVerbs, models.QuerySet["Job"]):
-    """Filters named after the statuses, and the methods of users and operators."""
-
-    def scheduled(self) -> "JobQuerySet":
-        """Jobs that are not due yet."""
-        return self.filter(status="scheduled")
-
-    def blocked(self) -> "JobQuerySet":
-        """Jobs that wait for a limit or for another job. No gate blocks jobs yet."""
-        return self.filter(status="blocked")
-
-    def queued(self) -> "JobQuerySet":
-        """Jobs that a worker may claim."""
-        return self.filter(status="queued")
-
-    def running(self) -> "JobQuerySet":
-        """Jobs that a worker has claimed."""
-        return self.filter(status="running")
-
-    def completed(self) -> "JobQuerySet":
-        """Jobs whose task returned."""
-        return self.filter(status="completed")
-
-    def failed(self) -> "JobQuerySet":
-        """Jobs whose last attempt failed."""
-        return self.filter(status="failed")
-
-    def discarded(self) -> "JobQuerySet":
-        """Jobs that were finished without success on purpose."""
-        return self.filter(status="discarded")
-
-    def unfinished(self) -> "JobQuerySet":
-        """Jobs that are not finished. One condition for each status: `IN` could not use the partial indexes."""
-        return self.filter(reduce(or_, [Q(status=status) for status in UNFINISHED]))
+class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
+    """The filters and the methods of users and operators."""
 
     # For code that enqueues by name, and for worker loops written by hand. These ignore the query set's filters.
 

@@ -1,7 +1,19 @@
 """The statuses of a job. The documentation has a chart of them, under "Statuses"."""
 
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Self
+
 from django.db import models
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
+
+if TYPE_CHECKING:
+    from .job import Job
+
+    JobQuerySet = models.QuerySet[Job]
+else:
+    JobQuerySet = object
 
 
 class Status(models.TextChoices):
@@ -29,3 +41,39 @@ UNFINISHED = tuple(status for status in Status if status not in FINISHED)
 
 WAITING = tuple(status for status in UNFINISHED if status != Status.RUNNING)
 """The statuses that are neither finished nor running."""
+
+
+class StatusFilters(JobQuerySet):
+    """The filters of `Job.objects` that are named after the statuses."""
+
+    def scheduled(self) -> Self:
+        """Jobs that are not due yet."""
+        return self.filter(status="scheduled")
+
+    def blocked(self) -> Self:
+        """Jobs that wait for a limit or for another job. No gate blocks jobs yet."""
+        return self.filter(status="blocked")
+
+    def queued(self) -> Self:
+        """Jobs that a worker may claim."""
+        return self.filter(status="queued")
+
+    def running(self) -> Self:
+        """Jobs that a worker has claimed."""
+        return self.filter(status="running")
+
+    def completed(self) -> Self:
+        """Jobs whose task returned."""
+        return self.filter(status="completed")
+
+    def failed(self) -> Self:
+        """Jobs whose last attempt failed."""
+        return self.filter(status="failed")
+
+    def discarded(self) -> Self:
+        """Jobs that were finished without success on purpose."""
+        return self.filter(status="discarded")
+
+    def unfinished(self) -> Self:
+        """Jobs that are not finished. One condition for each status: `IN` could not use the partial indexes."""
+        return self.filter(reduce(or_, [Q(status=status) for status in UNFINISHED]))
