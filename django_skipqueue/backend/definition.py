@@ -65,7 +65,7 @@ class DjangoTask(Task[..., Any]):
         self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
-        """The first argument of the function made by `around`: a function that makes the job's result."""
+        """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""
         return partial(unread, job, self.definition, status="running", database=context.database)
 
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
@@ -85,7 +85,7 @@ class Policy(RetryPolicy):
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
         """See `RetryPolicy.decide`."""
-        last = attempt if is_unstorable_result(error) else max_attempts
+        last = attempt if is_unstorable_result(error) else max_attempts  # no attempts left: not retried
         return super().decide(error, entry, attempt=attempt, max_attempts=last)
 
 

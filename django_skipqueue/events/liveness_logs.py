@@ -44,7 +44,7 @@ def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
 
 
 def supervisor_gone(worker: str, timeout: float) -> None:
-    """The supervisor of this worker has died, and with it one of the two writers of the heartbeat."""
+    """The supervisor of this worker has died. The worker writes its own heartbeat still, finishes and stops."""
     write_about_worker(logging.ERROR, "supervisor_gone", worker, stopping_within=in_words(timeout))
 
 

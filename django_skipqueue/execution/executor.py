@@ -112,7 +112,7 @@ class Executor:
     def _run_here(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run the code inside the middleware: the receivers of `job_started`, the task, the hooks of its commit.
 
-        The commit is never interrupted, but it may count as stuck.
+        A timeout or a cancel never interrupts the commit. If it takes too long after one, the attempt counts as stuck.
         """
         args, kwargs = self._begin(task, running)
         if task.atomic:
@@ -139,7 +139,7 @@ class Executor:
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
-            with children:
+            with children:  # a process that the task has forked exits here, before the commit
                 outcome = _outcome_of_result(run())
             complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:

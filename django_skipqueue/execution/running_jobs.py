@@ -1,6 +1,6 @@
 """The jobs that a worker has started, in memory that its supervisor shares.
 
-To charge a job is to count an attempt for it, when its worker has died.
+An attempt is charged at the claim. When the worker dies, the jobs found here stay charged, and the others are released.
 
 Invariant: after the death of a worker the supervisor finds here the jobs that were running, and the last job of each
 idle thread. The last job may have caused the death, so it is charged too, unless its outcome was written. Jobs that the
@@ -29,7 +29,7 @@ class RunningJobs:
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, job_id)
 
     def end(self, index: int) -> None:
-        """Clear this entry: its thread or coroutine runs no job, and its last job is not charged."""
+        """Clear this entry: its thread or coroutine runs no job. If the process dies now, its last job is released."""
         _ENTRY.pack_into(self._memory, index * _ENTRY.size, 0)
 
     def charge_only(self, job_ids: Collection[int]) -> None:

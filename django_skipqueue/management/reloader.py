@@ -44,13 +44,13 @@ class Reloader(autoreload.StatReloader):
         self._command = command
         self._wakeup = Wakeup()
         self._child: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._lifeline = -1  # the write end of the pipe that keeps the child alive; -1: none
         self._stop_signals = 0  # number of signals received
         self._stop_child_at = NEVER
         self._reloads = False  # the child is ending because code has changed
-        self._is_first = True
+        self._is_first = True  # no child was reloaded yet
         self._started_at = 0.0  # in seconds since the epoch, as the times of files are
-        self._seen: dict[Path, float] = {}
+        self._seen: dict[Path, float] = {}  # the times of change, by file
         self._folder = tempfile.TemporaryDirectory(prefix="skipqueue-")  # it is removed with this object
         self._modules = Path(self._folder.name) / "modules"
 

@@ -18,9 +18,9 @@ from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import worker_name
 from ..values.retry_policy import RetryPolicy
 from .expressions import CLAIM_ORDER
-from .operators import JobVerbs
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, Status
+from .verbs import JobVerbs
 
 FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Datetimes between these convert to any time zone without overflow."""

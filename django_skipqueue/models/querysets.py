@@ -12,8 +12,8 @@ from ..conf import settings
 from ..store import Store
 from ..values.codec import decode
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
-from .operators import QuerySetVerbs
 from .status import StatusFilters
+from .verbs import QuerySetVerbs
 
 if TYPE_CHECKING:
     from .job import Job

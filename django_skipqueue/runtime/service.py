@@ -66,7 +66,7 @@ class Periodic(Service):
         self.due_at = time.monotonic() + seconds
 
     @property
-    def is_refused(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether its last run failed with a database error."""
         return self._failures > 0
 

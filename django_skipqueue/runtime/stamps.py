@@ -18,7 +18,7 @@ class Stamp(NamedTuple):
     jobs_done: int
     """Number of attempts that the process has settled."""
     within: float
-    """Seconds within which the loop announced its next stamp."""
+    """The loop promised its next stamp within this many seconds."""
 
 
 class Stamps:

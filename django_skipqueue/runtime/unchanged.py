@@ -8,10 +8,10 @@ from collections.abc import Hashable, Mapping
 
 
 class Unchanged:
-    """Values by name. Times are monotonic seconds."""
+    """For each name, its last value and since when it has been the same. Times are monotonic seconds."""
 
     def __init__(self, *, longest_gap: float) -> None:
-        """If two observations are further apart than `longest_gap` seconds, the first one is forgotten."""
+        """After a gap of more than `longest_gap` seconds between two looks, everything is forgotten."""
         self._longest_gap = longest_gap
         self._began = self._ended = float("-inf")
         self._seen: dict[str, tuple[Hashable, float]] = {}
@@ -19,7 +19,7 @@ class Unchanged:
     def look(self, values: Mapping[str, Hashable], began: float, ended: float) -> bool:
         """Note the values, read at some time from `began` to `ended`. A missing name is forgotten.
 
-        Returns False if the observation starts anew, after a gap.
+        Returns False if the gap was too long, and measuring starts again.
         """
         goes_on = ended - self._ended <= self._longest_gap
         before = self._seen if goes_on else {}
@@ -31,5 +31,5 @@ class Unchanged:
         return goes_on
 
     def seconds(self, name: str) -> float:
-        """For how long this value had been unchanged at the last observation, at least."""
+        """For how long this value had been unchanged at the last look, at least."""
         return max(0.0, self._began - self._seen[name][1])

@@ -14,7 +14,7 @@ class WorkerOptions:
     queue_names: tuple[str, ...] = ()
     """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
     concurrency: int = 4
-    """Number of threads in each process, and also of coroutines."""
+    """Slots in each process: this many threads, and this many coroutines besides."""
     processes: int = 1
     drain: bool = False
     """Stop when nothing is runnable."""

@@ -41,5 +41,5 @@ class Admit(Periodic):
 
     def notified(self, payloads: Collection[str]) -> None:
         """Check at once: a job was scheduled that is due soon. After an error, the delay is not shortened."""
-        if not self.is_refused:
+        if not self.has_failed:
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

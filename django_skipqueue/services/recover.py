@@ -34,29 +34,29 @@ class Recover(Periodic):
         self._dead = dead
         self._heartbeat = heartbeat
         self._interval = min(timeout / 4, LONGEST_INTERVAL)
-        self._look_at: dict[str, float] = {}  # when to try a worker again, by its id
+        self._retry_at: dict[str, float] = {}  # when to try a worker again, by its id
 
     def run(self, now: float) -> None:
         """Find the dead workers, and recover one batch of their jobs."""
-        if self._heartbeat.is_refused:
+        if self._heartbeat.has_failed:
             self._dead.restart_observation()
             self.run_again_in(self._interval)
             return
         self._dead.look()
-        if self._take_back():
+        if self._recover_batch():
             self.run_again_in(0.0)
         else:
             self.run_again_in(self._interval)
             self.due_at = min(self.due_at, self._dead.next_death)
 
-    def _take_back(self) -> bool:
+    def _recover_batch(self) -> bool:
         """Recover one batch. Returns whether there may be more."""
         now = time.monotonic()
-        self._look_at = {id: at for id, at in self._look_at.items() if id in self._dead.ids}
-        due = [id for id in self._dead.ids if self._look_at.get(id, 0.0) <= now]
+        self._retry_at = {id: at for id, at in self._retry_at.items() if id in self._dead.ids}
+        due = [id for id in self._dead.ids if self._retry_at.get(id, 0.0) <= now]
         recovered = self._store.recover(worker_ids=due) if due else []
         if len(recovered) < BATCH:
-            self._look_at.update(dict.fromkeys(due, now + LOOK_AGAIN_SECONDS))
+            self._retry_at.update(dict.fromkeys(due, now + LOOK_AGAIN_SECONDS))
             if self._dead.locked_before is not None:
                 recovered += self._store.recover_without_worker(locked_before=self._dead.locked_before)
         return len(recovered) >= BATCH

@@ -61,7 +61,9 @@ class Exchanger:
         self._control = control
         self._worker_id = worker_id
         self._sent: Sent | None = None
-        self._alone: list[Literal["settle", "claim"]] = []  # the halves to be tried alone, in this order
+        self._alone: list[
+            Literal["settle", "claim"]
+        ] = []  # after a failure: which of the two is still to be sent by itself, in this order
 
     def exchange(self, room: int, meanwhile: Callable[[], object] | None) -> Exchange:
         """Settle outcomes and claim up to `room` jobs. Raises the errors of the database.

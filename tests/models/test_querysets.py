@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.models import Job, operators
+from django_skipqueue.models import Job, verbs
 from django_skipqueue.models.querysets import JobQuerySet
 from django_skipqueue.values.records import JobColumns, JobSpec
 
@@ -54,7 +54,7 @@ def test_a_verb_takes_any_query_set() -> None:
 
 
 def test_many_are_changed_in_batches_of_one_statement_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "BATCH", 2)
+    monkeypatch.setattr(verbs, "BATCH", 2)
     for _ in range(5):
         make_job("queued")
     with CaptureQueriesContext(connection) as queries:
@@ -71,7 +71,7 @@ def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found
 
 
 def test_of_several_with_one_key_the_newest_is_retried_whatever_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "BATCH", 2)
+    monkeypatch.setattr(verbs, "BATCH", 2)
     made = [make_job("failed", unique_key="k") for _ in range(5)]
     assert Job.objects.failed().retry() == 1
     assert list(Job.objects.queued()) == [made[-1]]

@@ -89,7 +89,7 @@ def test_one_that_the_database_refuses_keeps_no_other_from_its_work(control: Thr
     first = Noted("first", runs, error=DataError("no"))
     control.submit(run_due, heartbeat, first, second).result()
     assert runs == ["heartbeat", "first", "second"]
-    assert (first.is_refused, second.is_refused) == (True, False)
+    assert (first.has_failed, second.has_failed) == (True, False)
 
 
 def test_while_the_connection_waits_to_be_opened_again_only_those_run_that_do_without(

@@ -25,7 +25,7 @@ from ..ui.durations import span
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 20
-"""Queues that are named at once; once those are served, the next ones are named."""
+"""Most queues in one notice; the others appear when these are served."""
 
 MOST_RUNNING = 5_000
 """Running jobs that are read."""
@@ -47,7 +47,7 @@ class NoWorker:
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
         """The notice for these workers and queues with jobs to claim; mostly there is none."""
-        if not workforce.live:
+        if not workforce.not_dead:
             return cls(()) if waiting or _is_overdue() else None
         unserved = sorted(name for name in waiting if not workforce.serving(name))[:MOST]
         return cls(tuple(map(_printed, unserved))) if unserved else None
@@ -98,8 +98,8 @@ class Notices:
     def now(cls) -> "Notices":
         """Query the workers, and the jobs that wait and run, by the database's clock."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
-        no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.live else ()
-        return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.not_live[:MOST]))
+        no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
+        return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.late_or_stale[:MOST]))
 
 
 class _Cache:

@@ -74,19 +74,19 @@ class Workforce:
         return cls(tuple(_read()))
 
     @property
-    def live(self) -> list[WorkerHealth]:
+    def not_dead(self) -> list[WorkerHealth]:
         """Those that do not count as dead."""
         return [worker for worker in self.workers if worker.is_live]
 
     @property
-    def not_live(self) -> list[WorkerHealth]:
+    def late_or_stale(self) -> list[WorkerHealth]:
         """Those that are late or stale, the oldest heartbeat last."""
         found = (worker for worker in self.workers if worker.state != "live")
         return sorted(found, key=lambda worker: worker.age)
 
     def serving(self, queue_name: str) -> list[WorkerHealth]:
         """Those that claim jobs of this queue."""
-        return [worker for worker in self.live if worker.serves(queue_name)]
+        return [worker for worker in self.not_dead if worker.serves(queue_name)]
 
     def get(self, worker_id: str) -> WorkerHealth | None:
         """The worker with this id."""

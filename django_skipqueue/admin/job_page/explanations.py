@@ -78,7 +78,7 @@ def _why_it_was_discarded(job: Job, name: str) -> str:
 
 
 def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
-    if not workforce.live:
+    if not workforce.not_dead:
         return gettext("It waits for a worker: none is alive.")
     if not workforce.serving(job.queue_name):
         return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
@@ -100,7 +100,7 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
         "span": roughly(job.run_after - now),
         "attempt": number_of_attempts(job) + 1,
     }
-    if job.run_after <= now and not workforce.live:
+    if job.run_after <= now and not workforce.not_dead:
         return gettext("It was due %(span)s ago, but no worker is alive.") % values
     if job.run_after <= now:
         return gettext("It is due now, and goes into its queue within a second or two.")

@@ -17,7 +17,7 @@ ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
 
 
 def decoded(text: str) -> Any:
-    """The value of a JSON text, with `…` where it was cut off; `None` for what is no JSON at all."""
+    """The value of a JSON text that may have been cut off, with `…` at the cut. `None` for a text that is not JSON."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     tokens = TOKEN.findall(UNFINISHED_ESCAPE.sub(r"\1", text))
@@ -27,14 +27,14 @@ def decoded(text: str) -> Any:
             brackets.append(CLOSERS[token])
         elif token in ("}", "]") and brackets:
             brackets.pop()
-    beginning, closed = _without_what_is_in_doubt(tokens), "".join(reversed(brackets))
+    beginning, closed = _without_incomplete_end(tokens), "".join(reversed(brackets))
     for ending in ENDINGS:
         with suppress(ValueError, RecursionError):
             return json.loads(f"{beginning}{ending}{closed}")
     return None
 
 
-def _without_what_is_in_doubt(tokens: list[str]) -> str:
+def _without_incomplete_end(tokens: list[str]) -> str:
     """Less a comma at the end, and less a number, of which there may have been more."""
     if tokens and tokens[-1] == ",":
         tokens = tokens[:-1]

@@ -28,11 +28,11 @@ class Window:
     """1 is the front of the list."""
     start: tuple[Any, ...] | None
     end: tuple[Any, ...] | None
-    """The keys of the jobs after which it begins and ends; `None` where the list itself does."""
+    """The keys of the jobs after which it begins and ends; `None` if it begins or ends where the list does."""
 
     @classmethod
     def at(cls, indexed: Indexed, number: int) -> "Window":
-        """The window of this number; the front where the list is too short for it."""
+        """The window of this number; the front if the list is too short for it."""
         start = indexed.edge(WINDOW_SIZE * (number - 1)) if 1 < number <= MOST_WINDOWS else None
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(WINDOW_SIZE * number))

@@ -30,7 +30,7 @@ class Tally:
     left: Count | None = None
     """The jobs for which there was no time."""
     ids: list[int] = field(default_factory=list)
-    """Of the jobs that were changed, where they were chosen by hand."""
+    """The ids of the changed jobs; empty if the selection is "all that match"."""
 
     def add(self, ids: Sequence[int], changed: Changed) -> None:
         """Count one batch."""

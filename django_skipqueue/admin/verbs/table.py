@@ -1,7 +1,7 @@
 """The table of verbs: everything that operators can do to jobs.
 
 Buttons, actions, permissions, questions, history and log entries derive from it: a verb that `Store` has is one entry
-here, and one in `VERBS`.
+here, and one in `VERBS`. Only the button "Delete…" of a job's page is Django's own, in its template.
 """
 
 from collections.abc import Collection, Iterable

@@ -139,12 +139,12 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:
-        """The time since then."""
+        """The time since the worker started."""
         return distance(worker.started_at, worker.now)
 
     @admin.display(description=_("last heartbeat"))
     def last_heartbeat(self, worker: Any) -> str:
-        """The time since then."""
+        """The time since its last heartbeat."""
         return distance(worker.heartbeat_at, worker.now)
 
     @admin.display(description=_("runs now"))

@@ -28,6 +28,7 @@ class Need(NamedTuple):
 
     runners: set[str]
     until: float
+    """When this is forgotten, in monotonic seconds."""
 
     def room(self, free: Free) -> int:
         """Room for jobs of this queue, whichever of these runners they need."""
@@ -35,7 +36,7 @@ class Need(NamedTuple):
 
 
 class Kinds:
-    """Used by the control loop's thread."""
+    """For each queue, the runners that its last claimed jobs needed. Used by the control loop's thread."""
 
     def __init__(self) -> None:
         self._needs: dict[str, Need] = {}

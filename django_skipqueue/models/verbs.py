@@ -83,7 +83,7 @@ class QuerySetVerbs(JobQuerySet):
         return self._in_batches(lambda ids: Store(self.db).discard(ids, by=by, reason=reason))
 
     def cancel(self, *, by: str = "", reason: str = "") -> int:
-        """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
+        """Discard jobs that are not finished. If one is running, its worker interrupts it within a second or two."""
         return self._in_batches(lambda ids: Store(self.db).cancel(ids, by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> int:
