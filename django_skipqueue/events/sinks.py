@@ -6,16 +6,14 @@ To add a sink, write a class with the two methods of `Sink`, and add an instance
 """
 
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from ..exceptions import JobInterrupted
 from .events import Event
 from .log_sink import LogSink
+from .logs import logger
 from .signal_sink import SignalSink
-
-logger = logging.getLogger("django_skipqueue")
 
 Alive = Callable[[], None]
 
@@ -43,7 +41,7 @@ SINKS: list[Sink] = [LogSink(), SignalSink()]
 def wanted(kind: type[Event]) -> bool:
     """Whether any sink wants events of this kind."""
     for sink in SINKS:  # noqa: SIM110 (a generator takes twice as long)
-        if sink.wants(kind):
+        if _wants(sink, kind):
             return True
     return False
 
@@ -58,11 +56,25 @@ def send(event: Event, alive: Alive = _ignore) -> None:
     Raises only `JobInterrupted`, which interrupts the attempt that runs in this thread.
     """
     for sink in SINKS:
-        if sink.wants(type(event)):
+        if _wants(sink, type(event)):
             try:
                 sink.handle(event, alive)
             except JobInterrupted:
                 raise
             except BaseException as error:
-                with contextlib.suppress(BaseException):  # the project's logging may be what raised
-                    logger.error("The event sink %s raised: %r", type(sink).__name__, error, exc_info=error)
+                _log_broken(sink, error)
+
+
+def _wants(sink: Sink, kind: type[Event]) -> bool:
+    try:
+        return sink.wants(kind)
+    except JobInterrupted:
+        raise
+    except BaseException as error:
+        _log_broken(sink, error)
+        return False
+
+
+def _log_broken(sink: Sink, error: BaseException) -> None:
+    with contextlib.suppress(BaseException):  # the project's logging may be what raised
+        logger.error("The event sink %s raised: %r", type(sink).__name__, error, exc_info=error)

@@ -65,7 +65,8 @@ class Interrupter:
                 interruption = attempt.absorb()
         except JobInterrupted:
             interruption = attempt.absorb()
-        self._forget(attempt)
+        finally:
+            self._forget(attempt)
         if error is None:
             return result
         try:

@@ -177,13 +177,19 @@ class RunningAttempt:
     def interrupt(self, error: JobInterrupted) -> bool:
         """Interrupt the attempt with this error. Returns False if it has already ended."""
         interruption = self.interruption = Interruption(error)  # before the pop, so that the attempt finds it
-        if self._open.pop(EXPOSED, False):
-            if self.coroutine is not None:
-                self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
-                return True
-            _raise_in_thread(self.thread, error)
-        elif not self._open.pop(SHIELDED, False):
-            self.interruption = None
+        while True:
+            if self._open.pop(EXPOSED, False):
+                if self.coroutine is not None:
+                    self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
+                    return True
+                _raise_in_thread(self.thread, error)
+                break
+            if self._open.pop(SHIELDED, False):
+                break
+            if self.has_ended:
+                self.interruption = None
+                break
+            # It has left its shield between the two looks.
         interruption.is_raised = True  # or need not be: a shielded attempt raises it itself
         return self.interruption is not None
 

@@ -69,11 +69,11 @@ class ThreadRunner:
         return withdrawn[kept:]
 
     def give_up(self, running: RunningAttempt) -> None:
-        """Start another thread, which replaces the one with this stuck attempt."""
+        """Start another thread, which replaces the one with this stuck attempt, unless that has left by itself."""
+        self._submitted -= 1  # the control loop has reported the attempt
         with self._changing:
             for entry, thread in self._threads.items():
                 if thread.ident == running.thread:
-                    self._submitted -= 1  # the control loop has reported the attempt
                     self._stuck[entry] = self._threads.pop(entry)
                     self._start_another()
                     return

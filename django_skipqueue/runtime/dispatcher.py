@@ -3,6 +3,7 @@
 Invariant: a slow or hanging receiver or sink delays other receivers and sinks, and nothing else.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -11,6 +12,7 @@ from functools import partial
 
 from ..events.events import Event
 from ..events.sinks import send, wanted
+from ..exceptions import JobInterrupted
 from ..execution.interruption import stacks
 from ..execution.thread_connections import ThreadConnections
 
@@ -89,7 +91,8 @@ class EventDispatcher:
                 count, send_it = work
                 self._note_alive()
                 connections.check()
-                send_it()
+                with contextlib.suppress(JobInterrupted):  # raised by a receiver: here it interrupts nothing
+                    send_it()
                 self._delivered += count
                 try:
                     connections.tidy()

@@ -78,7 +78,7 @@ class Enqueueing(Statements):
 
     def _enqueued(self, spec: JobSpec, ids: list[int], *, status: str, delay: float) -> None:
         if status == "queued":
-            wake(self.alias, [spec.queue_name])
+            wake(self, [spec.queue_name])
         else:
-            wake_supervisors(self.alias, [delay])
+            wake_supervisors(self, [delay])
         self.send(JobsDeferred(spec.task, spec.queue_name, ids))

@@ -54,7 +54,7 @@ class Admitting(Statements):
         admitted: Counter[str] = Counter()
         for gate in GATES:
             admitted.update(gate.admit(self, limit=limit))
-        wake(self.alias, admitted)
+        wake(self, admitted)
         if admitted:
             self.send(JobsAdmitted(self.alias, dict(admitted)))
         return dict(admitted)

@@ -35,9 +35,9 @@ class Operating(Statements):
                     rows = self.rows(sql.RETRY, values)
             except IntegrityError:
                 continue  # another job took one of the unique keys in between; the next try skips that job
-            wake(self.alias, (queue_name for _, queue_name, status in rows if status == "queued"))
+            wake(self, (queue_name for _, queue_name, status in rows if status == "queued"))
             if rows:
-                wake_supervisors(self.alias, [values["over"] / len(rows)])
+                wake_supervisors(self, [values["over"] / len(rows)])
             return self._operated("retry", rows, by, reason)
         raise IntegrityError(
             "The unique keys of these jobs are being taken by others again and again; retry them singly."
@@ -56,7 +56,7 @@ class Operating(Statements):
     def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
         """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
         rows = self.rows(sql.RUN_NOW, _noted(ids, by, reason))
-        wake(self.alias, (queue_name for _, queue_name in rows))
+        wake(self, (queue_name for _, queue_name in rows))
         return self._operated("run_now", rows, by, reason)
 
     def postpone(
@@ -74,7 +74,7 @@ class Operating(Statements):
         }
         rows = self.rows(sql.POSTPONE, values)
         if rows:
-            wake_supervisors(self.alias, [values["delay"]])
+            wake_supervisors(self, [values["delay"]])
         return self._operated("postpone", rows, by, reason)
 
     def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> set[int]:

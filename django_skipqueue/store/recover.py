@@ -58,7 +58,7 @@ class Recovering(Statements):
 
     def _recover(self, values: Mapping[str, Any]) -> list[RecoveredJob]:
         recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, values)]
-        wake(self.alias, (job.queue_name for job in recovered if job.status == "queued"))
+        wake(self, (job.queue_name for job in recovered if job.status == "queued"))
         if recovered:
             self.send(JobsRecovered(recovered))
         return recovered

@@ -25,7 +25,7 @@ class Releasing(Statements):
 
     def _released(self, rows: list[tuple[int, str]]) -> set[int]:
         """Notify the workers of the queues of these jobs, and send the event. Returns the ids."""
-        wake(self.alias, (queue_name for _, queue_name in rows))
+        wake(self, (queue_name for _, queue_name in rows))
         ids = [id for id, _ in rows]
         if ids:
             self.send(JobsReleased(self.alias, ids))

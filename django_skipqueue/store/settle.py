@@ -97,10 +97,10 @@ class Settling(Statements):
 
     def _wake_for(self, batch: list[Settlement]) -> None:
         """Notify the supervisors of jobs that are due soon, and the workers of queues whose jobs run again at once."""
-        wake_supervisors(self.alias, (settlement.outcome.delay for settlement in batch))
+        wake_supervisors(self, (settlement.outcome.delay for settlement in batch))
         ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
         if ids:
-            wake(self.alias, [name for (name,) in self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
+            wake(self, [name for (name,) in self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
 
     def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[LeaseRef]:
         """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""

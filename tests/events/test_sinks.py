@@ -172,6 +172,25 @@ def test_a_sink_that_raises_harms_no_other_and_is_logged(
     assert "The event sink Broken raised" in caplog.text
 
 
+class Undecided(Counting):
+    """A sink that cannot say what it wants."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        raise ValueError("no")
+
+
+def test_a_sink_that_cannot_say_what_it_wants_gets_nothing_and_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A control loop asks it in its own thread."""
+    undecided = Undecided()
+    monkeypatch.setattr(sinks, "SINKS", [undecided])
+    assert not wanted(NotifyFailed)
+    send(NotifyFailed("default", OSError()))
+    assert undecided.count == 0
+    assert "The event sink Undecided raised" in caplog.text
+
+
 def test_the_end_of_an_attempt_is_not_taken_for_a_broken_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "SINKS", [Broken(JobCancelled("ended"))])
     with pytest.raises(JobCancelled):

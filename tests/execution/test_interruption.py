@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.db import ProgrammingError
@@ -14,7 +15,7 @@ from django_skipqueue import Retry
 from django_skipqueue.exceptions import InvalidOption, JobTimeout
 from django_skipqueue.execution import interruption as module
 from django_skipqueue.execution.interruption import Interrupter
-from django_skipqueue.execution.running_attempt import RunningAttempt
+from django_skipqueue.execution.running_attempt import EXPOSED, SHIELDED, RunningAttempt
 from django_skipqueue.models import Job
 from django_skipqueue.values.records import ClaimedJob
 
@@ -185,6 +186,30 @@ def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None
         end()
         gc.enable()
         sys.setswitchinterval(interval)
+
+
+class LeavingItsShield(dict[str, bool]):
+    """The state of an attempt that leaves its shield between the two looks of the control loop."""
+
+    def __init__(self, attempt: RunningAttempt) -> None:
+        super().__init__({SHIELDED: True})
+        self._attempt: RunningAttempt | None = attempt
+
+    def pop(self, state: str, default: Any = None) -> Any:
+        taken = super().pop(state, default)
+        if state == EXPOSED and self._attempt is not None:
+            attempt, self._attempt = self._attempt, None
+            assert attempt.unshield()
+        return taken
+
+
+def test_an_attempt_that_leaves_its_shield_meanwhile_is_interrupted_all_the_same() -> None:
+    attempt = RunningAttempt(claimed())
+    attempt._open = LeavingItsShield(attempt)
+    attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
+    assert attempt.interrupt(JobTimeout("over"))
+    assert attempt.interruption is not None
+    assert not attempt.is_exposed
 
 
 def test_what_the_call_raises_comes_out() -> None:

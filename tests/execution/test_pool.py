@@ -19,7 +19,7 @@ from django_skipqueue.execution.executor import Executor
 from django_skipqueue.execution.pool import Pool
 from django_skipqueue.runtime.wakeup import Wakeup
 from django_skipqueue.signals import job_started
-from django_skipqueue.tasks.registry import EVENT_LOOP
+from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
@@ -642,3 +642,17 @@ def test_a_thread_closes_its_connections_at_its_end(make_pool: MakePool) -> None
     assert backends() - others
     pool.stop()
     wait_until(lambda: not backends() - others, "the threads' sessions are over")
+
+
+def test_an_attempt_that_ends_as_it_is_given_up_leaves_its_slot_free(make_pool: MakePool, gates: Any) -> None:
+    """The control loop reports it, but its thread has left before it could be taken from the others."""
+    pool = make_pool(1)
+    pool.submit([claimed(f"{WORKER_APP}.pass_gate", "g")])
+    wait_until(lambda: gates["g"].inside == 1)
+    (running,) = pool._executor.interrupter._running.values()
+    assert running.take_report()
+    gates["g"].open()
+    wait_until(lambda: running.has_ended)
+    running.thread = 0  # as if it had left
+    pool._runners[THREADS].give_up(running)
+    assert pool.unfinished(THREADS) == 0

@@ -15,6 +15,7 @@ from django.dispatch import Signal
 from django_skipqueue.events import sinks
 from django_skipqueue.events.events import AttemptsCompleted, AttemptsFailed, Event
 from django_skipqueue.events.log_sink import LogSink
+from django_skipqueue.exceptions import JobCancelled
 from django_skipqueue.execution.thread_connections import ThreadConnections
 from django_skipqueue.models import Worker
 from django_skipqueue.runtime import dispatcher as dispatcher_module
@@ -127,6 +128,22 @@ def test_a_slow_receiver_does_not_hold_up_who_tells(dispatcher: EventDispatcher,
     assert dispatcher.backlog == 50
     release.set()
     wait_until(lambda: dispatcher.backlog == 0)
+
+
+def test_an_interruption_that_a_receiver_raises_itself_does_not_end_the_sending(
+    dispatcher: EventDispatcher, listen: Listen
+) -> None:
+    received: list[int] = []
+
+    def receive(event: Happened) -> None:
+        received.append(event.number)
+        raise JobCancelled("by the receiver itself")
+
+    listen(receive)
+    for number in range(3):
+        dispatcher.send(Happened(number))
+    wait_until(lambda: dispatcher.backlog == 0)
+    assert received == [0, 1, 2]
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])

@@ -153,7 +153,7 @@ def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
 
 
 def notify_and_close() -> None:
-    wake("default", ["q"])
+    wake(Store("default"), ["q"])
     connections.close_all()
 
 
