@@ -77,9 +77,9 @@ def work_completing(context: JobContext, seconds: float) -> None:
         context.complete(_effect(context, seconds))
 
 
-@job(takes_context=True, max_attempts=50, backoff=soon)
+@job(takes_context=True, max_attempts=50, backoff=soon, timeout=10)
 def write_row(context: JobContext) -> Result:
-    """Write a row through Django, on whatever connection the thread has."""
+    """Write a row through Django, on whatever connection the thread has. The timeout is for one that hangs."""
     Row.objects.create(job_id=context.job_id)
     return {"lease": context.lease}
 
