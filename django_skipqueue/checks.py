@@ -13,8 +13,7 @@ from django.db.models import ForeignKey
 
 from . import conf
 from .execution.middleware import import_middleware
-from .runtime.preflight import OLDEST_POSTGRESQL
-from .store.database_advice import postgresql_hint
+from .runtime.preflight import engine_problem, version_problem
 from .tasks.registry import describe_duplicate, registry
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
@@ -50,25 +49,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 def check_engine(**_: Any) -> list[CheckMessage]:
     """E002: the queue's database is missing or is not PostgreSQL."""
     alias = _queue_database()
-    if alias is None:
-        return []
-    if alias not in connections:
-        return [
-            Error(
-                f"SKIPQUEUE['DATABASE'] is {alias!r}, but DATABASES has no such alias.",
-                hint=f"Choose one of {', '.join(sorted(connections))}.",
-                id="skipqueue.E002",
-            )
-        ]
-    if connections[alias].vendor != "postgresql":
-        return [
-            Error(
-                f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}.",
-                hint=postgresql_hint(alias),
-                id="skipqueue.E002",
-            )
-        ]
-    return []
+    problem = engine_problem(alias) if alias is not None else None
+    return [Error(problem.message, hint=problem.hint, id="skipqueue.E002")] if problem else []
 
 
 def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
@@ -81,15 +63,8 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
             version: int = connections[alias].pg_version  # type: ignore[attr-defined]
     except DatabaseError:
         return []  # Django itself reports that it cannot connect
-    if version >= OLDEST_POSTGRESQL * 10_000:
-        return []
-    return [
-        Error(
-            f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer; the database {alias!r} is {version // 10_000}.",
-            hint="Upgrade the server, or keep the queue in a newer one with SKIPQUEUE['DATABASE'].",
-            id="skipqueue.E003",
-        )
-    ]
+    problem = version_problem(alias, version)
+    return [Error(problem.message, hint=problem.hint, id="skipqueue.E003")] if problem else []
 
 
 def check_worker_timeout(**_: Any) -> list[CheckMessage]:

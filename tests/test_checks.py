@@ -128,7 +128,7 @@ def test_e003_names_a_server_that_is_too_old(
     monkeypatch.setattr(DatabaseWrapper, "pg_version", property(lambda _: version))
     messages = found(checks.check_server_version, databases=["default"])
     assert ids(messages) == expected
-    assert all("PostgreSQL 15 or newer; the database 'default' is 14" in message.msg for message in messages)
+    assert all("PostgreSQL 15 or newer; the database 'default' is PostgreSQL 14" in message.msg for message in messages)
 
 
 def test_e003_asks_no_database_that_it_was_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,50 @@
 """Checks that a database can hold the queue, for the system checks and before a worker starts."""
 
+from typing import NamedTuple
+
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
 from ..exceptions import QueueUnavailable
-from ..store.database_advice import migrate_command, not_postgresql_message
+from ..store.database_advice import migrate_command, not_postgresql_message, postgresql_hint
 from ..store.own_connections import dedicated_connection
 
 OLDEST_POSTGRESQL = 15
 
 
+class Problem(NamedTuple):
+    """Why a database cannot hold the queue."""
+
+    message: str
+    hint: str
+
+
+def engine_problem(alias: str) -> Problem | None:
+    """The problem that the settings alone show; `None`: there is none."""
+    if alias not in connections:
+        aliases = ", ".join(sorted(connections))
+        return Problem(f"DATABASES has no alias {alias!r}.", f"Choose one of {aliases} for the queue.")
+    if connections[alias].vendor != "postgresql":
+        return Problem(not_postgresql_message(alias), postgresql_hint(alias))
+    return None
+
+
+def version_problem(alias: str, version: int) -> Problem | None:
+    """The problem with the version of the server, as psycopg writes it: 180004. `None`: there is none."""
+    if version >= OLDEST_POSTGRESQL * 10_000:
+        return None
+    return Problem(
+        f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer; the database {alias!r} is PostgreSQL "
+        f"{version // 10_000}.",
+        "Upgrade the server, or keep the queue in a newer one with SKIPQUEUE['DATABASE'].",
+    )
+
+
 def check_database(alias: str) -> None:
     """Raise `QueueUnavailable` unless workers can use this database. Its message says what to do."""
-    if alias not in connections:
-        raise QueueUnavailable(
-            f"DATABASES has no alias {alias!r}. Choose one of {', '.join(sorted(connections))} for the queue."
-        )
-    connection = connections[alias]
-    if connection.vendor != "postgresql":
-        raise QueueUnavailable(not_postgresql_message(alias))
+    if problem := engine_problem(alias):
+        raise QueueUnavailable(" ".join(problem))
     try:
         with dedicated_connection(alias) as connection:
             connection.ensure_connection()
@@ -28,10 +53,8 @@ def check_database(alias: str) -> None:
     except Error as error:
         reason = " ".join(str(error).split())
         raise QueueUnavailable(f"The database {alias!r} cannot be reached: {reason}") from error
-    if version < OLDEST_POSTGRESQL * 10_000:
-        raise QueueUnavailable(
-            f"The queue needs PostgreSQL {OLDEST_POSTGRESQL} or newer, but {alias!r} is PostgreSQL {version // 10_000}."
-        )
+    if problem := version_problem(alias, version):
+        raise QueueUnavailable(" ".join(problem))
     if missing:
         raise QueueUnavailable(
             f"The database {alias!r} lacks the queue's tables or a change to them ({', '.join(missing)}). "

@@ -21,15 +21,14 @@ def explain(error: Error, alias: str) -> None:
     """
     connection = connections[alias]
     if connection.vendor != "postgresql":
-        raise QueueUnavailable(not_postgresql_message(alias)) from error
+        raise QueueUnavailable(f"{not_postgresql_message(alias)} {postgresql_hint(alias)}") from error
     if isinstance(error.__cause__, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
         error.add_note(f"Is the queue's table up to date? Run: {migrate_command(alias)}")
 
 
 def not_postgresql_message(alias: str) -> str:
-    """Say that this database is not PostgreSQL, and which settings to change."""
-    name = connections[alias].display_name
-    return f"The queue needs PostgreSQL, but the database {alias!r} is {name}. {postgresql_hint(alias)}"
+    """Say that this database is not PostgreSQL."""
+    return f"The queue needs PostgreSQL, but the database {alias!r} is {connections[alias].display_name}."
 
 
 def migrate_command(alias: str) -> str:
