@@ -25,6 +25,11 @@ WARM_UP = 4
 """Waves until all has its size: pools and caches in the worker, and the pages of the table that are used again."""
 
 
+LATE_ARENAS = 4 * 1024 * 1024
+"""Bytes that the allocators of a process may still fetch after that, whatever the number of jobs: measured over 20,000
+to 240,000 of them. A leak of 7 bytes a job shows in `make soak`."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """What there is once a wave has been worked through, pruned and vacuumed."""
@@ -67,7 +72,7 @@ def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
             print(*samples, sep="\n")  # noqa: T201 (what somebody who soaks wants to see)
     early, last = samples[WARM_UP - 1], samples[-1]
     assert worker.is_running()
-    assert last.memory <= early.memory * 1.05, samples
+    assert last.memory <= early.memory * 1.05 + LATE_ARENAS, samples
     assert last.files <= early.files, samples
     assert last.threads <= early.threads + 1, samples  # one for what coroutines do in a thread starts when it is needed
     assert last.table <= early.table, samples
