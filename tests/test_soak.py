@@ -26,8 +26,8 @@ WARM_UP = 4
 
 
 LATE_ARENAS = 4 * 1024 * 1024
-"""Bytes that the allocators of a process may still fetch after that, whatever the number of jobs: measured over 20,000
-to 240,000 of them. A leak of 7 bytes a job shows in `make soak`."""
+"""Bytes: a process fetches an arena of 3 to 4 MB at some time within its first 50,000 jobs, and then no more. A leak of
+600 bytes a job is seen nevertheless, and by `make soak` one of 13."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def test_a_worker_and_its_table_are_as_large_after_many_jobs_as_after_a_few(
     assert last.files <= early.files, samples
     assert last.threads <= early.threads + 1, samples  # one for what coroutines do in a thread starts when it is needed
     assert last.table <= early.table, samples
-    # Where the pages of a wave were not used again, six waves more would have made this five times as large. A page is
-    # used again once every session that was there when it was emptied is through, also those of other tests.
-    assert last.indexes <= early.indexes * 2.5, samples
+    # Where no page is used again, this is 2.35 times as large after six waves more. A page is used again once all
+    # transactions of the server that ran when it was emptied are over, also those of other tests: 1.54 was seen so.
+    assert last.indexes <= early.indexes * 2, samples
     process.send(signal.SIGTERM)
     assert process.wait() == 0
