@@ -41,7 +41,7 @@ def reason_of_repeat(evidence: Evidence, held: Held) -> Reason | str:
         return f"its lease was ended by a {end.verb}"
     if _tells_of(evidence, end):
         return Reason.LINE
-    if end.verb == "recover" and not _teller_ended(evidence, end):
+    if end.verb == "recover" and not (_teller_ended(evidence, end) or _answer_was_lost(evidence, end)):
         return "no line tells of the recovery"
     return Reason.ROW  # the error, or the reason of the cancel, stands in it: that is how the verb is known
 
@@ -74,6 +74,17 @@ def _is_soon(evidence: Evidence, line: Line, at: float) -> bool:
 def _teller_ended(evidence: Evidence, recovery: Change) -> bool:
     """Whether a supervisor was killed between the commit of a recovery and the line about it."""
     return any(0 <= death.at - recovery.at <= 2 and not death.alone for _, death in evidence.deaths)
+
+
+def _answer_was_lost(evidence: Evidence, recovery: Change) -> bool:
+    """Whether a line says that a supervisor lost its connection: the answer may have been lost that names the job.
+
+    The statement may have waited for its commit longer than the connection lasted, or the other way round.
+    """
+    return any(
+        'database lost who="supervisor ' in line.text and abs(line.at - recovery.at) <= RECONNECT + SOON
+        for line in evidence.log
+    )
 
 
 # Faults

@@ -26,6 +26,19 @@ def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_died_before_it
     assert list(repeats_are_explained(story.evidence)) == []
 
 
+def test_a_recovery_without_a_line_is_forgiven_where_a_supervisor_lost_the_connection_with_the_answer() -> None:
+    story = uneventful()
+    recovery = next(change for change in story.evidence.changes if change.verb == "recover")
+    lost = 'database lost who="{}" retry_in=0.3s error="server closed the connection unexpectedly"'
+    story.evidence.log = [
+        Line(recovery.at - 60, "machine-2", lost.format("supervisor machine-2")),
+        Line(recovery.at - 5, "machine-2", lost.format("worker machine-2/1")),
+    ]
+    assert len(list(repeats_are_explained(story.evidence))) == 1, "it was long before, or not a supervisor"
+    story.evidence.log.append(Line(recovery.at - 5, "machine-2", lost.format("supervisor machine-2")))
+    assert list(repeats_are_explained(story.evidence)) == []
+
+
 def test_a_repeat_after_an_attempt_that_failed_is_explained_by_a_line_or_by_the_error_in_its_row() -> None:
     story = uneventful()
     story.defer(7)
