@@ -15,19 +15,10 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .values.limits import LIMITS
 from .values.redaction import words
 
-LONGEST = 100 * 365 * 86_400.0
-"""The longest time in a setting, in seconds: a century."""
-
-MOST_ATTEMPTS = 32_767
-"""The largest smallint."""
-
-LARGEST_JSON = 256 * 1024 * 1024
-"""The size of the largest JSON text that a `jsonb` column can store, in bytes."""
-
-MOST = {"max_argument_bytes": LARGEST_JSON, "max_result_bytes": LARGEST_JSON}
-"""The largest integer of these settings; `MOST_ATTEMPTS` for the others."""
+LONGEST_RETENTION = timedelta(days=100 * 365)
 
 Retention = timedelta | int | float | None
 
@@ -140,8 +131,11 @@ def problems() -> Iterator[str]:
             yield f"SKIPQUEUE has no key {key!r}.{_meant(str(key).upper(), [known.upper() for known in hints])}"
         elif name == "retention":
             yield from retention_problems(f"SKIPQUEUE[{key!r}]", value)
-        elif not _fits(value, hints[name], most := MOST.get(name, MOST_ATTEMPTS)):
-            yield f"SKIPQUEUE[{key!r}] must be {_describe(hints[name], most)}, not {value!r}."
+        elif name in LIMITS:
+            if not LIMITS[name].allows(value):
+                yield f"SKIPQUEUE[{key!r}] must be {LIMITS[name]}, not {value!r}."
+        elif not _is_text(value, hints[name]):
+            yield f"SKIPQUEUE[{key!r}] must be {TEXTS[hints[name]]}, not {value!r}."
 
 
 def _given() -> Any:
@@ -167,30 +161,18 @@ def _is_retention(kept: object) -> bool:
     if isinstance(kept, bool):
         return False
     if isinstance(kept, timedelta):
-        return timedelta(0) <= kept <= timedelta(seconds=LONGEST)
-    return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST)
+        return timedelta(0) <= kept <= LONGEST_RETENTION
+    return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST_RETENTION.total_seconds())
 
 
-def _fits(value: object, kind: type, most: int) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    if kind == NAMES:
-        return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
-    if kind is float:
-        return isinstance(value, int | float) and 0 < value <= LONGEST
-    if kind is int:
-        return isinstance(value, int) and 0 < value <= most
-    return isinstance(value, kind) and bool(value)
+TEXTS = {str: "a str", NAMES: "a tuple of names"}
+"""What the other settings are, by their types."""
 
 
-def _describe(kind: type, most: int) -> str:
-    described = {
-        float: "a number of seconds above 0",
-        int: f"an int above 0, within {most:,}",
-        str: "a str",
-        NAMES: "a tuple of names",
-    }
-    return described.get(kind, kind.__name__)
+def _is_text(value: object, kind: type) -> bool:
+    if kind is str:
+        return isinstance(value, str) and bool(value)
+    return isinstance(value, list | tuple) and all(isinstance(name, str) and words(name) for name in value)
 
 
 def _meant(key: str, known: list[str]) -> str:

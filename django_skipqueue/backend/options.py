@@ -9,12 +9,12 @@ from dataclasses import fields as fields_of
 from datetime import timedelta
 from typing import Any
 
-from django.db import connections
 from django.utils.module_loading import import_string
 
 from ..backoff import Backoff
 from ..conf import Retention, as_time, did_you_mean, retention_problems, settings
 from ..exceptions import InvalidOption
+from ..runtime.preflight import engine_problem
 from ..tasks.options import Options
 from .framework import settings_of
 
@@ -66,11 +66,8 @@ def problems(given: Mapping[str, Any]) -> Iterator[str]:
     for name in given:
         if name not in KNOWN:
             yield f"there is no option {name!r}.{did_you_mean(str(name), list(KNOWN))}"
-    database = given.get("database")
-    if database is not None and database not in connections:
-        yield f"'database' is {database!r}, but DATABASES has no such alias."
-    elif connections[parsed(given).database].vendor != "postgresql":
-        yield f"the queue needs PostgreSQL, which the database {parsed(given).database!r} is not."
+    if problem := engine_problem(parsed(given).database):
+        yield f"'database': {' '.join(problem)}"
     try:
         Options(max_attempts=given.get("max_attempts"), timeout=given.get("timeout"))
     except InvalidOption as error:

@@ -5,7 +5,7 @@ Invariant: neither a CHECK constraint nor an index refuses a value that passes h
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -13,6 +13,7 @@ from django.utils.timezone import is_naive
 
 from ..exceptions import InvalidOption
 from ..values.codec import encode
+from ..values.limits import LIMITS
 from ..values.outcomes import LONGEST_DELAY
 
 MAX_KEY_BYTES = 1_000
@@ -35,19 +36,14 @@ def _check_queue_name(queue_name: Any) -> None:
         )
 
 
-def _check_priority(priority: Any) -> None:
-    if not _is_integer(priority) or not -100 <= priority <= 100:
-        raise InvalidOption(f"priority must be an int from -100 to 100, not {priority!r}.")
+def _check_number(name: str, value: Any) -> None:
+    if not LIMITS[name].allows(value):
+        raise InvalidOption(f"{name} must be {LIMITS[name]}, not {value!r}.")
 
 
-def _check_max_attempts(max_attempts: Any) -> None:
-    if max_attempts is not None and (not _is_integer(max_attempts) or not 1 <= max_attempts <= 32_767):
-        raise InvalidOption(f"max_attempts must be an int from 1 to 32767, not {max_attempts!r}.")
-
-
-def _check_timeout(timeout: Any) -> None:
-    if timeout is not None and not (_is_number(timeout) and 0 < timeout <= LONGEST_DELAY.total_seconds()):
-        raise InvalidOption(f"timeout must be a number of seconds above 0, not {timeout!r}.")
+def _check_number_or_none(name: str, value: Any) -> None:
+    if value is not None:
+        _check_number(name, value)
 
 
 @lru_cache(1_000)
@@ -85,20 +81,12 @@ def check_key(option: str, text: str) -> None:
         raise InvalidOption(f"{option} must be at most {MAX_KEY_BYTES} bytes long, not {len(text.encode())}.")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 CHECKS: dict[str, Callable[[Any], None]] = {
     "queue_name": _check_queue_name,
-    "priority": _check_priority,
-    "max_attempts": _check_max_attempts,
+    "priority": partial(_check_number, "priority"),
+    "max_attempts": partial(_check_number_or_none, "max_attempts"),
     "run_after": check_run_after,
-    "timeout": _check_timeout,
+    "timeout": partial(_check_number_or_none, "timeout"),
 }
 """The check of each column. A string of any other column must fit into an index."""
 

@@ -498,9 +498,9 @@ class TestOptions:
         ("options", "problem"),
         [
             ({"max_attemps": 3}, "there is no option 'max_attemps'. Did you mean 'max_attempts'?"),
-            ({"max_attempts": 0}, "max_attempts must be an int from 1"),
+            ({"max_attempts": 0}, "max_attempts must be an integer from 1"),
             ({"timeout": "5"}, "timeout must be a number of seconds"),
-            ({"database": "nowhere"}, "'database' is 'nowhere', but DATABASES has no such alias."),
+            ({"database": "nowhere"}, "'database': DATABASES has no alias 'nowhere'."),
             ({"backoff": "not.there"}, "'backoff' cannot be used: ModuleNotFoundError"),
             ({"backoff": 5}, "'backoff' cannot be used: TypeError"),
             ({"backoff": "django_skipqueue.backoff.exponential"}, "'backoff' must give seconds"),

@@ -21,6 +21,7 @@ from ...store import Store
 from ...store.own_connections import dedicated_connection
 from ...supervisor.supervisor import Supervisor
 from ...tasks.registry import registry
+from ...values.limits import LIMITS
 from ..reloader import Reloader, report_modules
 
 SHOWN = 10
@@ -28,9 +29,6 @@ SHOWN = 10
 
 ON, OFF = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 """The values allowed in the environment variable of a flag."""
-
-LONGEST = 14 * 86_400
-"""The longest time in an option, in seconds: system calls that wait accept at most 24 days."""
 
 
 class Command(BaseCommand):
@@ -95,34 +93,46 @@ def _add_what_it_runs(add: "_Options") -> None:
     add(
         "-c",
         "--concurrency",
-        type=_number(10_000),
+        type=_within("concurrency"),
         default=4,
         help="`def` tasks that one process runs at once, in threads, and as many `async def` tasks beside them",
     )
-    add("--processes", type=_number(1_000), default=1, help="worker processes")
+    add("--processes", type=_within("processes"), default=1, help="worker processes")
     add.flag("--drain", help="stop when nothing is runnable")
-    add("--max-jobs", type=_number(), help="end each process after so many attempts, and the command with them")
-    add("--max-jobs-per-worker", type=_number(), help="replace each process by a fresh one after so many attempts")
-    add("--max-memory-mb", type=_number(), help="replace each process by a fresh one that uses more MiB of memory")
+    add(
+        "--max-jobs",
+        type=_within("max_jobs"),
+        help="end each process after so many attempts, and the command with them",
+    )
+    add(
+        "--max-jobs-per-worker",
+        type=_within("max_jobs_per_worker"),
+        help="replace each process by a fresh one after so many attempts",
+    )
+    add(
+        "--max-memory-mb",
+        type=_within("max_memory_mb"),
+        help="replace each process by a fresh one that uses more MiB of memory",
+    )
 
 
 def _add_times(add: "_Options", settings: conf.Settings) -> None:
     add(
         "--poll-interval",
-        type=_seconds(0.01),
+        type=_within("poll_interval"),
         default=settings.poll_interval,
         help="seconds between two looks for jobs when nothing wakes the worker",
     )
     add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
     add(
         "--shutdown-timeout",
-        type=_seconds(0),
+        type=_within("shutdown_timeout"),
         default=settings.shutdown_timeout,
         help="seconds for running jobs to finish in after the first signal; then they are released",
     )
     add(
         "--worker-timeout",
-        type=_seconds(1),
+        type=_within("worker_timeout"),
         default=settings.worker_timeout,
         help="seconds without a heartbeat after which a worker counts as dead",
     )
@@ -189,23 +199,17 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%%")
 
 
-def _number(most: int = 2_147_483_647) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not (text.isdecimal() and len(text) <= 10 and 1 <= int(text) <= most):
-            raise _wrong(text, f"an integer from 1 to {most}")
-        return int(text)
+def _within(option: str) -> Callable[[str], float]:
+    """Read a number within the limit of this option."""
+    limit = LIMITS[option]
 
-    return number
-
-
-def _seconds(least: float) -> Callable[[str], float]:
     def number(text: str) -> float:
         try:
-            value = float(text)
+            value = int(text) if limit.is_whole else float(text)
         except ValueError:
             value = math.nan
-        if not least <= value <= LONGEST:
-            raise _wrong(text, f"a number of seconds from {least:g} to {LONGEST}")
+        if not limit.allows(value):
+            raise _wrong(text, str(limit))
         return value
 
     return number

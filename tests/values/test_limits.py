@@ -1,0 +1,65 @@
+"""The limits of numbers: each stands once, for settings, options of tasks and options of `runworker`."""
+
+import io
+from contextlib import redirect_stderr
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_skipqueue import conf
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.store.columns import check_columns
+from django_skipqueue.values.limits import LIMITS, Limit, whole
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "is_allowed"),
+    [
+        (Limit(0, 5), 0, True),
+        (Limit(0, 5), 5.0, True),
+        (Limit(0, 5), 5.1, False),
+        (Limit(0, 5), -0.1, False),
+        (Limit(0, 5, above=True), 0, False),
+        (Limit(0, 5, above=True), 0.001, True),
+        (Limit(0, 5), float("nan"), False),
+        (Limit(0, 5), float("inf"), False),
+        (Limit(0, 5), True, False),
+        (Limit(0, 5), "3", False),
+        (Limit(0, 5), None, False),
+        (whole(1, 5), 3, True),
+        (whole(1, 5), 3.0, False),
+        (whole(0, 5), False, False),
+    ],
+)
+def test_a_limit_allows_the_numbers_within_it(limit: Limit, value: Any, is_allowed: bool) -> None:
+    assert limit.allows(value) is is_allowed
+
+
+def test_each_number_among_the_settings_has_a_limit_and_a_default_within_it() -> None:
+    numbers = {field.name for field in fields(conf.Settings) if isinstance(field.default, int | float)}
+    assert numbers
+    for name in numbers:
+        assert LIMITS[name].allows(getattr(conf.DEFAULTS, name))
+
+
+@pytest.mark.parametrize("name", ["poll_interval", "worker_timeout", "shutdown_timeout"])
+def test_a_setting_and_the_option_of_runworker_have_one_limit(name: str) -> None:
+    limit = LIMITS[name]
+    for value in (limit.least - 1, limit.most + 1):
+        with override_settings(SKIPQUEUE={name.upper(): value}):
+            (problem,) = conf.problems()
+        assert str(limit) in problem
+        with redirect_stderr(io.StringIO()), pytest.raises(CommandError, match=str(limit)):
+            call_command("runworker", f"--{name.replace('_', '-')}={value}")
+
+
+@pytest.mark.parametrize("value", [0, 32_768])
+def test_a_setting_and_the_option_of_a_task_have_one_limit(value: int) -> None:
+    with override_settings(SKIPQUEUE={"MAX_ATTEMPTS": value}):
+        (problem,) = conf.problems()
+    with pytest.raises(InvalidOption) as raised:
+        check_columns({"max_attempts": value})
+    assert problem == f"SKIPQUEUE['MAX_ATTEMPTS']{str(raised.value).removeprefix('max_attempts')}"
