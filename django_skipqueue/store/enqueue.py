@@ -25,7 +25,7 @@ class Enqueueing(Statements):
         for row in self.rows(sql.ENQUEUE, {**values, **call._asdict()}):
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
-            self._enqueued(spec, [inserted.id], status=inserted.status, delay=delay)
+            self._enqueued(spec, [inserted.id], queued=int(inserted.status == "queued"), delay=delay)
             return inserted
         return None
 
@@ -40,8 +40,8 @@ class Enqueueing(Statements):
             return self._enqueue_unique(spec, values, calls)
         if not calls:
             return []
-        [(inserted, status, delay)] = self.rows(sql.ENQUEUE_MANY, {**values, **calls_as_values(calls)})
-        self._enqueued(spec, inserted, status=status, delay=delay)
+        [(inserted, queued, delay)] = self.rows(sql.ENQUEUE_MANY, {**values, **calls_as_values(calls)})
+        self._enqueued(spec, inserted, queued=queued, delay=delay)
         return sorted(inserted)
 
     def unique_key_holders(self, keys: Sequence[str]) -> dict[str, int]:
@@ -59,14 +59,14 @@ class Enqueueing(Statements):
             plain.extend(id for id, key, _, _ in created if key is None)
             keyed.update({key: id for id, key, _, _ in created if key is not None})
             if created:
-                _, _, status, delay = created[0]
-                self._enqueued(spec, [id for id, _, _, _ in created], status=status, delay=delay)
+                ids, _, statuses, (delay, *_) = zip(*created, strict=True)
+                self._enqueued(spec, list(ids), queued=statuses.count("queued"), delay=delay)
             taken = [key for key in keys if key is not None and key not in keyed]
             if taken:
                 keyed |= self.unique_key_holders(taken)
             missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
-        ids = iter(sorted(plain))
-        return [next(ids) if call.unique_key is None else keyed[call.unique_key] for call in calls]
+        in_order = iter(sorted(plain))
+        return [next(in_order) if call.unique_key is None else keyed[call.unique_key] for call in calls]
 
     def _values(self, spec: JobSpec) -> dict[str, Any]:
         """The values that the jobs share. Raises `InvalidOption` for a value that the table cannot store."""
@@ -76,9 +76,9 @@ class Enqueueing(Statements):
             values["max_attempts"] = settings.max_attempts
         return values
 
-    def _enqueued(self, spec: JobSpec, ids: list[int], *, status: str, delay: float) -> None:
-        if status == "queued":
-            wake(self, [spec.queue_name])
-        else:
-            wake_supervisors(self, [delay])
+    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> None:
+        """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event."""
+        if queued:
+            wake(self, {spec.queue_name: queued})
+        wake_supervisors(self, [delay])
         self.send(JobsDeferred(spec.task, spec.queue_name, ids))

@@ -14,6 +14,7 @@ from django_skipqueue.store.gates import GATES
 from django_skipqueue.store.sql import gates
 from django_skipqueue.store.sql.gates import CONDITIONS, Condition, entering
 from django_skipqueue.store.statements import Statements
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
 from ..app.rows import make_job
@@ -101,3 +102,22 @@ def test_a_job_that_is_changed_has_the_status_that_the_gates_have_decided(
 def test_a_time_that_is_past_holds_no_job() -> None:
     assert jobs.noop.using(run_after=timedelta(seconds=-1)).defer().status == "queued"
     assert jobs.noop.using(run_after=timedelta(seconds=60)).defer().status == "scheduled"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("held", "unique_key", "expected"),
+    [(["0"], None, ["mail"]), (["0", "1", "2"], None, []), (["0"], "key", ["mail"]), (["0", "1", "2"], "key", [])],
+)
+def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, held: list[str], unique_key: str | None, expected: list[str]
+) -> None:
+    condition = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(held)}}}') THEN 'blocked' ELSE 'queued' END"
+    for name in ("ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"):
+        monkeypatch.setattr(sql, name, getattr(sql, name).replace("ELSE 'queued' END", condition))
+    woken: list[str] = []
+    monkeypatch.setattr("django_skipqueue.store.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))
+    calls = [EncodedCall(f"[{n}]", "{}", unique_key and f"{unique_key} {n}") for n in range(3)]
+    assert len(store.enqueue_many(JobSpec("t", queue_name="mail"), calls)) == 3
+    assert statuses() == {"blocked": len(held)} | ({"queued": 3 - len(held)} if len(held) < 3 else {})
+    assert woken == expected

@@ -14,7 +14,9 @@ Rules of all statements:
   caller owns the rows by lease.
 - A batch of values is one JSON document, or arrays from a scalar subquery. PostgreSQL expects a hundred rows from a
   document and ten from arrays, whatever their length, and so looks up each row by an index.
-- Only `sql.gates` decides which status a job enters: `entering` replaces `{status}` by that expression.
+- `sql.gates` decides the status of a job that enters from outside: `entering` replaces `{status}` by its expression.
+  `RELEASE`, `RELEASE_ORPHANS` and `RECOVER` put back jobs that are past the gates, and `POSTPONE` has a job wait at the
+  first gate, so these write the status literally.
 - The statement of an operator's verb also records it in the row: `operations` holds the newest 50.
 - The only clock is the database's.
 """

@@ -24,8 +24,8 @@ RETURNING id, status, run_after, enqueued_at
     run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
 )
 
-# enqueue_many, calls without unique keys → one row: the ids and the status of the inserted jobs, and the seconds until
-# they are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
+# enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
+# and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
 # There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
 ENQUEUE_MANY = entering(
     """
@@ -44,7 +44,11 @@ WITH inserted AS (
         ) AS due
     RETURNING id, status, run_after
 )
-SELECT array_agg(id), min(status), extract(epoch FROM min(run_after) - statement_timestamp())::float8 FROM inserted
+SELECT
+    array_agg(id),
+    count(*) FILTER (WHERE status = 'queued'),
+    extract(epoch FROM min(run_after) - statement_timestamp())::float8
+FROM inserted
 """,
     column="%({})s",
     run_after="due.run_after",

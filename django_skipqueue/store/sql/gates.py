@@ -2,7 +2,7 @@
 
 Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
 that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them, except
-for a job whose worker died twice in a row: recovery has it wait at the time gate.
+for a job whose worker died twice in a row: recovery has it wait at the time gate. Postponing a job does the same.
 """
 
 import re
