@@ -25,12 +25,18 @@ MOST_WAITING = 10_000
 NEVER = float("inf")
 
 
+class End:
+    """The last item that a stopped thread takes from its queue."""
+
+
 class EventDispatcher:
     """Delivers events in order, in a thread that the first event with an interested sink starts."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[int, Callable[[], None]] | End] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._end: End | None = None  # in `_waiting`: ends the thread, unless an event was sent after it
+        self._ending = threading.Lock()  # guards `_end` and `_thread`
         self._queued = 0  # written by the caller's thread alone
         self._delivered = 0  # written by the dispatcher's thread alone
         self._began_at = NEVER  # when the running receiver began; written by the dispatcher's thread alone
@@ -52,7 +58,8 @@ class EventDispatcher:
 
     def stack(self) -> str:
         """The stack of its thread, in one line."""
-        return "".join(stacks(self._thread)) if self._thread else ""
+        thread = self._thread
+        return "".join(stacks(thread)) if thread else ""
 
     def send(self, event: Event) -> None:
         """Queue the event for the sinks, unless no sink wants it. Returns at once."""
@@ -67,16 +74,22 @@ class EventDispatcher:
             delivered.wait(timeout)
 
     def stop(self, timeout: float) -> None:
-        """Deliver the waiting events, for `timeout` seconds at most, and end the thread."""
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join(timeout)
-            self._thread = None
+        """Deliver the waiting events, for `timeout` seconds at most, and end the thread.
+
+        A thread that hangs in a receiver ends when the receiver returns, or goes on if events were sent meanwhile.
+        """
+        thread = self._thread
+        if thread is not None:
+            self._end = End()
+            self._waiting.put(self._end)
+            thread.join(timeout)
 
     def _put(self, count: int, send: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="skipqueue-dispatcher", daemon=True)
-            self._thread.start()
+        with self._ending:
+            self._end = None
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="skipqueue-dispatcher", daemon=True)
+                self._thread.start()
         self._queued += count
         self._waiting.put((count, send))
 
@@ -87,19 +100,34 @@ class EventDispatcher:
     def _run(self) -> None:
         connections = ThreadConnections()
         try:
-            while (work := self._waiting.get()) is not None:
-                count, send_it = work
-                self._note_alive()
-                connections.check()
-                with contextlib.suppress(JobInterrupted):  # raised by a receiver: here it interrupts nothing
-                    send_it()
-                self._delivered += count
-                try:
-                    connections.tidy()
-                except Exception:  # a driver that raises must not end the thread that sends all later events
-                    connections.throw_away()
-                    connections = ThreadConnections()
-                self._began_at = NEVER
+            while True:
+                work = self._waiting.get()
+                if not isinstance(work, End):
+                    connections = self._deliver(*work, connections)
+                elif self._ends(work):
+                    return
         finally:
-            self._began_at = NEVER
             connections.throw_away()
+
+    def _deliver(self, count: int, send_it: Callable[[], None], connections: ThreadConnections) -> ThreadConnections:
+        """Send one event. Returns the connections for the next one."""
+        self._note_alive()
+        connections.check()
+        with contextlib.suppress(JobInterrupted):  # raised by a receiver: here it interrupts nothing
+            send_it()
+        self._delivered += count
+        try:
+            connections.tidy()
+        except Exception:  # a driver that raises must not end the thread that sends all later events
+            connections.throw_away()
+            connections = ThreadConnections()
+        self._began_at = NEVER
+        return connections
+
+    def _ends(self, end: End) -> bool:
+        """Whether the thread ends here: no event was sent after this item."""
+        with self._ending:
+            if end is not self._end:
+                return False
+            self._thread = None
+            return True

@@ -190,6 +190,85 @@ def test_stopping_tells_what_is_waiting_but_not_for_ever(dispatcher: EventDispat
     release.set()
 
 
+class Hanging:
+    """A receiver that hangs in event 1 until `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.received: list[int] = []
+        self.threads: list[threading.Thread] = []
+
+    def receive(self, event: Happened) -> None:
+        self.threads.append(threading.current_thread())
+        if event.number == 1:
+            self.may_end.wait(DEADLINE)
+        self.received.append(event.number)
+
+
+@pytest.fixture
+def hanging(dispatcher: EventDispatcher, listen: Listen) -> Iterator[Hanging]:
+    """A receiver that hangs, and for which `stop` has waited in vain."""
+    receiver = Hanging()
+    listen(receiver.receive)
+    dispatcher.send(Happened(1))
+    wait_until(lambda: receiver.threads, "the receiver was called")
+    dispatcher.stop(timeout=0.01)
+    yield receiver
+    receiver.may_end.set()
+
+
+def test_events_sent_after_a_stop_that_timed_out_are_delivered_once_the_receiver_returns(
+    dispatcher: EventDispatcher, hanging: Hanging
+) -> None:
+    for number in (2, 3):
+        dispatcher.send(Happened(number))
+        dispatcher.stop(timeout=0.01)
+    dispatcher.send(Happened(4))
+    assert hanging.received == []
+    hanging.may_end.set()
+    wait_until(lambda: dispatcher.backlog == 0, "all events were delivered")
+    assert hanging.received == [1, 2, 3, 4]
+    assert len(set(hanging.threads)) == 1
+
+
+def test_a_receiver_that_outlasts_a_stop_still_counts_as_hanging(dispatcher: EventDispatcher, hanging: Hanging) -> None:
+    dispatcher.send(Happened(2))
+    dispatcher.flush(timeout=0.01)
+    assert dispatcher.hangs_at < float("inf")
+    assert "receive (" in dispatcher.stack()
+
+
+def test_a_thread_that_outlasts_a_stop_ends_once_the_receiver_returns(
+    dispatcher: EventDispatcher, hanging: Hanging
+) -> None:
+    hanging.may_end.set()
+    hanging.threads[0].join(DEADLINE)
+    assert not hanging.threads[0].is_alive()
+    dispatcher.send(Happened(2))
+    wait_until(lambda: hanging.received == [1, 2], "a new thread delivers later events")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_died_is_replaced(
+    dispatcher: EventDispatcher, listen: Listen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[int] = []
+    died: list[threading.Thread] = []
+
+    def die() -> ThreadConnections:
+        died.append(threading.current_thread())
+        raise OSError("no settings for this thread")
+
+    listen(lambda event: received.append(event.number))
+    with monkeypatch.context() as broken:
+        broken.setattr(dispatcher_module, "ThreadConnections", die)
+        dispatcher.send(Happened(1))
+        wait_until(lambda: died, "the thread has begun")
+        died[0].join(DEADLINE)
+    dispatcher.send(Happened(2))
+    wait_until(lambda: received == [1, 2])
+
+
 def test_flushing_tells_what_is_waiting_but_not_for_ever_and_what_comes_after_is_told_in_order(
     dispatcher: EventDispatcher,
     listen: Listen,
