@@ -8,7 +8,7 @@ from .service import NEVER, Service
 
 
 class ReceiverCheck(Service):
-    """Logs, once, that a receiver hangs. The receivers of later events wait behind it."""
+    """Logs each receiver that hangs, once. The receivers of later events wait behind it."""
 
     name = "receiver_check"
     loop_handles_errors = False
@@ -21,15 +21,18 @@ class ReceiverCheck(Service):
         self._who = who
         self._hint = hint
         self._then = then
-        self._is_logged = False
+        self._logged = NEVER  # `hangs_at` of the receiver that was logged last
 
     @property
     def due_at(self) -> float:
-        """The time at which the running receiver counts as hanging."""
-        return NEVER if self._is_logged else self._dispatcher.hangs_at
+        """The time at which the running receiver counts as hanging, unless it is logged already."""
+        hangs_at = self._dispatcher.hangs_at
+        return NEVER if hangs_at == self._logged else hangs_at
 
     def run(self, now: float) -> None:
-        """Log it."""
-        self._is_logged = True
-        liveness_logs.receiver_hangs(self._who, self._dispatcher.stack(), self._hint)
-        self._then()
+        """Log it, unless the receiver has returned meanwhile."""
+        hangs_at = self._dispatcher.hangs_at
+        if hangs_at <= now:
+            self._logged = hangs_at
+            liveness_logs.receiver_hangs(self._who, self._dispatcher.stack(), self._hint)
+            self._then()
