@@ -24,7 +24,6 @@ def register_all() -> None:
     for check in (
         check_settings,
         check_engine,
-        check_worker_timeout,
         check_middleware,
         check_task_names,
         check_runworker,
@@ -67,27 +66,8 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
     return [Error(problem.message, hint=problem.hint, id="skipqueue.E003")] if problem else []
 
 
-def check_worker_timeout(**_: Any) -> list[CheckMessage]:
-    """E004: a worker timeout that is shorter than three heartbeat intervals."""
-    try:
-        settings = conf.load()
-    except ImproperlyConfigured:
-        return []  # E001 reports the reason
-    if settings.worker_timeout >= 3 * settings.heartbeat_interval:
-        return []
-    return [
-        Error(
-            f"SKIPQUEUE['WORKER_TIMEOUT'] ({settings.worker_timeout:g} s) is less than three heartbeats, which come "
-            f"every {settings.heartbeat_interval:g} s.",
-            hint="A live worker whose heartbeat is late would lose its jobs, and they would run twice. "
-            "Raise WORKER_TIMEOUT or lower HEARTBEAT_INTERVAL.",
-            id="skipqueue.E004",
-        )
-    ]
-
-
 def check_middleware(**_: Any) -> list[CheckMessage]:
-    """E008: a middleware that cannot be imported or called."""
+    """E004: a middleware that cannot be imported or called."""
     try:
         paths = conf.load().middleware
     except ImproperlyConfigured:
@@ -101,7 +81,7 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
                 Error(
                     str(error),
                     hint="The page Middleware of the documentation (docs/how-to/middleware.md) shows one.",
-                    id="skipqueue.E008",
+                    id="skipqueue.E004",
                 )
             )
     return problems
