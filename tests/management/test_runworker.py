@@ -165,6 +165,11 @@ def test_an_empty_variable_is_no_choice(monkeypatch: pytest.MonkeyPatch) -> None
     assert options().concurrency == 4
 
 
+def test_help_warns_of_worker_timeouts_that_differ() -> None:
+    text = " ".join(command.Command().create_parser("manage.py", "runworker").format_help().split())
+    assert "must be the same for every runworker on one database" in text
+
+
 def test_help_names_the_variable_of_each_option() -> None:
     text = command.Command().create_parser("manage.py", "runworker").format_help()
     for variable in [*ENVIRONMENT, "SKIPQUEUE_RELOAD"]:

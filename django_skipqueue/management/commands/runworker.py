@@ -134,7 +134,8 @@ def _add_times(add: "_Options", settings: conf.Settings) -> None:
         "--worker-timeout",
         type=_within("worker_timeout"),
         default=settings.worker_timeout,
-        help="seconds without a heartbeat after which a worker counts as dead",
+        help="seconds without a heartbeat after which a worker counts as dead; must be the same for every runworker on "
+        "one database, or one with a lower timeout takes the jobs of live workers",
     )
 
 
