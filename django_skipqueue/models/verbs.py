@@ -101,11 +101,23 @@ class QuerySetVerbs(JobQuerySet):
     del _verb
 
     def _in_batches(self, change: Callable[[list[int]], set[int]]) -> int:
-        """Change these jobs in batches. Reads all ids first, because a change may remove rows from the filter."""
-        return sum(len(change(ids)) for ids in _batches(list(self.values_list("pk", flat=True))))
+        """Change these jobs in batches. Which jobs they are is settled before the first change.
+
+        One query finds the ids, and is read a batch at a time: the database holds the rest. Evaluating the query set
+        again for each batch would not do: its filter may depend on jobs that an earlier batch has changed.
+        """
+        return sum(len(change(ids)) for ids in _batches(self._newest_first().iterator(BATCH)))
+
+    def _newest_first(self) -> "models.QuerySet[Job, int]":
+        """The ids. Of several jobs with one unique key, the first is retried."""
+        query = self.query
+        if query.is_sliced or query.combinator or query.distinct_fields:  # another order would choose other jobs
+            jobs = self.model._base_manager.using(self.db).filter(pk__in=self.values("pk"))
+        else:
+            jobs = self
+        return jobs.order_by("-pk").values_list("pk", flat=True)
 
 
-def _batches(ids: list[int]) -> Iterator[list[int]]:
-    rest = iter(sorted(ids, reverse=True))  # newest first: of several jobs with one unique key, the first is retried
-    while batch := list(islice(rest, BATCH)):
+def _batches(ids: Iterator[int]) -> Iterator[list[int]]:
+    while batch := list(islice(ids, BATCH)):
         yield batch

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from django.db import connection
+from django.db.models import Exists, OuterRef, Window
+from django.db.models.functions import RowNumber
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, verbs
 from django_skipqueue.models.querysets import JobQuerySet
+from django_skipqueue.signals import jobs_operated
 from django_skipqueue.values.records import JobColumns, JobSpec
 
 from ..app.rows import make_job, state
@@ -51,6 +54,59 @@ def test_a_verb_takes_any_query_set() -> None:
     assert set(Job.objects.queued()) == {third, first}
     assert list(Job.objects.failed()) == [second]
     assert Job.objects.none().retry() == 0
+
+
+NEWER_FAILED = Job.objects.failed().filter(task=OuterRef("task"), pk__gt=OuterRef("pk"))
+
+
+@pytest.mark.parametrize(
+    "newest_of_each_task",
+    {
+        "distinct": lambda failed: failed.order_by("task", "-pk").distinct("task"),
+        "slice": lambda failed: failed.order_by("-pk")[:2],
+        "subquery": lambda failed: failed.filter(~Exists(NEWER_FAILED)),
+        "window": lambda failed: failed.annotate(
+            place=Window(RowNumber(), partition_by="task", order_by="-id"),
+        ).filter(place=1),
+    }.values(),
+    ids=["distinct", "slice", "subquery", "window"],
+)
+def test_which_jobs_a_query_set_has_is_not_asked_again_after_a_batch(
+    newest_of_each_task: Callable[[JobQuerySet], JobQuerySet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change by the first batch would make older jobs the newest ones that failed."""
+    monkeypatch.setattr(verbs, "BATCH", 1)
+    _, _, *newest = [make_job("failed", task=task) for task in ("x", "y", "x", "y")]
+    assert newest_of_each_task(Job.objects.failed()).retry() == 2
+    assert set(Job.objects.queued()) == set(newest)
+
+
+@pytest.mark.parametrize(
+    "in_transaction",
+    [
+        pytest.param(True, marks=pytest.mark.django_db(transaction=False), id="in a transaction"),
+        pytest.param(False, marks=pytest.mark.django_db(transaction=True), id="without a transaction"),
+    ],
+)
+def test_the_ids_of_later_batches_stay_in_the_database(in_transaction: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many jobs there are, the process holds the ids of one batch. A job made meanwhile is none of them."""
+    monkeypatch.setattr(verbs, "BATCH", 2)
+    made = [make_job() for _ in range(5)]
+    cursors: list[tuple[bool, int]] = []
+
+    def look(sender: object, **event: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT is_holdable, count(*) FROM pg_cursors GROUP BY 1")
+            cursors.extend(cursor.fetchall())
+        make_job()
+
+    jobs_operated.connect(look)
+    try:
+        assert Job.objects.queued().discard() == 5
+    finally:
+        jobs_operated.disconnect(look)
+    assert cursors[:2] == [(not in_transaction, 1)] * 2
+    assert set(Job.objects.discarded()) == set(made)
 
 
 def test_many_are_changed_in_batches_of_one_statement_each(monkeypatch: pytest.MonkeyPatch) -> None:
