@@ -3,7 +3,7 @@
 Each verb changes the jobs whose status allows it, and keeps in their rows who did it and why.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -33,33 +33,28 @@ class JobVerbs(Model):
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
         """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
-        return self._reread_status(self._store().retry([self.pk], over=over, by=by, reason=reason))
+        return self._take_status(self._store().retry([self.pk], over=over, by=by, reason=reason))
 
     def discard(self, reason: str = "", *, by: str = "") -> bool:
         """Finish a waiting job without running it."""
-        return self._set_status(Status.DISCARDED, self._store().discard([self.pk], by=by, reason=reason))
+        return self._take_status(self._store().discard([self.pk], by=by, reason=reason))
 
     def cancel(self, reason: str = "", *, by: str = "") -> bool:
         """Discard the job unless it is finished. If it runs, its task is interrupted by `JobCancelled`."""
-        return self._set_status(Status.DISCARDED, self._store().cancel([self.pk], by=by, reason=reason))
+        return self._take_status(self._store().cancel([self.pk], by=by, reason=reason))
 
     def run_now(self, *, by: str = "", reason: str = "") -> bool:
         """Make a scheduled job claimable now."""
-        return self._reread_status(self._store().run_now([self.pk], by=by, reason=reason))
+        return self._take_status(self._store().run_now([self.pk], by=by, reason=reason))
 
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
         """Move the due time of a waiting job to a later time; a timedelta counts from now."""
-        return self._set_status(Status.SCHEDULED, self._store().postpone([self.pk], run_after, by=by, reason=reason))
+        return self._take_status(self._store().postpone([self.pk], run_after, by=by, reason=reason))
 
-    def _set_status(self, status: Status, changed: set[int]) -> bool:
-        if changed:
-            self.status = status
-        return bool(changed)
-
-    def _reread_status(self, changed: set[int]) -> bool:
-        """Read the status that the gates have decided, if the job was changed. Returns whether it was."""
-        if changed:
-            self.refresh_from_db(using=self._store().alias, fields=["status"])
+    def _take_status(self, changed: Mapping[int, str]) -> bool:
+        """Set the status that the statement has written, if it changed the job. Returns whether it did."""
+        if self.pk in changed:
+            self.status = Status(changed[self.pk])
         return bool(changed)
 
     def _store(self) -> Store:
@@ -100,7 +95,7 @@ class QuerySetVerbs(JobQuerySet):
         _verb.queryset_only = _verb.alters_data = True
     del _verb
 
-    def _in_batches(self, change: Callable[[list[int]], set[int]]) -> int:
+    def _in_batches(self, change: Callable[[list[int]], Mapping[int, str]]) -> int:
         """Change these jobs in batches. Which jobs they are is settled before the first change.
 
         One query finds the ids, and is read a batch at a time: the database holds the rest. Evaluating the query set

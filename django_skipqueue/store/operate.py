@@ -21,9 +21,9 @@ NAME_LIMIT = 200
 
 
 class Operating(Statements):
-    """Used by the admin and by the methods of `Job`. Each method returns the ids of the jobs that it changed."""
+    """Used by the admin and by the methods of `Job`. Each method returns the changed jobs: ids, with the new status."""
 
-    def retry(self, ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> set[int]:
+    def retry(self, ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
         """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
         A job in another status stays unchanged, and so does one whose unique key an unfinished job holds.
@@ -35,7 +35,6 @@ class Operating(Statements):
                     rows = self.rows(sql.RETRY, values)
             except IntegrityError:
                 continue  # another job took one of the unique keys in between; the next try skips that job
-            wake(self, (queue_name for _, queue_name, status in rows if status == "queued"))
             if rows:
                 wake_supervisors(self, [values["over"] / len(rows)])
             return self._operated("retry", rows, by, reason)
@@ -43,25 +42,23 @@ class Operating(Statements):
             "The unique keys of these jobs are being taken by others again and again; retry them singly."
         )
 
-    def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
+    def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
         """Finish jobs that wait without running them."""
         values = _noted(ids, by, reason) | {"last_error": _reason_line("Discarded", by, reason)}
         return self._operated("discard", self.rows(sql.DISCARD, values), by, reason)
 
-    def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
+    def cancel(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
         """Discard jobs that are not finished. If one is running, its worker interrupts it about a second later."""
         values = _noted(ids, by, reason) | {"last_error": _reason_line("Cancelled", by, reason)}
         return self._operated("cancel", self.rows(sql.CANCEL, values), by, reason)
 
-    def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> set[int]:
+    def run_now(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
         """Make scheduled jobs, retries among them, claimable now. The next attempt keeps its number."""
-        rows = self.rows(sql.RUN_NOW, _noted(ids, by, reason))
-        wake(self, (queue_name for _, queue_name in rows))
-        return self._operated("run_now", rows, by, reason)
+        return self._operated("run_now", self.rows(sql.RUN_NOW, _noted(ids, by, reason)), by, reason)
 
     def postpone(
         self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
-    ) -> set[int]:
+    ) -> dict[int, str]:
         """Move the due time of waiting jobs to `run_after`; a timedelta counts from now.
 
         A job in another status stays unchanged, and so does one that is due later anyway. Raises `InvalidOption` for a
@@ -77,12 +74,13 @@ class Operating(Statements):
             wake_supervisors(self, [values["delay"]])
         return self._operated("postpone", rows, by, reason)
 
-    def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> set[int]:
-        """Send the event for the jobs whose ids are the first column of `rows`. Returns the ids."""
-        ids = [id for id, *_ in rows]
-        if ids:
-            self.send(JobsOperated(self.alias, verb, ids, by, reason))
-        return set(ids)
+    def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
+        """Notify the workers that can claim these jobs, and send the event. Returns the ids, with the new status."""
+        wake(self, (queue_name for _, queue_name, status in rows if status == "queued"))
+        changed = {id: status for id, _, status in rows}
+        if changed:
+            self.send(JobsOperated(self.alias, verb, list(changed), by, reason))
+        return changed
 
 
 def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.backoff import constant
 from django_skipqueue.exceptions import InvalidArguments, LeaseLost
 from django_skipqueue.models import FINISHED, Job, Status
+from django_skipqueue.signals import jobs_operated
 from django_skipqueue.store import Store
 from django_skipqueue.values.retry_policy import RetryPolicy
 
@@ -151,6 +152,17 @@ class TestWithoutTheLease:
         assert state(job) == before
 
 
+OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
+    "retry": (lambda job: job.retry(), "failed", Status.QUEUED),
+    "retry later": (lambda job: job.retry(over=3600.0), "failed", Status.SCHEDULED),
+    "discard": (lambda job: job.discard(), "queued", Status.DISCARDED),
+    "cancel": (lambda job: job.cancel(), "running", Status.DISCARDED),
+    "run_now": (lambda job: job.run_now(), "scheduled", Status.QUEUED),
+    "postpone": (lambda job: job.postpone(timedelta(hours=1)), "queued", Status.SCHEDULED),
+}
+"""Each with a status that allows it, and the one that it leads to."""
+
+
 class TestForOperators:
     @pytest.mark.parametrize("status", STATUSES)
     def test_retry_says_whether_the_status_allowed_it(self, status: str) -> None:
@@ -162,6 +174,20 @@ class TestForOperators:
         job = make_job(status)
         assert job.discard("not wanted") == (status in WAITING)
         assert state(job)["last_error"] == ("not wanted" if status in WAITING else "")
+
+    @pytest.mark.parametrize("verb", OPERATORS_VERBS)
+    def test_the_object_has_the_status_that_the_one_statement_wrote(self, verb: str) -> None:
+        """And not one that the row has later: it may have been claimed, or deleted, when the verb returns."""
+        call, before, after = OPERATORS_VERBS[verb]
+        job = make_job(before)
+        receive = lambda **_: Job.objects.all().delete()  # noqa: E731
+        jobs_operated.connect(receive)
+        try:
+            assert call(job)
+        finally:
+            jobs_operated.disconnect(receive)
+        assert job.status is after
+        assert not Job.objects.exists()
 
     def test_a_job_whose_key_is_taken_is_not_retried(self) -> None:
         job = make_job("failed", unique_key="k")

@@ -150,9 +150,9 @@ def test_a_discard_and_a_settle_of_a_job_to_be_retried(session: MakeSession) -> 
     settling.begin()
     settling(complete, job, outcome=Outcome("scheduled", delay=60))
     with within(10):
-        assert store.discard([job.pk]) == set()
+        assert store.discard([job.pk]).keys() == set()
     settling.commit()
-    assert store.discard([job.pk]) == {job.pk}
+    assert store.discard([job.pk]).keys() == {job.pk}
     assert complete(job) == set()
 
 
@@ -173,9 +173,9 @@ def test_a_discard_does_not_take_what_is_being_claimed(session: MakeSession) -> 
     claiming.begin()
     assert len(claiming(claim)) == 1
     with within(10):
-        assert store.discard([job.pk]) == set()
+        assert store.discard([job.pk]).keys() == set()
     claiming.commit()
-    assert store.discard([job.pk]) == set()
+    assert store.discard([job.pk]).keys() == set()
 
 
 def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any) -> None:
@@ -183,7 +183,7 @@ def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any
     job = make_job("failed")
     retrying = session()
     retrying.begin()
-    assert retrying(store.retry, [job.pk]) == {job.pk}
+    assert retrying(store.retry, [job.pk]).keys() == {job.pk}
     with within(10):
         assert store.prune() == {}
     retrying.commit()
@@ -198,9 +198,9 @@ def test_what_is_being_pruned_is_not_retried(session: MakeSession, settings: Any
     pruning.begin()
     assert pruning(store.prune) == {"failed": 1}
     with within(10):
-        assert store.retry([job.pk]) == set()
+        assert store.retry([job.pk]).keys() == set()
     pruning.commit()
-    assert store.retry([job.pk]) == set()
+    assert store.retry([job.pk]).keys() == set()
     assert not Job.objects.exists()
 
 
@@ -213,7 +213,7 @@ def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSessio
     retried = retrying.start(store.retry, [failed.pk, other.pk])
     retrying.wait_until_blocked()
     deferring.commit() if commits else deferring.rollback()
-    assert retried.result(20) == ({other.pk} if commits else {failed.pk, other.pk})
+    assert retried.result(20).keys() == ({other.pk} if commits else {failed.pk, other.pk})
     assert Job.objects.unfinished().filter(unique_key="k").count() == 1
 
 
@@ -233,11 +233,11 @@ def test_of_two_retries_one_counts(session: MakeSession) -> None:
     job = make_job("failed")
     other = session()
     other.begin()
-    assert other(store.retry, [job.pk]) == {job.pk}
+    assert other(store.retry, [job.pk]).keys() == {job.pk}
     with within(10):
-        assert store.retry([job.pk]) == set()
+        assert store.retry([job.pk]).keys() == set()
     other.commit()
-    assert store.retry([job.pk]) == set()
+    assert store.retry([job.pk]).keys() == set()
     assert state(job)["lease"] == job.lease + 1
 
 
@@ -307,13 +307,13 @@ def test_a_job_that_is_being_admitted_is_not_discarded_and_one_that_is_being_dis
     discarding.begin()
     assert admitting(store.admit, limit=1) == {"default": 1}
     with within(10):
-        assert discarding(store.discard, [first.pk, second.pk]) == {second.pk}
+        assert discarding(store.discard, [first.pk, second.pk]).keys() == {second.pk}
         assert store.admit() == {}, "one is being admitted, the other discarded"
         assert claim() == [], "and neither is there to be claimed"
     admitting.commit()
     discarding.rollback()
     assert store.admit() == {"default": 1}, "a discard that was rolled back never happened"
-    assert store.discard([first.pk, second.pk]) == {first.pk, second.pk}
+    assert store.discard([first.pk, second.pk]).keys() == {first.pk, second.pk}
 
 
 def give_back(*held: Job) -> set[int]:
@@ -373,7 +373,7 @@ def test_a_settle_that_comes_while_its_lost_job_is_being_discarded_is_not_writte
     recover(job)
     discarding = session()
     discarding.begin()
-    assert discarding(store.discard, [job.pk]) == {job.pk}
+    assert discarding(store.discard, [job.pk]).keys() == {job.pk}
     with within(10):
         assert complete(job) == set(), "its lease has passed on already: there is nothing to wait for"
     discarding.commit()
@@ -435,8 +435,8 @@ def test_an_operators_batches_in_opposite_order_wait_for_nobody(
     ids = [make_job(status).pk for _ in range(6)]
     other = session()
     other.begin()
-    assert other(verb, ids[:3]) == set(ids[:3])
+    assert other(verb, ids[:3]).keys() == set(ids[:3])
     with within(10):
-        assert verb(ids[::-1]) == set(ids[3:])
+        assert verb(ids[::-1]).keys() == set(ids[3:])
     other.commit()
-    assert verb(ids) == set()
+    assert verb(ids).keys() == set()

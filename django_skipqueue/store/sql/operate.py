@@ -1,10 +1,13 @@
-"""The verbs of operators. Each statement also records the verb in the row: `operations` holds the newest 50."""
+"""The verbs of operators. Each statement also records the verb in the row: `operations` holds the newest 50.
+
+Each returns id, queue and new status of the jobs that it changed.
+"""
 
 from .gates import entering
 
-# operators → id, queue and status of the failed and discarded jobs that were put back into their queues, with a fresh
-# set of attempts: at once, or each at a random time within `over` seconds. A job stays unchanged if an unfinished job
-# holds its unique key; of several chosen jobs with the same key, only the newest is retried. Index: the primary key.
+# operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
+# or each at a random time within `over` seconds. A job stays unchanged if an unfinished job holds its unique key; of
+# several chosen jobs with the same key, only the newest is retried. Index: the primary key.
 RETRY = entering(
     """
 WITH chosen AS MATERIALIZED (
@@ -49,7 +52,7 @@ RETURNING job.id, job.queue_name, job.status
     run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
 )
 
-# operators → the ids of the waiting jobs that were discarded. Index: the primary key.
+# operators → the waiting jobs that were discarded. Index: the primary key.
 DISCARD = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -70,11 +73,11 @@ SET status = 'discarded',
         'attempts', job.attempts
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id
+RETURNING job.id, job.queue_name, job.status
 """
 
-# operators → the ids of the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a
-# running job from its worker. Index: the primary key.
+# operators → the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a running
+# job from its worker. Index: the primary key.
 CANCEL = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -96,11 +99,11 @@ SET status = 'discarded',
         'attempts', job.attempts
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id
+RETURNING job.id, job.queue_name, job.status
 """
 
-# operators → id and queue of the scheduled jobs, retries among them, that are now queued. An overdue job keeps its due
-# time, and so its position in the queue. Index: the primary key.
+# operators → the scheduled jobs, retries among them, that have passed the time gate. An overdue job keeps its due time,
+# and so its position in the queue. Index: the primary key.
 RUN_NOW = entering(
     """
 WITH chosen AS MATERIALIZED (
@@ -120,14 +123,14 @@ SET status = {status},
         'attempts', job.attempts
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name
+RETURNING job.id, job.queue_name, job.status
 """,
     column="job.{}",
     past="time",
 )
 
-# operators → the ids of the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A
-# delay counts from now. Index: the primary key.
+# operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A delay counts
+# from now. Index: the primary key.
 POSTPONE = """
 WITH chosen AS MATERIALIZED (
     SELECT id
@@ -150,5 +153,5 @@ SET status = 'scheduled',
         'attempts', job.attempts
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id
+RETURNING job.id, job.queue_name, job.status
 """
