@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, models
 from django.db.migrations.loader import MigrationLoader
+
+from django_skipqueue.migrations._postgresql import AddField
 
 from .app.sessions import LAST_MIGRATION, schema
 
@@ -206,3 +208,48 @@ def test_another_database_of_the_project_that_is_sqlite_can_be_migrated() -> Non
     """`migrate --database` makes the tables of every app in every database; ours stay empty there."""
     done = subprocess.run([sys.executable, "-c", LITE], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# A migration that adds a column which must have a value, as most columns of a job.
+COLUMN = """
+from django.db import connection, migrations, models
+from django.db.migrations.loader import MigrationLoader
+from django_skipqueue.migrations import _postgresql
+
+before = MigrationLoader(connection).project_state()
+added = {module}.AddField("job", "weight", models.SmallIntegerField(db_default=1))
+after = before.clone()
+added.state_forwards("django_skipqueue", after)
+with connection.schema_editor() as editor:
+    added.database_forwards("django_skipqueue", editor, before, after)
+with connection.schema_editor() as editor:
+    added.database_backwards("django_skipqueue", editor, after, before)
+"""
+
+
+@pytest.mark.parametrize(("module", "error"), [("_postgresql", ""), ("migrations", "OperationalError")])
+def test_a_migration_can_add_a_column_of_jobs_in_sqlite_with_our_operation_and_not_with_django_s(
+    module: str, error: str
+) -> None:
+    script = LITE.rpartition("call_command")[0] + COLUMN.format(module=module)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert error in done.stderr
+    assert bool(done.returncode) == bool(error), done.stderr
+
+
+def test_our_operation_adds_a_column_of_jobs_in_postgresql_and_takes_it_back(
+    migrate: Callable[[str | None], None],
+) -> None:
+    migrate(LAST_MIGRATION)
+    made = connections["migrating"]
+    added = AddField("job", "weight", models.SmallIntegerField(db_default=1))
+    before = MigrationLoader(made).project_state()
+    after = before.clone()
+    added.state_forwards(APP, after)
+    query(ROWS, "migrating")
+    with made.schema_editor() as editor:
+        added.database_forwards(APP, editor, before, after)
+    assert query("SELECT DISTINCT weight FROM skipqueue_job", "migrating") == [(1,)]
+    with made.schema_editor() as editor:
+        added.database_backwards(APP, editor, after, before)
+    assert not [row for (row,) in query(COLUMNS, "migrating") if "weight" in row]

@@ -1,4 +1,4 @@
-"""Operations that only PostgreSQL understands."""
+"""Operations that only PostgreSQL understands: for indexes, constraints and columns of the job table."""
 
 from typing import Any
 
@@ -24,25 +24,9 @@ class AddIndex(OnPostgreSQL, migrations.AddIndex):
     """An index on an expression of PostgreSQL's."""
 
 
-class RemoveIndex(OnPostgreSQL, migrations.RemoveIndex):
-    """The same for an index that goes."""
-
-
 class AddConstraint(OnPostgreSQL, migrations.AddConstraint):
     """A constraint with a function of PostgreSQL's, or on a table with an index of PostgreSQL's: SQLite copies both."""
 
 
-class RemoveConstraint(OnPostgreSQL, migrations.RemoveConstraint):
-    """The same for a constraint that goes."""
-
-
 class AddField(OnPostgreSQL, migrations.AddField):
-    """A column of such a table."""
-
-
-class AlterField(OnPostgreSQL, migrations.AlterField):
-    """The same for a column that changes."""
-
-
-class RemoveField(OnPostgreSQL, migrations.RemoveField):
-    """The same for a column that goes."""
+    """A column of such a table: SQLite copies the table to add a column that must have a value."""
