@@ -25,7 +25,7 @@ from django_skipqueue.store.parameters import (
     settlements_as_values,
 )
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.records import ClaimedJob, EncodedCall, JobSpec, QueuePosition
+from django_skipqueue.values.records import ClaimedJob, EncodedCall, InsertedJob, JobSpec, QueuePosition, RecoveredJob
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 
@@ -354,9 +354,23 @@ def test_above_every_statement_stands_who_calls_it(name: str) -> None:
     assert "→" in comment or ":" in comment
 
 
-def test_a_claim_returns_the_fields_of_a_claimed_job_in_their_order() -> None:
-    returned = re.findall(r" AS (\w+),?$", sql.CLAIM.split("RETURNING")[1], re.MULTILINE)
-    assert returned == [field for field in ClaimedJob._fields if field != "claimed_at"]
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("statement", "fields"),
+    [
+        ("CLAIM", ClaimedJob._fields[:-1]),  # the last one, `claimed_at`, is the worker's
+        ("ENQUEUE", InsertedJob._fields),
+        ("FIRST_IN_QUEUES", ("queue_name", "job_id", *QueuePosition._fields)),
+        ("RECOVER", RecoveredJob._fields),
+    ],
+)
+def test_rows_that_become_a_record_have_its_fields_in_their_order(
+    busy: psycopg.Connection[Any], statement: str, fields: tuple[str, ...]
+) -> None:
+    case = next(case for case in CASES if case.statement == statement)
+    with busy.transaction(force_rollback=True):
+        returned = busy.execute(STATEMENTS[statement], case.values).description
+    assert tuple(column.name for column in returned or ()) == fields
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

@@ -90,11 +90,11 @@ SELECT name FROM queue WHERE name IS NOT NULL LIMIT %(limit)s
 # it is slow, dead index entries are the cause. Index: claim, once for each queue.
 FIRST_IN_QUEUES = """
 SELECT
-    queue.name,
-    job.id,
-    COALESCE(-job.priority, 0),
-    date_part('epoch', COALESCE(job.run_after, statement_timestamp())),
-    COALESCE(job.id, 0)
+    queue.name AS queue_name,
+    job.id AS job_id,
+    COALESCE(-job.priority, 0) AS rank,
+    date_part('epoch', COALESCE(job.run_after, statement_timestamp())) AS run_after,
+    COALESCE(job.id, 0) AS id
 FROM
     unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
         WITH ORDINALITY AS queue (name, rank, run_after, id, place)

@@ -86,8 +86,8 @@ recovered AS (
     RETURNING job.id, job.task, job.queue_name, job.attempts, job.status, job.metadata
 )
 SELECT
-    recovered.id, recovered.task, recovered.queue_name, recovered.attempts, recovered.status, lost.locked_by,
-    lost.locked_at, recovered.metadata::text
+    recovered.id, recovered.task, recovered.queue_name, recovered.attempts AS attempt, recovered.status, lost.locked_by,
+    lost.locked_at, recovered.metadata::text AS metadata
 FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 """
