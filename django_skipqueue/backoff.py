@@ -3,21 +3,28 @@
 A backoff is any function from the number of the failed attempt (1, 2, …) to seconds. The functions here make the usual
 backoffs. Each varies its delays at random by `jitter` (0.1: up to 10 % shorter or longer), so that jobs that failed at
 the same time are not retried at the same time.
+
+Invariant: a number with which a delay could not be computed raises `InvalidOption` here, not when a job fails.
 """
 
+import inspect
 import math
 import random
 from collections.abc import Callable
+
+from .exceptions import InvalidOption
 
 Backoff = Callable[[int], float]
 
 
 def exponential(base: float = 2.0, *, cap: float = 15 * 60, jitter: float = 0.1) -> Backoff:
     """Delay by `base ** attempt` seconds, at most `cap`: 2, 4, 8, … with the defaults."""
+    _check("base", base, least=1)
+    _check_spread(jitter, cap)
 
     def delay(attempt: int) -> float:
         try:
-            seconds = base**attempt
+            seconds = float(base) ** attempt
         except OverflowError:
             seconds = cap
         return _spread(seconds, jitter, cap)
@@ -27,12 +34,52 @@ def exponential(base: float = 2.0, *, cap: float = 15 * 60, jitter: float = 0.1)
 
 def linear(step: float = 30.0, *, cap: float = 15 * 60, jitter: float = 0.1) -> Backoff:
     """Delay by `step * attempt` seconds, at most `cap`."""
+    _check("step", step)
+    _check_spread(jitter, cap)
     return lambda attempt: _spread(step * attempt, jitter, cap)
 
 
 def constant(seconds: float = 60.0, *, jitter: float = 0.1) -> Backoff:
     """Delay by the same number of seconds after every attempt."""
+    _check("seconds", seconds)
+    _check_spread(jitter)
     return lambda _attempt: _spread(seconds, jitter)
+
+
+def check_backoff(backoff: object) -> None:
+    """Raise `InvalidOption` for an object that cannot be called with the number of an attempt."""
+    if backoff in (exponential, linear, constant):
+        name = getattr(backoff, "__name__", "")
+        raise InvalidOption(f"backoff must be what {name} returns, not {name} itself: say backoff={name}(…).")
+    if not callable(backoff) or not _takes_a_number(backoff):
+        raise InvalidOption(
+            f"backoff must be a function from the number of the failed attempt to seconds, not {backoff!r}. "
+            "For the same delay each time, say django_skipqueue.backoff.constant(…)."
+        )
+
+
+def _takes_a_number(backoff: Callable[..., object]) -> bool:
+    try:
+        signature = inspect.signature(backoff)
+    except ValueError:  # written in C, without a signature
+        return True
+    try:
+        signature.bind(1)
+    except TypeError:
+        return False
+    return True
+
+
+def _check_spread(jitter: float, cap: float = math.inf) -> None:
+    _check("jitter", jitter, most=1)
+    _check("cap", cap)
+
+
+def _check(name: str, value: object, *, least: float = 0, most: float = math.inf) -> None:
+    """Raise `InvalidOption` unless this is a number within the range."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        allowed = f"of {least} or more" if most == math.inf else f"from {least} to {most:g}"
+        raise InvalidOption(f"{name} of a backoff must be a number {allowed}, not {value!r}.")
 
 
 def _spread(seconds: float, jitter: float, cap: float = math.inf) -> float:

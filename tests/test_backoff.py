@@ -1,10 +1,13 @@
 """How long to wait before the next attempt."""
 
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from django_skipqueue import backoff
+from django_skipqueue.exceptions import InvalidOption
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,32 @@ def test_jobs_that_failed_together_do_not_come_back_together(make: Callable[...,
     assert exact * 0.9 <= min(delays) < exact * 0.93
     assert exact * 1.07 < max(delays) <= exact * 1.1
     assert len(set(delays)) > 900
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "name"),
+    [
+        (backoff.constant, {"seconds": "60"}, "seconds"),
+        (backoff.constant, {"seconds": timedelta(minutes=1)}, "seconds"),
+        (backoff.constant, {"seconds": -1}, "seconds"),
+        (backoff.constant, {"seconds": True}, "seconds"),
+        (backoff.constant, {"seconds": float("nan")}, "seconds"),
+        (backoff.constant, {"seconds": 60, "jitter": 2}, "jitter"),
+        (backoff.constant, {"seconds": 60, "jitter": -0.1}, "jitter"),
+        (backoff.linear, {"step": -3}, "step"),
+        (backoff.linear, {"jitter": None}, "jitter"),
+        (backoff.linear, {"cap": "900"}, "cap"),
+        (backoff.exponential, {"base": "3"}, "base"),
+        (backoff.exponential, {"base": 0}, "base"),
+        (backoff.exponential, {"base": 0.5}, "base"),
+        (backoff.exponential, {"cap": -1}, "cap"),
+    ],
+)
+def test_a_number_that_gives_no_delay_is_refused_at_once(make: Any, given: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidOption, match=f"{name} of a backoff must be a number"):
+        make(**given)
+
+
+@pytest.mark.parametrize("attempt", [1, 2_000, 32_767])
+def test_without_a_cap_a_whole_base_gives_a_delay_as_well(attempt: int) -> None:
+    assert backoff.exponential(2, cap=float("inf"), jitter=0)(attempt) >= 2

@@ -149,6 +149,13 @@ def raised_after_completion(job: ClaimedJob, outcome: Outcome) -> None:
     write(logging.ERROR, "job_raised_after_completion", shown, extra=extra, **_error(outcome))
 
 
+def backoff_failed(job: ClaimedJob, outcome: Outcome) -> None:
+    """The backoff of the job's task gave no delay, and the default backoff decided this outcome."""
+    shown = {"task": job.task, "id": job.id, "error": outcome.last_error}
+    extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name, "attempt": job.attempt}
+    write(logging.ERROR, "backoff_failed", shown, extra=extra)
+
+
 def _ended(level: int, event: str, attempt: Attempt, **more: Any) -> None:
     outcome = attempt.outcome
     shown = _attempt_shown(attempt) | more

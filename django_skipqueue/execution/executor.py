@@ -18,6 +18,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
+from ..backoff import exponential
 from ..conf import settings
 from ..events import logs
 from ..events.events import AttemptStarted
@@ -26,7 +27,7 @@ from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
 from ..tasks.context import JobContext, complete
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
-from ..values.codec import clean, decode, encode, size_of
+from ..values.codec import clean, decode, encode, shorten, size_of
 from ..values.outcomes import (
     COMPLETED,
     TRACEBACK_LIMIT,
@@ -190,18 +191,31 @@ class Executor:
         deciding.join(DECISION_SECONDS)
         if outcomes:
             return outcomes[0]
-        entry = entry | {
-            "message": f"{entry['message']}\nIts retry policy did not return within {DECISION_SECONDS:g} s."
-        }
-        return _without_secrets(task, job, Outcome("failed", last_error=summary(error), error=entry))
+        return _decide_by_default(job, task, error, entry, f"did not return within {DECISION_SECONDS:g} s")
 
     def _decide(self, job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any]) -> Outcome:
         try:
             outcome = task.policy_for(job).decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
         except BaseException as broken:  # a backoff of the project that raises
-            entry["message"] += f"\nThe task's retry policy raised as well: {summary(broken)}"
-            outcome = Outcome("failed", last_error=summary(broken), error=entry)
+            return _decide_by_default(job, task, error, entry, f"raised {summary(broken)}")
         return _without_secrets(task, job, _with_exception(outcome, error))
+
+
+def _decide_by_default(
+    job: ClaimedJob, task: Task[Any, Any], error: BaseException, entry: dict[str, Any], problem: str
+) -> Outcome:
+    """Decide with the default backoff in place of the task's, and log an error: one bad backoff fails no job."""
+    entry = entry | {"message": f"{entry['message']}\nThe task's backoff {problem}: the default one took its place."}
+    policy = replace(task.policy, backoff=exponential())
+    try:
+        outcome = policy.decide(error, entry, attempt=job.attempt, max_attempts=job.max_attempts)
+    except BaseException:  # `after` of an exception of the project raises
+        outcome = policy.decide(Retry(), entry, attempt=job.attempt, max_attempts=job.max_attempts)
+    line = shorten(f"{summary(error)} (the task's backoff {problem})")
+    outcome = _without_secrets(task, job, _with_exception(replace(outcome, last_error=line), error))
+    with contextlib.suppress(Exception):  # a logging filter or handler of the project
+        logs.backoff_failed(job, outcome)
+    return outcome
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from ..backoff import check_backoff
 from ..exceptions import InvalidOption, InvalidTask
 from ..values.redaction import words
 from ..values.retry_policy import RetryPolicy
@@ -114,12 +115,10 @@ def _policy(options: TaskOptions) -> RetryPolicy:
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
     )
     backoff = options.get("backoff")
-    if backoff is not None and not callable(backoff):
-        raise InvalidOption(
-            f"backoff must be a function from the number of the failed attempt to seconds, not {backoff!r}. "
-            "For the same delay each time, say django_skipqueue.backoff.constant(…)."
-        )
-    return replace(policy, backoff=backoff) if backoff else policy
+    if backoff is None:
+        return policy
+    check_backoff(backoff)
+    return replace(policy, backoff=backoff)
 
 
 def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:

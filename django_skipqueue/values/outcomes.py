@@ -26,12 +26,24 @@ def seconds(delay: Delay) -> float:
     return min(max(0.0, given), LONGEST_DELAY.total_seconds())
 
 
+def _check(error: Exception, reason: object, after: Delay | None) -> None:
+    """Raise `TypeError` for a delay in place of the reason, or for a delay that is none."""
+    name = type(error).__name__
+    if isinstance(reason, int | float | timedelta):
+        raise TypeError(f"The reason of {name} is a text, not {reason!r}. For a delay say {name}(after=…).")
+    try:
+        seconds(0 if after is None else after)
+    except (TypeError, ValueError):
+        raise TypeError(f"after of {name} must be a number of seconds or a timedelta, not {after!r}.") from None
+
+
 class Retry(Exception):
     """Raised by a task to be run again, `after` a delay or its backoff. Costs an attempt."""
 
     __module__ = "django_skipqueue"  # the module that users import it from, as shown in a job's `errors`
 
     def __init__(self, reason: str = "The task asked to be retried.", *, after: Delay | None = None) -> None:
+        _check(self, reason, after)
         super().__init__(reason)
         self.after = after
 
@@ -42,6 +54,7 @@ class Snooze(Exception):
     __module__ = "django_skipqueue"
 
     def __init__(self, reason: str = "", *, after: Delay) -> None:
+        _check(self, reason, after)
         super().__init__(reason)
         self.after = after
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_skipqueue import JobContext, job
+from django_skipqueue import JobContext, Retry, job
 from django_skipqueue.execution.executor import UNKNOWN_TASK_DELAY, Executor
 from django_skipqueue.execution.running_attempt import RunningAttempt
 from django_skipqueue.signals import job_started
@@ -230,13 +230,45 @@ def test_what_no_text_column_takes_is_replaced_in_an_error(run: Run) -> None:
         assert "after" in text
 
 
-@pytest.mark.parametrize("name", ["none", "text", "raises", "exits"])
-def test_a_backoff_that_is_no_use_fails_the_job_and_both_errors_are_told(run: Run, name: str) -> None:
-    outcome = run(claimed(f"backoff.{name}")).outcome
-    assert outcome.status == "failed"
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [("none", "TypeError: "), ("text", "ValueError: "), ("raises", "ZeroDivisionError: "), ("exits", "SystemExit: 3")],
+)
+def test_the_default_backoff_takes_the_place_of_one_that_raises(
+    run: Run, caplog: pytest.LogCaptureFixture, name: str, broken: str
+) -> None:
+    outcome = run(claimed(f"backoff.{name}", attempt=3)).outcome
+    assert outcome.status == "scheduled"
+    assert 7 < outcome.delay < 9, "2 to the power of 3, and the jitter"
     assert outcome.error is not None
-    assert "as asked" in outcome.error["message"]
-    assert "retry policy raised as well" in outcome.error["message"]
+    assert f"as asked\nThe task's backoff raised {broken}" in outcome.error["message"]
+    assert (outcome.last_error or "").startswith(f"ValueError: as asked (the task's backoff raised {broken}")
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.getMessage().startswith(f"backoff failed task=backoff.{name} id=7 error=")
+    assert broken in record.getMessage()
+
+
+def test_a_backoff_that_raises_gives_no_attempt_more(run: Run) -> None:
+    assert run(claimed("backoff.raises", attempt=10)).outcome.status == "failed"
+
+
+class Unreadable(Retry):
+    """An exception whose delay cannot be read."""
+
+    def __init__(self) -> None:
+        """Set no delay."""
+
+
+def test_an_exception_whose_delay_cannot_be_read_is_retried_after_the_default_backoff(
+    run: Run, registry: Registry
+) -> None:
+    def ask() -> None:
+        raise Unreadable
+
+    _register(registry, ask)
+    outcome = run(claimed("ask")).outcome
+    assert outcome.status == "scheduled"
+    assert 1.5 < outcome.delay < 2.5
 
 
 @pytest.mark.parametrize("name", ["nan", "negative"])

@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import JobContext, Task, job
+from django_skipqueue.backoff import exponential
 from django_skipqueue.exceptions import (
     DuplicateTask,
     InvalidArguments,
@@ -196,6 +197,17 @@ class TestDefining:
         with pytest.raises(InvalidOption, match=next(iter(options))):
             unchecked(**options)(plain)
         assert not list(registry)
+
+    @pytest.mark.parametrize(
+        "backoff", [exponential, lambda: 3, lambda attempt, error: 3], ids=["a factory", "no argument", "two arguments"]
+    )
+    def test_a_backoff_that_does_not_take_the_number_of_an_attempt_is_refused_at_once(self, backoff: Any) -> None:
+        with pytest.raises(InvalidOption, match="backoff must be"):
+            job(backoff=backoff)(plain)
+
+    @pytest.mark.parametrize("backoff", [math.sqrt, max, lambda *numbers: 3.0], ids=["sqrt", "max", "stars"])
+    def test_a_backoff_may_be_written_in_c(self, registry: Registry, backoff: Any) -> None:
+        assert job(backoff=backoff)(plain).policy.backoff is backoff
 
     def test_errors_are_of_one_family_and_of_the_class_a_caller_expects(self) -> None:
         assert issubclass(InvalidArguments, TypeError)

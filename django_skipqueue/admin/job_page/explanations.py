@@ -155,8 +155,7 @@ def _retry_on(job: Job) -> set[str] | None:
 
 def _was_ended_by_the_queue(attempt: Attempt) -> bool:
     """Whether the queue itself ended the job, without the task's policy; then the message has the reason."""
-    has_policy_failed = "retry policy" in attempt.message
-    return has_policy_failed or not attempt.worker or attempt.exception.rpartition(".")[2] in ENDED_BY_THE_QUEUE
+    return not attempt.worker or attempt.exception.rpartition(".")[2] in ENDED_BY_THE_QUEUE
 
 
 def _queue(job: Job) -> dict[str, str]:
