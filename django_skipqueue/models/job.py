@@ -78,6 +78,7 @@ class Job(JobVerbs, models.Model):
             models.Index(fields=["id"], name="skipqueue_job_blocked", condition=Q(status="blocked")),
             models.Index(fields=["locked_at"], name="skipqueue_job_recover", condition=Q(status="running")),
             models.Index(
+                # For the lists of the admin, too: they show the jobs with a retention of their own among the others.
                 fields=["status", "finished_at"],
                 name="skipqueue_job_prune",
                 condition=Q(status__in=_FINISHED),
