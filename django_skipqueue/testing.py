@@ -18,7 +18,7 @@ def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = F
     """Run queued jobs, and the jobs that these defer, until none is left. Returns the jobs as they are afterwards.
 
     queue_names: only these queues, in this order; default: all.
-    due_by_force: run scheduled jobs as well, retries among them, as if they were due.
+    due_by_force: run scheduled jobs as well, retries among them: makes them due by `run_now`.
     limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
     """
     store = Store(settings.database)
@@ -27,7 +27,7 @@ def run_jobs(*, queue_names: Sequence[str] | None = None, due_by_force: bool = F
     ran: list[int] = []
     while True:
         if due_by_force:
-            jobs.scheduled().update(status="queued")
+            jobs.scheduled().run_now(by="run_jobs")
         queues = store.queues_with_jobs() if queue_names is None else queue_names
         claimed = store.claim(queue_names=queues, limit=1, worker_id=WORKER)
         if not claimed:

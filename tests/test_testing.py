@@ -1,5 +1,7 @@
 """`testing.run_jobs`: for projects' tests, inside the transaction of a TestCase."""
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection, transaction
 from django.test import TestCase
@@ -43,6 +45,14 @@ class RunJobsTests(TestCase):
         assert run_jobs() == []
         (job,) = run_jobs(due_by_force=True)
         assert (job.status, job.attempts) == ("failed", 3)
+
+    def test_what_is_forced_becomes_due_by_the_verb_of_operators(self) -> None:
+        """And so passes the gates, as in production; its row is none that a worker would never see."""
+        jobs.noop.using(run_after=timedelta(hours=1)).defer()
+        (job,) = run_jobs(due_by_force=True)
+        assert job.started_at is not None
+        assert job.run_after <= job.started_at
+        assert [(each["verb"], each["by"]) for each in job.operations or []] == [("run_now", "run_jobs")]
 
     def test_only_the_queues_named_are_served_in_their_order(self) -> None:
         for queue_name in ("a", "b", "c"):
