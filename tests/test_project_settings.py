@@ -119,7 +119,7 @@ def test_workers_do_everything_under_settings_of_the_projects(runworker: Run, so
 
 def test_every_verb_works_with_use_tz_off(settings: Any) -> None:
     settings.USE_TZ = False
-    live_and_die(Store("other"), Job.objects.using("other"), Worker.objects.using("other"))
+    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
 
 
 def sell(request: HttpRequest) -> HttpResponse:

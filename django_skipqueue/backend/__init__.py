@@ -68,7 +68,7 @@ class SkipQueueBackend(BaseTaskBackend):
         registered(task)
         given = options.parsed(self.options)
         checked = check_size(call(args, kwargs), settings.max_argument_bytes)
-        job = Job.objects.using(given.database).insert(spec(task, given, alias=self.alias), checked)
+        job = Job.objects.db_manager(given.database).insert(spec(task, given, alias=self.alias), checked)
         result = result_of(job, task)
         task_enqueued.send(type(self), task_result=result)
         return result

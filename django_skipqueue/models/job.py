@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from ..exceptions import LeaseLost
 from ..values.codec import encode, shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
-from ..values.records import worker_name
+from ..values.records import LeaseRef, worker_name
 from ..values.retry_policy import RetryPolicy
 from .expressions import CLAIM_ORDER
 from .querysets import JobManager
@@ -147,17 +147,21 @@ class Job(JobVerbs, models.Model):
     def release(self) -> None:
         """Put the job back into its queue without charging the attempt."""
         self._require_running()
-        self._require_lease(self._store().release([(self.pk, self.lease)]))
+        self._require_lease(self._store().release([self._ref]))
         self.status = Status.QUEUED
 
     def heartbeat(self) -> None:
         """Write the job's heartbeat. Without a heartbeat for the worker timeout, the job is recovered."""
         self._require_running()
-        self._require_lease(self._store().heartbeat_job(self.pk, self.lease))
+        self._require_lease(self._store().heartbeat_job(self._ref))
+
+    @property
+    def _ref(self) -> LeaseRef:
+        return self.pk, self.lease
 
     def _settle(self, outcome: Outcome) -> None:
         self._require_running()
-        self._require_lease(self._store().settle([Settlement(self.pk, self.lease, outcome)]))
+        self._require_lease(self._store().settle([Settlement(*self._ref, outcome)]))
         self.status = Status(outcome.next_status)
 
     def _require_running(self) -> None:

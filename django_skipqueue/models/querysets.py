@@ -1,4 +1,4 @@
-"""`Job.objects` and `Worker.objects`: their filters, and the methods of users and operators."""
+"""`Job.objects` and `Worker.objects`, and the query sets that they make."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,27 @@ if TYPE_CHECKING:
 
 
 class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
-    """The filters and the methods of users and operators."""
+    """Some of the jobs: the filters, and the verbs of operators."""
 
-    # For code that enqueues by name, and for worker loops written by hand. These ignore the query set's filters.
+
+_JobManager = models.Manager.from_queryset(JobQuerySet)
+
+
+class JobManager(_JobManager["Job"]):
+    """`Job.objects`: uses the database named by `SKIPQUEUE["DATABASE"]`, and ignores the project's routers.
+
+    Its own methods are for code that enqueues by name, and for worker loops written by hand. A query set does not have
+    them: its filters would mean nothing there.
+    """
+
+    @property
+    def db(self) -> str:
+        """The name of the database: that of the setting, or that given to `db_manager`."""
+        return self._db or settings.database
+
+    def get_queryset(self) -> JobQuerySet:
+        """All jobs, in the queue's database."""
+        return JobQuerySet(self.model, using=self.db)
 
     def enqueue(
         self,
@@ -90,17 +108,6 @@ class JobQuerySet(StatusFilters, QuerySetVerbs, models.QuerySet["Job"]):
         )
         job._state.adding, job._state.db = False, self.db
         return job
-
-
-_JobManager = models.Manager.from_queryset(JobQuerySet)
-
-
-class JobManager(_JobManager["Job"]):
-    """`Job.objects`: uses the database named by `SKIPQUEUE["DATABASE"]`, and ignores the project's routers."""
-
-    def get_queryset(self) -> JobQuerySet:
-        """All jobs, in the queue's database."""
-        return JobQuerySet(self.model, using=self._db or settings.database)
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):

@@ -24,6 +24,7 @@ class Leases(Statements):
         """The ids of the jobs whose rows another transaction has locked at this moment. Does not wait for locks."""
         return {id for (id,) in self.rows(sql.LOCKED_ROWS, leases_as_values(leases))}
 
-    def heartbeat_job(self, job_id: int, lease: int) -> bool:
+    def heartbeat_job(self, ref: LeaseRef) -> bool:
         """Write the heartbeat of a job that was claimed by hand. Returns whether its lease is still valid."""
-        return bool(self.rows(sql.HEARTBEAT_JOB, {"id": job_id, "lease": lease}))
+        id, lease = ref
+        return bool(self.rows(sql.HEARTBEAT_JOB, {"id": id, "lease": lease}))

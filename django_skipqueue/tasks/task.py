@@ -31,7 +31,7 @@ from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:
     from ..models import Job
-    from ..models.querysets import JobQuerySet
+    from ..models.querysets import JobManager
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -196,14 +196,13 @@ class Task(Generic[P, R]):
     def _spec(self) -> JobSpec:
         return JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS})
 
-    def _queue(self) -> "JobQuerySet":
+    def _queue(self) -> "JobManager":
         from ..models import Job
 
         registry.check_unique(self)
         if django_settings.DEBUG:
             registry.warn_unless_found(self)
-        database = self.options.database
-        return Job.objects.using(database) if database else Job.objects.all()
+        return Job.objects.db_manager(self.options.database)
 
 
 class ContextTask(Task[P, R]):

@@ -140,6 +140,12 @@ def test_who_means_all_jobs_says_so(verb: str) -> None:
     assert getattr(JobQuerySet, verb).alters_data
 
 
+@pytest.mark.parametrize("method", ["enqueue", "insert", "claim"])
+def test_what_no_filter_concerns_is_no_method_of_a_query_set(method: str) -> None:
+    assert hasattr(Job.objects, method)
+    assert not hasattr(Job.objects.filter(task="x"), method)
+
+
 @pytest.mark.django_db(databases=["default", "other"])
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:

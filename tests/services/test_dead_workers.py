@@ -142,7 +142,7 @@ def test_a_holder_without_a_row_lives_by_the_heartbeats_of_its_jobs(clock: Clock
     kept, lost = (make_job("running", locked_by="by hand") for _ in range(2))
     observer = Observer(clock)
     for _ in range(8):
-        assert store.heartbeat_job(kept.pk, kept.lease)
+        assert store.heartbeat_job((kept.pk, kept.lease))
         observer.look_for(TIMEOUT / 4)
     assert [job.id for job in observer.recovered] == [lost.pk]
 

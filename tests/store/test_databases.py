@@ -64,7 +64,7 @@ def live_and_die(store: Store, manager: Any, worker_manager: Any) -> None:
 
 @pytest.mark.usefixtures("untouched")
 def test_every_verb_works_on_the_database_that_using_names() -> None:
-    live_and_die(Store("other"), Job.objects.using("other"), Worker.objects.using("other"))
+    live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
 
 
 @pytest.mark.usefixtures("untouched")
@@ -136,7 +136,7 @@ def test_every_verb_works_with_either_way_of_binding_parameters(server_side_bind
     connection.settings_dict["OPTIONS"] = {**before, "server_side_binding": server_side_binding, "prepare_threshold": 0}
     connection.close()
     try:
-        live_and_die(Store("other"), Job.objects.using("other"), Worker.objects.using("other"))
+        live_and_die(Store("other"), Job.objects.db_manager("other"), Worker.objects.using("other"))
     finally:
         connection.settings_dict["OPTIONS"] = before
         connection.close()

@@ -178,7 +178,7 @@ class TestRecover:
 
     def test_a_loop_by_hand_keeps_its_job_by_its_own_heartbeat(self) -> None:
         job = make_job("running", locked_at=-HOUR, locked_by="by hand")
-        assert store.heartbeat_job(job.pk, job.lease)
+        assert store.heartbeat_job((job.pk, job.lease))
         assert store.recover(worker_timeout=60) == []
         Job.objects.update(locked_at=job.locked_at)
         assert len(store.recover(worker_timeout=60)) == 1

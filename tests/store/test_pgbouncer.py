@@ -72,7 +72,7 @@ def settings(folder: Path) -> str:
 
 
 def test_every_verb_works(pooled: str) -> None:
-    live_and_die(Store(pooled), Job.objects.using(pooled), Worker.objects.using(pooled))
+    live_and_die(Store(pooled), Job.objects.db_manager(pooled), Worker.objects.using(pooled))
 
 
 @pytest.mark.parametrize("options", [(), ("--no-listen",), ("--processes", "3", "-c", "2")])

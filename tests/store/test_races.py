@@ -329,7 +329,7 @@ def recover(*held: Job) -> list[Any]:
 
 
 def heartbeat(job: Job) -> bool:
-    return store.heartbeat_job(job.pk, job.lease)
+    return store.heartbeat_job((job.pk, job.lease))
 
 
 TAKES = pytest.mark.parametrize("take", [recover, give_back_strays, give_back])

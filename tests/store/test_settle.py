@@ -307,7 +307,7 @@ class TestFences:
         stale, _ = claimed(2)
         lose(stale)
         before = list(Job.objects.order_by("pk").values())
-        assert store.heartbeat_job(*lease_of(stale)) is False
+        assert store.heartbeat_job(lease_of(stale)) is False
         assert list(Job.objects.order_by("pk").values()) == before
 
 
@@ -355,7 +355,7 @@ def test_a_heartbeat_renews_the_lock_and_nothing_else() -> None:
     (job,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
     assert job.locked_at is not None
     Job.objects.update(locked_at=job.locked_at - timedelta(hours=1))
-    assert store.heartbeat_job(*lease_of(job)) is True
+    assert store.heartbeat_job(lease_of(job)) is True
     after = state(job)
     assert after.pop("locked_at") > job.locked_at
     assert after == {name: getattr(job, name) for name in after}

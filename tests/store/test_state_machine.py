@@ -200,7 +200,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=workers, chosen=choices)
     def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
         for job in pick(self.given[worker], chosen):
-            assert store.heartbeat_job(job.pk, job.lease) is self.holds(worker, (job.pk, job.lease))
+            assert store.heartbeat_job((job.pk, job.lease)) is self.holds(worker, (job.pk, job.lease))
 
     # Supervisors
 
