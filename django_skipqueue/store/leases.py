@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from ..values.lost_leases import LostLease
 from ..values.records import LeaseRef
 from . import sql
 from .parameters import leases_as_values
@@ -15,10 +16,10 @@ class Leases(Statements):
         """Whether any job is running for this worker."""
         return bool(self.rows(sql.WORKER_HAS_JOBS, {"worker_id": worker_id}))
 
-    def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, str | None]:
-        """The leases among these that are no longer valid, with the reason of a cancel; `None` for another cause."""
+    def lost_leases(self, leases: Iterable[LeaseRef]) -> dict[LeaseRef, LostLease]:
+        """The leases among these that are no longer valid, and how each has ended."""
         rows = self.rows(sql.LOST_LEASES, leases_as_values(leases))
-        return {(id, lease): reason for id, lease, reason in rows}
+        return {(id, lease): LostLease(*columns) for id, lease, *columns in rows}
 
     def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
         """The ids of the jobs whose rows another transaction has locked at this moment. Does not wait for locks."""

@@ -192,13 +192,14 @@ class InFlightJobs:
         """Drop the jobs whose leases are lost, and interrupt them if they run."""
         self.apply_exchange()
         held = [ref for ref in refs if ref in self.jobs]
-        lost_leases = self._store.lost_leases(held) if held else {}
+        found = self._store.lost_leases(held) if held else {}
+        lost_leases = {ref: lease for ref, lease in found.items() if not lease.is_completed}
         if lost_leases:
             for job in self._pool.drop(lost_leases):
                 del self.jobs[job.ref]
-        for ref, reason in lost_leases.items():
+        for ref, lease in lost_leases.items():
             if ref in self.jobs:
-                self._pool.cancel(self.jobs[ref], reason or "the job was taken from this worker")
+                self._pool.cancel(self.jobs[ref], lease.cancel_reason or "the job was taken from this worker")
 
     # Releasing
 

@@ -1,7 +1,7 @@
 """Sends the events about attempts, once the database has accepted or rejected their outcomes.
 
-Invariant: each attempt is in one event. If its lease was lost, the event waits until a statement has shown whether its
-job was cancelled.
+Invariant: each attempt is in one event. If its lease had ended before, the event waits until a statement has shown how:
+the job was cancelled, or taken from the worker, or this very outcome was written and the answer was lost.
 """
 
 from collections import defaultdict
@@ -19,8 +19,9 @@ from ..events.events import (
 )
 from ..runtime.dispatcher import EventDispatcher
 from ..store.parameters import ExchangeResult
-from ..values.outcomes import Outcome
-from ..values.records import Attempt, LeaseRef
+from ..values.lost_leases import LostLease
+from ..values.outcomes import COMPLETED, Outcome
+from ..values.records import Attempt
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -39,11 +40,11 @@ class OutcomeReports:
 
     def __init__(self, dispatcher: EventDispatcher) -> None:
         self.lost: list[Attempt] = []
-        """Attempts that lost their leases, and for which no event was sent yet."""
+        """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
 
     def sent(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
-        """Send the events of accepted outcomes, and put attempts with lost leases into `lost`."""
+        """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`."""
         settled = answer.settled()
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for sent in attempts:
@@ -55,23 +56,31 @@ class OutcomeReports:
         self._send(ended)
 
     def report_lost(self, store: "Store") -> None:
-        """Send the events of attempts with lost leases. The error of an attempt is kept if its job was cancelled."""
-        reasons: dict[LeaseRef, str | None] = store.lost_leases(attempt.job.ref for attempt in self.lost)
-        store.append_cancelled_errors(
-            attempt.settlement
-            for attempt in self.lost
-            if attempt.outcome.error and reasons.get(attempt.job.ref) is not None
-        )
+        """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
+        leases = store.lost_leases(attempt.job.ref for attempt in self.lost)
+        cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
+        store.append_cancelled_errors(attempt.settlement for attempt in self.lost if attempt.job.ref in cancelled)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
-        for attempt in self.lost:
-            reason = reasons.get(attempt.job.ref)
-            if reason is None:
-                ended[LeasesLost].append(attempt)
-            else:
-                ended[AttemptsCancelled].append(attempt._replace(outcome=Outcome("discarded", last_error=reason)))
+        for sent in self.lost:
+            kind, attempt = _ended(sent, leases.get(sent.job.ref))
+            ended[kind].append(attempt)
         self.lost = []
         self._send(ended)
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
             self._dispatcher.send(kind(attempts))
+
+
+def _ended(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:
+    """The event for an attempt whose lease had ended before the settle, and the attempt with the outcome of its job."""
+    if lease is None:
+        return LeasesLost, attempt
+    if lease.cancel_reason is not None:
+        return AttemptsCancelled, attempt._replace(outcome=Outcome("discarded", last_error=lease.cancel_reason))
+    written = lease.written_status(attempt.outcome)
+    if written == attempt.outcome.status:  # by an earlier settle, whose answer was lost
+        return EVENTS[written], attempt
+    if lease.is_completed:  # by the task itself, in a commit whose answer was lost
+        return AttemptsCompleted, attempt._replace(outcome=COMPLETED)
+    return LeasesLost, attempt

@@ -165,12 +165,13 @@ def test_an_outcome_whose_commit_was_not_answered_is_written_once(
             raise OperationalError("the answer was lost")
 
     monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
-    lost: list[Attempt] = []
-    receiver = lambda attempt, **_: lost.append(attempt)  # noqa: E731
-    lease_lost.connect(receiver)
+    completed: list[Attempt] = []
+    receiver = lambda attempt, **_: completed.append(attempt)  # noqa: E731
+    job_completed.connect(receiver)
     done = atomic_write.defer("once")
     worker_thread()
-    wait_until(lambda: lost)
+    [attempt] = wait_until(lambda: completed)
+    assert attempt.outcome.status == "completed"
     done.refresh_from_db()
     assert (done.status, done.result, done.errors) == ("completed", "once", [])
     assert Ledger.objects.count() == 1

@@ -176,7 +176,8 @@ class TestCancel:
         assert store.lost_leases([(job.pk, job.lease)]) == {}
         store.cancel([job.pk], reason="no")
         assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == set()
-        assert store.lost_leases([(job.pk, job.lease), (10**12, 1)]) == {
+        lost = store.lost_leases([(job.pk, job.lease), (10**12, 1)])
+        assert {ref: lease.cancel_reason for ref, lease in lost.items()} == {
             (job.pk, job.lease): "no",
             (10**12, 1): None,
         }
@@ -185,12 +186,14 @@ class TestCancel:
         job = make_job("running")
         store.cancel([job.pk])
         store.retry([job.pk])
-        assert store.lost_leases([(job.pk, job.lease)]) == {(job.pk, job.lease): None}
+        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert lost.cancel_reason is None
 
-    def test_what_was_completed_under_the_lease_was_not_revoked(self) -> None:
+    def test_a_job_that_was_completed_under_the_lease_was_not_cancelled(self) -> None:
         job = make_job("running")
         store.settle([Settlement(job.pk, job.lease, COMPLETED)])
-        assert store.lost_leases([(job.pk, job.lease)]) == {}
+        [lost] = store.lost_leases([(job.pk, job.lease)]).values()
+        assert (lost.is_completed, lost.cancel_reason) == (True, None)
 
 
 class TestRunNow:

@@ -1,17 +1,15 @@
 """Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand."""
 
-# worker → the id and lease of each of its jobs whose lease is no longer valid; with the reason if the job was
-# cancelled, else NULL. Index: the primary key.
-# A job that its own task has completed is not lost: nothing else can complete a job under this lease.
+# worker → id and lease of each of these leases that is no longer valid, and the columns that show how it ended, NULL if
+# the row is gone. A cancel writes the same time into `finished_at` and `operations`. Index: the primary key.
 LOST_LEASES = """
 SELECT
-    held.id, held.lease, CASE WHEN job.status = 'discarded' AND job.lease = held.lease + 1 THEN job.last_error END
+    held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
+    job.deaths IS NOT NULL, (job.operations -> -1 ->> 'at')::timestamptz = job.finished_at
 FROM
     unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
     LEFT JOIN skipqueue_job AS job ON job.id = held.id
-WHERE
-    job.lease IS DISTINCT FROM held.lease
-    AND (job.status = 'completed' AND job.lease = held.lease + 1) IS NOT TRUE
+WHERE job.lease IS DISTINCT FROM held.lease
 """
 
 # worker, after a settle timed out, and before a release → the ids of the jobs whose rows another transaction has

@@ -1,0 +1,165 @@
+"""`lost_leases`: how a lease has ended, as far as the job's row shows it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.values.lost_leases import LostLease
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app.rows import make_job
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ERROR = {"message": "no", "attempt": 1, "worker": "w", "duration_ms": 1.5, "traceback": "line 1"}
+OTHER = ERROR | {"duration_ms": 2.5}
+RETRY_LATER = Outcome("scheduled", delay=60, last_error="ValueError: no", error=ERROR)
+RETRY_NOW = Outcome("scheduled", last_error="ValueError: no", error=ERROR)
+SNOOZE = Outcome("scheduled", delay=60, refund=1)
+UNKNOWN = Outcome("scheduled", delay=60, refund=1, last_error="UnknownTask: no", is_unknown=True)
+FAILED = Outcome("failed", last_error="ValueError: no", error=ERROR)
+DISCARDED = Outcome("discarded", last_error="not wanted", error=ERROR)
+OUTCOMES = [
+    pytest.param(COMPLETED, id="completed"),
+    pytest.param(RETRY_LATER, id="retry later"),
+    pytest.param(RETRY_NOW, id="retry now"),
+    pytest.param(SNOOZE, id="snooze"),
+    pytest.param(UNKNOWN, id="unknown task"),
+    pytest.param(FAILED, id="failed"),
+    pytest.param(DISCARDED, id="discarded"),
+]
+WITH_ERROR = OUTCOMES[1:3] + OUTCOMES[5:]
+
+
+def settlement(job: Job, outcome: Outcome = COMPLETED) -> Settlement:
+    return Settlement(job.pk, job.lease, outcome, 1.0, 2.0)
+
+
+def lost_lease(job: Job, outcome: Outcome = COMPLETED) -> LostLease:
+    """The lease under which the job was made, once its holder has tried to settle this outcome in vain."""
+    assert store.settle([settlement(job, outcome)]) == set()
+    return store.lost_leases([(job.pk, job.lease)])[job.pk, job.lease]
+
+
+def written_status(job: Job, outcome: Outcome) -> str | None:
+    lost = lost_lease(job, outcome)
+    assert lost.cancel_reason is None
+    return lost.written_status(outcome)
+
+
+def claim_again() -> None:
+    [job] = Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
+    assert job.locked_by == "other"
+
+
+def died_once() -> dict[str, Any]:
+    return {"deaths": ["another:0123456789ab"]}
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("died", [False, True], ids=["", "after a death"])
+def test_an_outcome_that_was_written_is_recognized(outcome: Outcome, died: bool) -> None:
+    job = make_job("running", **(died_once() if died else {}))
+    store.settle([settlement(job, outcome)])
+    assert written_status(job, outcome) == outcome.status
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES[1:5])
+def test_a_retry_that_was_run_now_or_postponed_is_recognized(outcome: Outcome) -> None:
+    job = make_job("running")
+    store.settle([settlement(job, outcome)])
+    if outcome.delay:
+        store.run_now([job.pk])
+    else:
+        store.discard([job.pk])
+    assert written_status(job, outcome) == "scheduled"
+
+
+@pytest.mark.parametrize("outcome", WITH_ERROR)
+def test_an_outcome_with_an_error_is_recognized_after_the_next_attempt_has_begun(outcome: Outcome) -> None:
+    job = make_job("running")
+    store.settle([settlement(job, outcome)])
+    store.run_now([job.pk])
+    store.retry([job.pk])
+    claim_again()
+    assert written_status(job, outcome) == outcome.status
+
+
+def test_a_snooze_cannot_be_recognized_after_the_next_attempt_has_begun() -> None:
+    job = make_job("running")
+    store.settle([settlement(job, SNOOZE)])
+    store.run_now([job.pk])
+    claim_again()
+    assert written_status(job, SNOOZE) is None
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("is_kept", [True, False], ids=["", "error kept"])
+def test_a_cancelled_job_is_cancelled_whatever_the_outcome(outcome: Outcome, is_kept: bool) -> None:
+    job = make_job("running")
+    store.cancel([job.pk], reason="not wanted")
+    if is_kept:
+        store.append_cancelled_errors([settlement(job, outcome)])
+    lost = lost_lease(job, outcome)
+    assert (lost.cancel_reason, lost.written_status(outcome)) == ("not wanted", None)
+
+
+def test_a_job_that_was_cancelled_and_retried_before_discards_itself() -> None:
+    made = make_job("queued")
+    store.cancel([made.pk], reason="not wanted")
+    store.retry([made.pk])
+    [job] = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+    store.settle([settlement(job, DISCARDED)])
+    assert written_status(job, DISCARDED) == "discarded"
+
+
+def take_by_recovery(job: Job) -> None:
+    assert store.recover(worker_ids=[job.locked_by])
+
+
+def take_by_release(job: Job) -> None:
+    assert store.release([(job.pk, job.lease)])
+
+
+def delete(job: Job) -> None:
+    Job.objects.filter(pk=job.pk).delete()
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("max_attempts", [1, 2])
+@pytest.mark.parametrize("died", [False, True], ids=["", "after a death"])
+@pytest.mark.parametrize("take", [take_by_recovery, take_by_release, delete])
+def test_an_outcome_of_a_job_that_was_taken_is_not_taken_for_written(
+    outcome: Outcome, max_attempts: int, died: bool, take: Callable[[Job], None]
+) -> None:
+    job = make_job("running", max_attempts=max_attempts, **(died_once() if died else {}))
+    take(job)
+    assert written_status(job, outcome) is None
+    if Job.objects.filter(status="queued").exists():
+        claim_again()
+        assert written_status(job, outcome) is None
+
+
+@pytest.mark.parametrize("outcome", WITH_ERROR)
+def test_the_error_of_another_attempt_is_not_taken_for_this_one(outcome: Outcome) -> None:
+    job = make_job("running", max_attempts=2, errors=[OTHER])
+    take_by_recovery(job)
+    claim_again()
+    assert written_status(job, outcome) is None
+
+
+def test_a_job_that_its_task_has_completed_is_completed_whatever_the_outcome() -> None:
+    job = make_job("running")
+    store.settle([settlement(job, Outcome("completed", result='{"a": 1}'))])
+    assert lost_lease(job, RETRY_LATER).is_completed
+    assert written_status(job, RETRY_LATER) == "completed"
+
+
+def test_a_lease_that_is_valid_is_not_lost() -> None:
+    job = make_job("running")
+    assert store.lost_leases([(job.pk, job.lease)]) == {}

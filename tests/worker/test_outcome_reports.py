@@ -1,0 +1,120 @@
+"""Each attempt is in one event, also if the answer to the settle of its outcome was lost."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.dispatch import Signal
+
+from django_skipqueue import signals
+from django_skipqueue.models import Job
+from django_skipqueue.runtime import control_connection
+from django_skipqueue.store import Store
+from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.values.outcomes import Settlement
+from django_skipqueue.values.records import Attempt
+
+from ..app import jobs
+from ..app.waiting import wait_until
+from ..harness.threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+Received = list[tuple[Signal, Attempt]]
+HOUR = 3600.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def received() -> Iterator[Received]:
+    """The signals about outcomes, in order."""
+    outcomes = [
+        signals.job_completed,
+        signals.job_retrying,
+        signals.job_failed,
+        signals.job_discarded,
+        signals.job_cancelled,
+        signals.lease_lost,
+    ]
+    heard: Received = []
+
+    def receive(signal: Signal, attempt: Attempt, **_: Any) -> None:
+        heard.append((signal, attempt))
+
+    for signal in outcomes:
+        signal.connect(receive)
+    yield heard
+    for signal in outcomes:
+        signal.disconnect(receive)
+
+
+@pytest.fixture
+def first_answer_lost(monkeypatch: pytest.MonkeyPatch) -> list[Settlement]:
+    """Has the connection break after the first settle was committed. Returns the outcomes of that settle."""
+    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    exchange = Store.exchange
+    lost: list[Settlement] = []
+
+    def exchange_and_break(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        batch = list(settlements)
+        answer = exchange(self, batch, **options)
+        if batch and not lost:
+            lost.extend(batch)
+            raise OperationalError("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Store, "exchange", exchange_and_break)
+    return lost
+
+
+@pytest.mark.parametrize(
+    ("task", "signal", "status"),
+    [
+        (jobs.noop, signals.job_completed, "completed"),
+        (jobs.discard, signals.job_discarded, "discarded"),
+        (jobs.snooze, signals.job_retrying, "scheduled"),
+        (jobs.ask_for_retry.using(max_attempts=2), signals.job_retrying, "scheduled"),
+        (jobs.fail.using(max_attempts=1), signals.job_failed, "failed"),
+    ],
+    ids=["completed", "discarded", "snoozed", "retried", "failed"],
+)
+def test_an_outcome_whose_answer_was_lost_is_reported_as_what_was_written(
+    task: Any,
+    signal: Signal,
+    status: str,
+    worker_thread: Start,
+    received: Received,
+    first_answer_lost: list[Settlement],
+) -> None:
+    made = task.defer()
+    worker = worker_thread(concurrency=1, poll_interval=HOUR)
+    wait_until(lambda: received, "a signal about the outcome")
+    assert first_answer_lost
+    worker.stop()
+    worker.wait()
+    [(sent, attempt)] = received
+    assert sent is signal
+    assert attempt.outcome.status == status
+    job = Job.objects.get(pk=made.pk)
+    assert (job.status, len(job.errors)) == (status, status in ("failed", "discarded") or task.name.endswith("retry"))
+
+
+def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
+    worker_thread: Start, received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = jobs.discard.defer("by the task")
+    exchange = Store.exchange
+
+    def cancel_and_exchange(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        batch = list(settlements)
+        if batch:
+            self.cancel([settlement.job_id for settlement in batch], reason="by hand")
+        return exchange(self, batch, **options)
+
+    monkeypatch.setattr(Store, "exchange", cancel_and_exchange)
+    worker_thread(concurrency=1, poll_interval=HOUR)
+    [(signal, attempt)] = wait_until(lambda: received)
+    assert signal is signals.job_cancelled
+    assert attempt.outcome.last_error == "by hand"
+    wait_until(lambda: Job.objects.get(pk=made.pk).errors, "the error of the attempt is kept")
