@@ -100,8 +100,7 @@ class Executor:
         """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
         job, error, ended = running.job, running.error, time.monotonic()
         assert error is not None  # noqa: S101 (for the type checker: it was interrupted, and goes on)
-        duration_ms = (ended - running.started) * 1000
-        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
+        entry = self._entry(running, error, ended)
         entry["message"] = f"{error}, and did not end within {STUCK_AFTER:g} s more: it is stuck"
         entry["traceback"] = clean(stack, TRACEBACK_LIMIT)
         if running.completed:  # it is stuck in code after its commit
@@ -171,10 +170,19 @@ class Executor:
                 logs.raised_after_completion(running.job, outcome)
         return Attempt(running.job, running.completed, running.started, ended, self.worker, is_written=True)
 
+    def _entry(self, running: RunningAttempt, error: BaseException, ended: float) -> dict[str, Any]:
+        job, started = running.job, running.started
+        return error_entry(
+            error,
+            attempt=job.attempt,
+            worker=self.worker,
+            duration_ms=(ended - started) * 1000,
+            wait_ms=job.waited_ms(started),
+        )
+
     def _outcome_of_error(self, running: RunningAttempt, task: Task[Any, Any] | None, error: BaseException) -> Outcome:
         job = running.job
-        duration_ms = (time.monotonic() - running.started) * 1000
-        entry = error_entry(error, attempt=job.attempt, worker=self.worker, duration_ms=duration_ms)
+        entry = self._entry(running, error, time.monotonic())
         if task is None and isinstance(error, UnknownTask):
             return _postpone_unknown_task(job, entry)
         if task is None or isinstance(error, UnstorableResult):

@@ -82,7 +82,7 @@ class Outcome:
     last_error: str | None = None
     """One line for lists: the exception's class and message."""
     error: dict[str, Any] | None = None
-    """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms."""
+    """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms, wait_ms."""
     is_unknown: bool = False
     """Whether the task is not registered in this worker."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
@@ -114,9 +114,12 @@ class Settlement(NamedTuple):
         return 0.0 if self.started is None or self.ended is None else (self.ended - self.started) * 1000
 
 
-def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms: float) -> dict[str, Any]:
+def error_entry(
+    error: BaseException, *, attempt: int, worker: str, duration_ms: float, wait_ms: float | None = None
+) -> dict[str, Any]:
     """Describe a failed attempt for the job's `errors`. Its texts are short enough, and PostgreSQL can store them.
 
+    wait_ms: how long the job had been due when the attempt began; `None`: it is not known.
     Removes the frames of this package from the error's traceback.
     """
     kind = type(error)
@@ -125,6 +128,7 @@ def error_entry(error: BaseException, *, attempt: int, worker: str, duration_ms:
         "attempt": attempt,
         "worker": worker,
         "duration_ms": round(duration_ms, 3),
+        **({} if wait_ms is None else {"wait_ms": round(wait_ms, 3)}),
         "exception": f"{kind.__module__}.{kind.__qualname__}",
         "message": clean(_message(error), MESSAGE_LIMIT),
         "traceback": clean(formatted(error), TRACEBACK_LIMIT),

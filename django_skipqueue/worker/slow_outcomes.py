@@ -108,5 +108,11 @@ def _too_slow(attempt: Attempt, tries: int) -> Outcome:
         f"The attempt was '{attempt.outcome.status}', but PostgreSQL did not write this outcome of {size:,} characters "
         f"in time, though it was tried {tries} times and others were written."
     )
-    entry = error_entry(error, attempt=attempt.job.attempt, worker=attempt.worker, duration_ms=attempt.duration_ms)
+    entry = error_entry(
+        error,
+        attempt=attempt.job.attempt,
+        worker=attempt.worker,
+        duration_ms=attempt.duration_ms,
+        wait_ms=attempt.wait_ms,
+    )
     return Outcome("failed", last_error=summary(error), error=entry)

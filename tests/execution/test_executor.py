@@ -304,6 +304,12 @@ def test_an_attempt_knows_its_job_its_worker_and_how_long_it_took(run: Run) -> N
     assert attempt.settlement == (7, 3, attempt.outcome, attempt.started, attempt.ended)
 
 
+def test_an_error_says_how_long_the_job_had_been_due(run: Run) -> None:
+    outcome = run(claimed("backoff.inf")).outcome
+    assert outcome.error is not None
+    assert outcome.error["wait_ms"] == 1500
+
+
 # Tasks that nobody registered
 
 

@@ -34,6 +34,8 @@ class Attempt:
     duration: timedelta | None
     ended_at: datetime | None
     started_at: datetime | None = None
+    waited: timedelta | None = None
+    """The time between the job's being due and the begin of the attempt; `None`: it is not known."""
     is_cancelled: bool = False
     exception: str = ""
     message: str = ""
@@ -82,8 +84,7 @@ def number_of_attempts(job: Job) -> int:
 
 def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
     """The attempt that left this entry."""
-    number, duration, ended_at = entry.get("attempt"), entry.get("duration_ms"), moment_of(entry.get("at"))
-    took = _span(duration) if isinstance(duration, int | float) else None
+    number, ended_at, took = entry.get("attempt"), moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
     return Attempt(
         number=number + (attempts_before(operations, ended_at) if ended_at else 0) if isinstance(number, int) else None,
@@ -92,6 +93,7 @@ def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
         duration=took,
         started_at=ended_at - took if ended_at and took is not None else None,
         ended_at=ended_at,
+        waited=_span(entry.get("wait_ms")),
         exception=exception.removeprefix("builtins."),
         message=_text(entry.get("message")),
         traceback=_text(entry.get("traceback")),
@@ -133,10 +135,13 @@ def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> It
         duration=ended_at - job.started_at if ended_at else None,
         started_at=job.started_at,
         ended_at=ended_at,
+        waited=job.started_at - job.run_after if job.started_at >= job.run_after else None,
     )
 
 
-def _span(milliseconds: float) -> timedelta | None:
+def _span(milliseconds: object) -> timedelta | None:
+    if not isinstance(milliseconds, int | float):
+        return None
     try:
         return timedelta(milliseconds=milliseconds)
     except (OverflowError, ValueError):

@@ -167,8 +167,8 @@ class JobPage:
     @property
     def waited(self) -> str:
         """The time between the job's being due and the begin of its last attempt."""
-        started = self.job.started_at
-        return span(started - self.job.run_after) if started and started >= self.job.run_after else ""
+        waited = self.attempts[0].waited if self.attempts else None
+        return "" if waited is None else span(waited)
 
     @property
     def ran(self) -> str:

@@ -47,8 +47,7 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
     operations = operations_of(job)
     moments = [*_enqueued(job, operations), *map(_operated, operations)]
     for attempt in reversed(attempts):
-        since = _before(attempt, moments)
-        moments += _attempted(attempt, since, now)
+        moments += _attempted(attempt, now)
     moments += _finished(job, attempts, operations)
     complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
     return sorted(complete, key=attrgetter("at"))
@@ -56,8 +55,9 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
 
 def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
     was_scheduled = job.run_after - job.enqueued_at > SAME
+    is_over = job.finished_at is not None and job.finished_at < job.run_after  # it never was due
     yield Moment(label=gettext("enqueued"), at=job.enqueued_at, status=Status.QUEUED)
-    if was_scheduled and not any(abs(job.run_after - each.at) <= SAME for each in operations):
+    if was_scheduled and not is_over and not any(abs(job.run_after - each.at) <= SAME for each in operations):
         is_next = job.status == Status.SCHEDULED and job.attempts > 0
         label = gettext("next attempt due") if is_next else gettext("due")
         yield Moment(label=label, at=job.run_after, status=Status.SCHEDULED)
@@ -67,21 +67,14 @@ def _operated(operation: Operation) -> Moment:
     return Moment(label=operation.done_by, at=operation.at, status=operation.status, reason=operation.reason)
 
 
-def _before(attempt: Attempt, moments: Sequence[Moment]) -> datetime | None:
-    """The time of the last event before the attempt began."""
-    if attempt.started_at is None:
-        return None
-    return max((each.at for each in moments if each.at <= attempt.started_at), default=None)
-
-
-def _attempted(attempt: Attempt, since: datetime | None, now: datetime) -> Iterator[Moment]:
+def _attempted(attempt: Attempt, now: datetime) -> Iterator[Moment]:
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
     label = CANCELLED if attempt.is_cancelled else ATTEMPTS[attempt.status]
     details = []
-    if since is not None and attempt.started_at is not None:
-        details.append(gettext("waited %(span)s") % {"span": span(attempt.started_at - since)})
+    if attempt.waited is not None:
+        details.append(gettext("waited %(span)s") % {"span": span(attempt.waited)})
     if attempt.duration is not None:
         details.append(gettext("ran %(span)s") % {"span": span(attempt.duration)})
     elif attempt.started_at is not None:

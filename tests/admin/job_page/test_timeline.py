@@ -32,7 +32,14 @@ def labels(job: Job) -> list[str]:
 def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
     now = timezone.now()
     errors = [
-        failure(1, seconds_ago=0, at=(now - timedelta(seconds=60)).isoformat(), duration_ms=30_000, worker="web-1/1"),
+        failure(
+            1,
+            seconds_ago=0,
+            at=(now - timedelta(seconds=60)).isoformat(),
+            duration_ms=30_000,
+            wait_ms=7_000,
+            worker="web-1/1",
+        ),
         failure(2, seconds_ago=0, at=(now - timedelta(seconds=40)).isoformat(), duration_ms=12),
     ]
     retry = operation("retry", seconds_ago=0, at=(now - timedelta(seconds=30)).isoformat(), attempts=2)
@@ -42,8 +49,8 @@ def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
     )  # fmt: skip
     assert moments_of(job) == [
         ("enqueued",),
-        ("attempt 1 failed", "waited 10 s", "ran 30 s", "web-1/1"),
-        ("attempt 2 failed", "waited 20 s", "ran 12 ms"),
+        ("attempt 1 failed", "waited 7.0 s", "ran 30 s", "web-1/1"),
+        ("attempt 2 failed", "ran 12 ms"),
         ("retried by ann",),
         ("attempt 3 completed", "waited 10 s", "ran 2.0 s", "web-2/1"),
     ]
@@ -70,6 +77,21 @@ def test_each_status_ends_as_it_should(status: str, fields: dict[str, Any], expe
     times: dict[str, Any] = {"enqueued_at": yesterday} | ({} if status == "scheduled" else {"run_after": yesterday})
     job = make_job(status, **(times | fields))
     assert labels(job) == expected
+
+
+def test_a_job_that_was_discarded_before_it_was_due_never_was_due() -> None:
+    discard = operation("discard", seconds_ago=1)
+    job = make_job("discarded", enqueued_at=at(9), run_after=at(-3000), finished_at=at(1), operations=[discard])
+    assert labels(job) == ["enqueued", "discarded by ann"]
+
+
+def test_the_wait_of_an_attempt_stays_as_it_was_when_the_job_is_retried() -> None:
+    errors = [failure(1, seconds_ago=20, duration_ms=1, wait_ms=12)]
+    failed = make_job("failed", attempts=1, errors=errors, run_after=at(21), started_at=at(20), finished_at=at(20))
+    retry = operation("retry", seconds_ago=2, attempts=1)
+    retried = make_job("queued", errors=errors, operations=[retry], run_after=at(2), started_at=at(20))
+    for job in (failed, retried):
+        assert ("attempt 1 failed", "waited 12 ms", "ran 1.0 ms") in moments_of(job)
 
 
 def test_what_is_ahead_is_marked() -> None:
