@@ -21,6 +21,7 @@ EVENT_LOOP = "event_loop"
 """The name of the runner of `async def` tasks."""
 
 RUNNER_NAMES = (THREADS, EVENT_LOOP)
+"""All runners. Their classes are in `execution.runners`."""
 
 
 class Registry:

@@ -26,9 +26,10 @@ from django_skipqueue.exceptions import (
     SkipQueueError,
     UnknownTask,
 )
+from django_skipqueue.execution.runners import RUNNERS
 from django_skipqueue.models import Job, Status
 from django_skipqueue.store import Store
-from django_skipqueue.tasks.registry import Registry, registry
+from django_skipqueue.tasks.registry import RUNNER_NAMES, Registry, registry
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
@@ -258,6 +259,10 @@ class TestRegistry:
 
 
 @pytest.mark.django_db
+def test_the_runners_that_a_task_can_name_are_those_that_there_are() -> None:
+    assert tuple(RUNNERS) == RUNNER_NAMES
+
+
 class TestDeferring:
     def test_a_job_is_the_row_as_it_was_written(self) -> None:
         made = jobs.add.defer(1, b=2)
