@@ -28,7 +28,7 @@ def run(job: Job) -> Attempt:
     database = job._state.db or Job.objects.db
     attempt = run_attempt(Executor(worker=job.worker_name, database=database), _as_claimed(job))
     if not attempt.is_written and not Store(database).settle([attempt.settlement]):
-        raise LeaseLost(f"Job {job.pk} is no longer held by lease {job.lease}: what it came to was not written.")
+        raise LeaseLost(f"Job {job.pk} is no longer held by lease {job.lease}: its outcome was not written.")
     job.status = Status(attempt.outcome.next_status)
     if isinstance(attempt.outcome.exception, KeyboardInterrupt):
         raise attempt.outcome.exception

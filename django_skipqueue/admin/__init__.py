@@ -1,7 +1,7 @@
 """The job queue in Django's admin: see jobs and workers, and act on jobs.
 
-Invariant: every write goes through the verbs of the queue, or deletes jobs that are not running; nothing is edited. No
-page reads more of the job table than what an index, or one window of `WINDOW_SIZE` rows, gives it.
+Invariant: every write goes through the verbs of the queue, or deletes jobs that are not running; nothing is edited. A
+page reads the job table by an index, or at most `WINDOW_SIZE` rows of it.
 """
 
 from .jobs.job_admin import JobAdmin

@@ -1,4 +1,4 @@
-"""What operators can do with jobs: with one, `job.retry()`, or with those of a query set.
+"""The verbs of operators: for one job, such as `job.retry()`, and for the jobs of a query set.
 
 Each verb changes the jobs whose status allows it, and keeps in their rows who did it and why.
 """
@@ -65,8 +65,8 @@ class JobVerbs(Model):
 class QuerySetVerbs(JobQuerySet):
     """For the jobs that a query set has. Each returns how many were changed.
 
-    They work in batches, each one statement. As `delete`, they are verbs of a query set and not of `Job.objects`: for
-    all jobs say `Job.objects.all().retry()`.
+    They work in batches, with one statement for each. Like `delete`, they are verbs of a query set and not of
+    `Job.objects`: for all jobs, call `Job.objects.all().retry()`.
     """
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> int:

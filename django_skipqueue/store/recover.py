@@ -12,7 +12,7 @@ from . import sql
 from .notify import wake
 from .statements import BATCH, Statements
 
-NO_HEARTBEAT = "its worker was not heard of within the worker timeout"
+NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 
 
 class Recovering(Statements):

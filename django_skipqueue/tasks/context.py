@@ -1,4 +1,4 @@
-"""`JobContext`: tells a task with `takes_context=True` about its attempt, and lets it complete its own job."""
+"""`JobContext`: a task with `takes_context=True` reads its attempt from it, and can complete its own job by it."""
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial

@@ -100,7 +100,7 @@ def hindrance(evidence: Evidence, began: float, ended: float, machine: str, *, o
 
 
 def was_silenced(evidence: Evidence, holder: str | None, at: float) -> bool:
-    """Whether the others could take this worker for dead at this time, because its machine was not heard of."""
+    """Whether the others could take this worker for dead at this time, because its machine wrote no heartbeat."""
     pid = evidence.processes.get(holder or "")
     machine = evidence.machine_of(holder)
     return any(

@@ -25,16 +25,16 @@ from ..ui.durations import span
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 20
-"""Most queues in one notice; the others appear when these are served."""
+"""The maximum of queues in one notice. The others appear when these are served."""
 
 MOST_RUNNING = 5_000
-"""Running jobs that are read."""
+"""The maximum of running jobs that are read."""
 
 LONG = timedelta(minutes=1)
 """A job that runs for longer takes its slot away from the others."""
 
 CACHE_SECONDS = 5.0
-"""For so long a process shows the same notices, before it queries again."""
+"""How long a process shows the same notices before it queries again."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class NoWorker:
     """Jobs wait, and no worker serves their queues."""
 
     queue_names: tuple[str, ...]
-    """The queues that wait; empty where no worker is alive at all, so that any worker helps."""
+    """The queues with waiting jobs; empty if no worker is alive at all: then any worker helps."""
 
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
@@ -109,7 +109,7 @@ class _Cache:
         self._cached: tuple[str, float, Notices | None] = ("", 0.0, None)  # of which database, when, what
 
     def get(self) -> Notices | None:
-        """The notices of at most a few seconds ago; `None` where the queue's database could not be queried.
+        """The notices, a few seconds old at most; `None` if the queue's database could not be queried.
 
         Two threads may query at once: they find the same.
         """
@@ -125,9 +125,9 @@ class _Cache:
         self._cached = ("", 0.0, None)
 
     def _query(self, database: str) -> Notices | None:
-        """The admin's index works without the queue's tables, and without its database, as ever."""
+        """The notices; `None` after a database error: the admin's index works without the queue's database."""
         try:
-            with transaction.atomic(using=database):  # an error stays within it
+            with transaction.atomic(using=database):  # an error undoes no more than this block
                 return Notices.now()
         except DatabaseError:
             return None
@@ -137,7 +137,7 @@ notices_cache = _Cache()
 
 
 def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFreeSlot]:
-    """One for all queues that the same workers serve. A query for all, and one more for each queue that waits."""
+    """One notice for all queues with the same workers. Sends one query, and one more for each queue that waits."""
     queues: dict[tuple[WorkerHealth, ...], list[str]] = {}
     for queue_name in waiting:
         queues.setdefault(tuple(workforce.serving(queue_name)), []).append(queue_name)
@@ -147,7 +147,7 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
         held = [(worker_id, task, ran) for worker_id, task, ran in long if worker_id in ids]
         taken = Counter((worker_id, registry.is_async(task)) for worker_id, task, _ in held)
         if not workers or any(max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers):
-            continue  # somewhere both a thread and a coroutine are free
+            continue  # one of the workers has both a free thread and a free coroutine
         waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
@@ -157,7 +157,7 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
 
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
-    """Worker, task and time of the jobs that run for long, the oldest first. Index: recover."""
+    """Worker, task and running time of the jobs that run for long, the oldest first. Index: recover."""
     running = Job.objects.running().annotate(now=Now()).filter(locked_at__lte=Now() - LONG).order_by("locked_at")
     columns = ("locked_by", "task", "locked_at", "now")
     for worker, task, locked_at, now in running.values_list(*columns)[:MOST_RUNNING]:
@@ -176,6 +176,6 @@ def _printed(name: str) -> str:
 
 
 def _is_overdue() -> bool:
-    """Whether a scheduled job is due, which a supervisor would have admitted."""
+    """Whether a scheduled job is overdue: a live supervisor would have admitted it."""
     due = Job.objects.scheduled().filter(run_after__lte=Now()).order_by("run_after")
     return due.values_list("pk").first() is not None

@@ -19,7 +19,7 @@ STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "sta
 """The label of each state."""
 
 MOST = 1_000
-"""Workers that are read."""
+"""The maximum of workers that are read."""
 
 
 def state_after(age: timedelta) -> State:

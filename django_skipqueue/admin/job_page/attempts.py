@@ -1,7 +1,7 @@
 """The attempts of a job, read from its row: those with an error, and the last one.
 
-The entries were written by a worker, but a worker of any version: what is missing or of another kind shows as nothing.
-Attempts are numbered on where a manual retry has begun anew at 1.
+The entries may come from a worker of any version: a value that is missing, or has another type, is not shown. A manual
+retry starts the count of the row at 1 again; the numbers here continue.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ class Attempt:
 
     number: int | None
     status: str
-    """`failed`, or what the job came to in this attempt."""
+    """`failed`, or the status of the job after this attempt."""
     worker: str
     duration: timedelta | None
     ended_at: datetime | None
     started_at: datetime | None = None
     waited: timedelta | None = None
-    """The time between the job's being due and the begin of the attempt; `None`: it is not known."""
+    """The time from the job's due time to the start of the attempt; `None` if it is not known."""
     is_cancelled: bool = False
     exception: str = ""
     message: str = ""
@@ -58,7 +58,7 @@ class Attempt:
 
     @property
     def is_in_traceback(self) -> bool:
-        """Whether the traceback contains the message, which then is not shown twice."""
+        """Whether the traceback contains the message. Then the message is not shown on its own."""
         return bool(self.message.strip()) and self.message.strip() in self.traceback
 
     @cached_property
@@ -83,7 +83,7 @@ def number_of_attempts(job: Job) -> int:
 
 
 def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
-    """The attempt that left this entry."""
+    """The attempt to which this entry belongs."""
     number, ended_at, took = entry.get("attempt"), moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
     return Attempt(
@@ -101,7 +101,7 @@ def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
 
 
 def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) -> Attempt:
-    """The last attempt with an error: of a discarded job it is the one that discarded it, unless an operator did."""
+    """The last attempt with an error. It counts as discarded if the job is, unless an operator discarded it later."""
     if job.status != Status.DISCARDED:
         return attempt
     end = operations[-1] if operations and operations[-1].finished_the_job else None
@@ -120,7 +120,7 @@ def _has_last_error(attempt: Attempt, line: str) -> bool:
 
 
 def _without_error(job: Job, operations: Sequence[Operation], newest: int) -> Iterator[Attempt]:
-    """The attempt that has left no error behind, if there is one: `newest` is the last that has."""
+    """The last attempt, if it has no error in the row. `newest` is the number of the last one with an error."""
     number = job.attempts + attempts_before(operations, None)
     cancel = operations[-1] if operations and operations[-1].verb == CANCEL.name else None
     is_cancelled = job.status == Status.DISCARDED and cancel is not None and job.attempts > 0 and number > newest

@@ -33,7 +33,7 @@ ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResul
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that a job waits for; of a running one, that its worker is late."""
+    """The condition that a job waits for; for a running job: whether its worker is late."""
     match job.status:
         case Status.QUEUED:
             return _why_it_is_queued(job, workforce)
@@ -47,7 +47,7 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
 
 
 def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
-    """Why the last attempt was the last one."""
+    """Why there was no further attempt."""
     last = attempts[0] if attempts else None
     if last is None or last.is_cancelled or job.status not in (Status.FAILED, Status.DISCARDED):
         return ""
@@ -105,7 +105,7 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     if job.run_after <= now:
         return gettext("It is due now, and goes into its queue within a second or two.")
     last = operations_of(job)[-1:]
-    if last and (last[0].verb == POSTPONE.name or not job.attempts):  # put off by hand, or retried at a later time
+    if last and (last[0].verb == POSTPONE.name or not job.attempts):  # postponed by hand, or retried at a later time
         return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
             **values,
             "operation": capfirst(last[0].done_by),
@@ -131,7 +131,7 @@ def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
 
 
 def _jobs_before(job: Job) -> Count:
-    """The jobs that will be claimed first, as far as a count goes. Index: claim."""
+    """The number of jobs that will be claimed first, up to the limit of a count. Index: claim."""
     place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
     queue = Job.objects.queued().filter(queue_name=job.queue_name)
     before = queue.filter(LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place))

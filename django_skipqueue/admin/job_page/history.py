@@ -1,7 +1,7 @@
-"""The history of one job: what people did to it, by its row and by Django's log of admin actions.
+"""The history of one job: the acts of people, read from its row and from Django's log of admin actions.
 
-The row has what operators do to a job, also when they do it to many at once, or without the admin. The log alone has
-what the row does not: that the job was copied.
+The row has the verbs of operators, also those for many jobs at once, and those without the admin. Only the log has the
+copies of a job.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ SHOWN = 200
 """Entries of the log that are read for one job."""
 
 SAME_ACT = timedelta(seconds=5)
-"""The largest distance between the times of one act in the row and in the log, which has the web server's time."""
+"""The largest difference between the times of one act: the row has the database's time, the log the web server's."""
 
 
 @dataclass(frozen=True)

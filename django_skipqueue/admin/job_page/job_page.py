@@ -1,4 +1,4 @@
-"""The page of one job: what it is, when it was what, with which arguments, and what became of each attempt."""
+"""The page of one job: its state, its times, its arguments, and the outcome of each attempt."""
 
 import json
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ JSON_LIMIT = 20_000
 ARGUMENTS_SHOWN = 50
 
 LINE_LIMIT = 500
-"""Characters of a name, a key, or what else is a line."""
+"""Characters of a name, a key, or another text of one line."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class JobPage:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing more happens to the job by itself, so that the page need not be fetched again."""
+        """Whether the job no longer changes by itself, so that the page need not be fetched again."""
         return Status(self.job.status).is_finished
 
     @property
@@ -58,7 +58,7 @@ class JobPage:
 
     @property
     def is_running(self) -> bool:
-        """Whether a worker has it."""
+        """Whether a worker runs it."""
         return self.job.status == Status.RUNNING
 
     @property
@@ -73,7 +73,10 @@ class JobPage:
 
     @property
     def arguments(self) -> list[tuple[str, str]]:
-        """Each argument's name, or its place, and its value as JSON; the first ones have room, and all the limit."""
+        """The name or the place of each argument, and its value as JSON.
+
+        The values share `JSON_LIMIT` characters; after these, each is cut at `LINE_LIMIT`.
+        """
         room, shown = JSON_LIMIT, []
         passed = chain(named(self.job.task, self.call.args), self.call.kwargs.items())
         for name, value in islice(passed, ARGUMENTS_SHOWN):
@@ -89,7 +92,7 @@ class JobPage:
 
     @property
     def is_masked(self) -> bool:
-        """Whether there is an argument, or a part of one, that is not shown."""
+        """Whether an argument, or a part of one, is masked."""
         return (self.call.args, self.call.kwargs) != (self.job.args, self.job.kwargs)
 
     @property
@@ -132,7 +135,7 @@ class JobPage:
 
     @property
     def attempts_come_first(self) -> bool:
-        """Whether they are what the page is opened for: an error."""
+        """Whether the page begins with the attempts: the last one ended in an error."""
         return bool(self.attempts) and bool(self.attempts[0].exception or self.attempts[0].traceback)
 
     @property
@@ -143,7 +146,7 @@ class JobPage:
 
     @property
     def attempts_made(self) -> str:
-        """The number of attempts and their maximum; and those before a manual retry, which grants all of them anew."""
+        """The number of attempts and their maximum; and the number before a manual retry, which begins anew."""
         earlier = number_of_attempts(self.job) - self.job.attempts
         if not earlier:
             return f"{self.job.attempts}/{self.job.max_attempts}"
@@ -166,7 +169,7 @@ class JobPage:
 
     @property
     def waited(self) -> str:
-        """The time between the job's being due and the begin of its last attempt."""
+        """The time from the job's due time to the start of its last attempt."""
         waited = self.attempts[0].waited if self.attempts else None
         return "" if waited is None else span(waited)
 
@@ -198,7 +201,7 @@ class JobPage:
         )
 
     def _masked(self, value: Any) -> str:
-        """A value that is no argument, masked by the names within it."""
+        """A value that is not an argument, with the values of secret names in it masked."""
         return pretty(redacted(self.job.task, [], {"": value}).kwargs[""], JSON_LIMIT)
 
 

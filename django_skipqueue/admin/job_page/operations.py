@@ -1,7 +1,6 @@
 """The acts of operators on a job, by the column `operations` of its row: who, what, when and why.
 
-An entry that lacks a value, or has one of another type, is read without it: anybody who may write the row may have
-written anything.
+If a value of an entry is missing, or has another type, the rest of the entry is read: other programs may write rows.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """The time line of a job: enqueued, attempts, acts of operators, finished; and the next time at which it is due.
 
-Pure: from a row and its attempts to moments. An attempt is shown when it ended, with how long it waited and ran.
+Pure: makes moments of a row and its attempts. An attempt stands at its end, with the times that it waited and ran.
 """
 
 from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def _attempted(attempt: Attempt, now: datetime) -> Iterator[Moment]:
 
 
 def _finished(job: Job, attempts: Sequence[Attempt], operations: Sequence[Operation]) -> Iterator[Moment]:
-    """The end, where it is not the end of an attempt or the act of an operator."""
+    """The end of the job, if neither an attempt nor an operator's act accounts for it."""
     is_shown = any(attempt.status == job.status and attempt.ended_at for attempt in attempts[:1])
     is_shown |= job.status == Status.DISCARDED and any(each.finished_the_job for each in operations[-1:])
     if job.finished_at and not is_shown:

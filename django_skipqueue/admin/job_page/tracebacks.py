@@ -1,6 +1,6 @@
 """A traceback in parts: the project's own lines are shown, those of libraries are folded.
 
-Pure: from Python's text to parts of it. Invariant: the parts, line below line, are the text, whatever that is.
+Pure: splits Python's text into parts. Invariant: the lines of all parts, in order, are the lines of any text.
 """
 
 import re
@@ -19,7 +19,7 @@ LIBRARY = re.compile(
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
 """The lines that Python writes above a traceback, and between two."""
 MESSAGE_LINES = 3
-"""A message that is longer is folded from there on."""
+"""The lines of a message that are shown; the rest is folded."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _block(lines: list[str], file: str) -> Part:
 
 
 def _raised(lines: tuple[str, ...]) -> Iterator[Part]:
-    """An exception and its message, of which a long one is folded; then what leads to the next traceback."""
+    """An exception and its message, folded if it is long; then the line between this traceback and the next."""
     end = next((number for number, line in enumerate(lines) if LINK.match(line)), len(lines))
     while end and end < len(lines) and not lines[end - 1].strip():
         end -= 1

@@ -1,6 +1,7 @@
 """The actions of the job list: each verb of the table that has one, with its question and its log entries.
 
-Invariant: nothing is done to many jobs before a question has been answered, nor offered where it would skip them all.
+Invariant: many jobs are changed only after a question is answered. An action that would skip all jobs of the list is
+not offered.
 """
 
 from collections.abc import Callable, Sequence

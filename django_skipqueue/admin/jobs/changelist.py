@@ -53,12 +53,12 @@ class JobChangeList(ChangeList):
         if self.window is None:
             return search.among(jobs)
         matching = search.among(self.window.among(jobs)).values_list("pk", flat=True)
-        is_action = request.method == "POST"  # an action is for all that match, a page for those that are counted
+        is_action = request.method == "POST"  # an action takes all that match; the pages show those that are counted
         found = set(matching if is_action else matching[: counts.CAP + 1])
         return jobs.filter(pk__in=found if search.lone_number is None else found | {search.lone_number})
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
-        """The order of the index, and no other: the columns cannot be sorted by."""
+        """The order of the index. There is no other: the columns cannot be clicked to sort the list."""
         return list(self.indexed.order.by())
 
     @property
@@ -89,7 +89,7 @@ class JobChangeList(ChangeList):
 
     @property
     def further(self) -> Iterator[tuple[Any, str]]:
-        """Where else to search, each place with its label and address."""
+        """The other places to search: label and address."""
         if self.window is not None and self.window.has_next:
             yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
         for state in (None, Status.FAILED, RETRYING, Status.QUEUED, Status.SCHEDULED, Status.RUNNING, Status.COMPLETED):
@@ -103,7 +103,7 @@ class JobChangeList(ChangeList):
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether something is searched for, or filtered by beside the state."""
+        """Whether the list is searched, or filtered by anything but the state."""
         return bool(self.query) or any(map(self._chosen, (QueueFilter, TaskFilter, TimeFilter)))
 
     @cached_property
@@ -122,7 +122,7 @@ class JobChangeList(ChangeList):
         return self.state == Status.BLOCKED or Job.objects.blocked().exists()
 
     def _address(self, state: str | None) -> str:
-        """Of the same list for another state."""
+        """The address of the same list for another state."""
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
 
     def _count(self, state: str) -> Count | None:

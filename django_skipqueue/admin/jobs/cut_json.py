@@ -13,7 +13,8 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*"?|[][{},:]|[^][{},:
 UNFINISHED_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 CLOSERS = {"{": "}", "[": "]"}
 ENDINGS = ("", '"…"', ':"…"', '…"', '…":"…"')
-"""What may be missing before the closing brackets: nothing, a value, a name's value, the rest of a text or name."""
+"""The possible ends of a cut text before its closing brackets: none, a value, a name's value, the rest of a string or
+name."""
 
 
 def decoded(text: str) -> Any:
@@ -35,7 +36,7 @@ def decoded(text: str) -> Any:
 
 
 def _without_incomplete_end(tokens: list[str]) -> str:
-    """Less a comma at the end, and less a number, of which there may have been more."""
+    """Remove a comma from the end, and a number, because some of its digits may be missing."""
     if tokens and tokens[-1] == ",":
         tokens = tokens[:-1]
     elif tokens and tokens[-1][0] not in '"[]{}:':

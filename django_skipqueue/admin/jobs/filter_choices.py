@@ -13,7 +13,7 @@ from ...tasks.registry import registry
 SAMPLE = 1_000
 
 LONGEST = 200
-"""Characters of a name to choose from. A thousand longer ones would fill the page."""
+"""The longest name to choose from, in characters. A thousand longer ones would fill the page."""
 
 
 def queue_names() -> list[str]:

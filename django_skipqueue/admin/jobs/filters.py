@@ -33,7 +33,7 @@ TIME_TITLES = {
 
 
 def time_column(state: str | None) -> str:
-    """The time that matters of jobs in this state."""
+    """The column with the time that matters for jobs in this state."""
     if state in FINISHED:
         return "finished_at"
     return "locked_at" if state == Status.RUNNING else "enqueued_at"
@@ -62,7 +62,7 @@ class StateFilter(admin.SimpleListFilter):
         return list(STATES.items())
 
     def value(self) -> str | None:
-        """The chosen state; `None` for what is none."""
+        """The chosen state; `None` if the address has no valid one."""
         chosen = super().value()
         return chosen if chosen in STATES else None
 
@@ -73,7 +73,7 @@ class StateFilter(admin.SimpleListFilter):
 
 
 class NameFilter(admin.SimpleListFilter):
-    """By a name out of an open set. The name in the address is a choice as well, wherever it comes from."""
+    """By a name from an open set. The name in the address is a choice as well, wherever it comes from."""
 
     column: str
 
@@ -117,7 +117,7 @@ class TaskFilter(NameFilter):
     template = "admin/django_skipqueue/job/task_filter.html"
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Each task by its function's name, which may break after its words, and with its module."""
+        """Each task: the name of its function, which may break after an underscore, and its module."""
         every, *tasks = super().choices(changelist)
         yield {**every, "module": ""}
         for choice in sorted(tasks, key=lambda choice: str(choice["display"]).rpartition(".")):
@@ -130,7 +130,7 @@ class TaskFilter(NameFilter):
 
 
 def _breakable(name: str) -> SafeString:
-    """A name that may go on in a new line after an underscore."""
+    """A name that may break after an underscore."""
     return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
 
 

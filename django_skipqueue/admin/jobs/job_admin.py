@@ -48,11 +48,11 @@ class JobAdmin(JobActions):
 
     def __init__(self, model: type[Job], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
-        if admin_site.index_template is None:  # a project's own has `{% queue_notices %}` where it likes
+        if admin_site.index_template is None:  # a project's own index page places `{% queue_notices %}` itself
             admin_site.index_template = "admin/django_skipqueue/index.html"
 
     def get_urls(self) -> list[URLPattern]:
-        """The pages of jobs: a line for each of ours, then Django's."""
+        """The addresses of the pages of jobs: ours, then Django's."""
         return [
             *(
                 self.page(f"<int:job_id>/{verb.slug}/", verb.name, partial(self.verb_view, verb=verb, button=button))
@@ -78,7 +78,7 @@ class JobAdmin(JobActions):
         return queryset, False
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Only the filters filter: any other lookup in the address could read the whole table."""
+        """Allow no lookup in the address but the filters: another one could read the whole table."""
         return lookup in {each.parameter_name for each in self.list_filter}
 
     @admin.display(description=_("status"))

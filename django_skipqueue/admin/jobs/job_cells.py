@@ -20,7 +20,7 @@ from . import cut_json
 
 
 def task(job: Job) -> SafeString:
-    """The name of the function, for people search for that first; its module and the id below it."""
+    """The name of the function, which people look for first; its module and the id below it."""
     module, _, function = job.task.rpartition(".")
     return format_html(
         '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">#{}{}</span>',
@@ -42,7 +42,7 @@ def call_and_error(job: Any) -> SafeString:
 
 
 def queue(job: Job) -> SafeString:
-    """The queue's name, cut by the window where it is long."""
+    """The queue's name. The browser cuts a long one to the width of the column."""
     return format_html('<span class="skipqueue-queue" title="{0}">{0}</span>', shortened(job.queue_name))
 
 

@@ -1,4 +1,4 @@
-"""In which order jobs are listed: for each status the one in which an index keeps them.
+"""The order in which jobs are listed: for each status that of an index.
 
 Invariant: the first page of every list is the front of an index; nothing is sorted, whatever the table's size.
 """
@@ -24,7 +24,7 @@ EVERYTHING = Q()
 
 @dataclass(frozen=True)
 class Order:
-    """The columns of an index, as far as they order a list; the id decides between equals."""
+    """The columns of an index that order a list. Jobs that are equal in them are ordered by id."""
 
     keys: "tuple[F | Func[Any], ...]"
     descending: bool
@@ -93,5 +93,5 @@ class Indexed:
         return found[0] if len(found) == 2 else None
 
     def _by_keys(self) -> JobQuerySet:
-        """In order but for the id, so that most indexes answer without the table."""
+        """In the order of the index, without the id, so that most indexes are read without the table."""
         return self.jobs().order_by(*self.order.by()[: len(self.order.keys)])

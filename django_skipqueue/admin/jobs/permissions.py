@@ -31,11 +31,11 @@ class JobPermissions(JobModelAdmin):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Job | None = None) -> bool:
-        """A job that runs is not to be deleted under its worker."""
+        """A running job is not deleted: a worker holds it."""
         return super().has_delete_permission(request, obj) and (obj is None or obj.status != Status.RUNNING)
 
     def may(self, request: HttpRequest, verb: Verb) -> bool:
-        """Whether the user may apply the verb. Who may not view jobs may not change them either."""
+        """Whether the user may apply the verb. A user who may not view jobs may not change them either."""
         if verb is DELETE:  # a project may override the method that Django calls
             allowed = self.has_delete_permission(request)
         else:

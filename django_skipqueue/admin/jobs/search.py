@@ -3,7 +3,7 @@
 An id (`#42`, or `42`), an argument (`payment_id=42`, `order.id: 42`), or a part of what is shown: of the task, the
 queue, the error, the arguments, the result. Several words must all match.
 
-Invariant: nobody finds what is masked. To find it by its value would be to guess it.
+Invariant: the search never finds a masked value. Whoever could find it could guess it.
 """
 
 import json
@@ -46,7 +46,7 @@ TERM = re.compile(
 )
 
 LARGEST = 8_000
-"""Bytes that a column of JSON takes in its row. In a larger one nothing but a named argument is searched for."""
+"""Bytes of a JSON column in its row. In a larger column, only a named argument is searched for."""
 
 JSON_COLUMNS = ("args", "kwargs", "result")
 
@@ -94,17 +94,17 @@ class Search:
 
     @property
     def names_an_id(self) -> bool:
-        """Whether one job at most can match, which the primary key finds wherever it is."""
+        """Whether at most one job can match. Then the primary key finds it, wherever it is."""
         return any(word[0].startswith("#") and is_id(word[0][1:]) for word in self.words)
 
     @property
     def lone_number(self) -> int | None:
-        """The number that is searched for, if that is all: an id, wherever that is, or a value."""
+        """The number, if the search is nothing but a number: it may be an id, or a value."""
         alone = self.words[0][0] if len(self.words) == 1 else ""
         return int(alone) if is_id(alone) else None
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """Those of the jobs that all words match."""
+        """The jobs among these that match all words."""
         jobs = jobs.alias(**{f"searched_{name}": Text(F(name)) for name in JSON_COLUMNS})
         for word in self.words:
             jobs = jobs.filter(_condition(word))
@@ -164,7 +164,7 @@ def _spellings(secret: list[str]) -> str:
 
 
 def _has_argument(path: list[str], text: str) -> Q:
-    """That an argument, or a value within one, has this value; by its name, or by its place in a registered task."""
+    """The condition that an argument, or a value in one, has this value: by its name, or its place in the task."""
     name, *rest = path
     found, values = NOTHING, _values(text)
     for value in values:

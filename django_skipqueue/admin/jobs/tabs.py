@@ -27,10 +27,10 @@ class Tab:
 
 @dataclass(frozen=True)
 class ScheduledCounts:
-    """Of the scheduled jobs that are due next: the number that wait for their first attempt, and that are retrying.
+    """The numbers of scheduled jobs that wait for their first attempt, and of those that wait for a retry.
 
-    No index tells them apart. Of a million jobs those that are due next are counted, as many as a count counts:
-    retries are due soon, or have crowded out everything else.
+    No index separates the two. So only the jobs that are due next are counted, at most `counts.CAP`. Retries are
+    mostly among them, because they are due soon.
     """
 
     first: Count
@@ -46,5 +46,5 @@ class ScheduledCounts:
 
     @property
     def are_mostly_retries(self) -> bool:
-        """Whether retries are so many that the others are hard to find among them, and not the other way round."""
+        """Whether there are so many retries that the other scheduled jobs are hard to find among them."""
         return self.retrying.is_capped and self.retrying.found > self.first.found

@@ -31,7 +31,7 @@ class JobViews(JobPermissions):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show a job. There is nothing to be posted here."""
+        """Show a job. Accepts no POST."""
         if request.method not in ("GET", "HEAD"):
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not self.has_view_permission(request):

@@ -1,4 +1,4 @@
-"""The part of a list that is searched for what no index can find, such as a task or an argument.
+"""A window: the part of a list that is searched, for tasks, arguments and all else that no index finds.
 
 Invariant: no page searches more than `WINDOW_SIZE` jobs, and the page says which.
 """
@@ -16,7 +16,7 @@ WINDOW_SIZE = 50_000
 """Jobs. PostgreSQL searches so many in some 20 ms, at worst 60."""
 
 MOST_WINDOWS = 20
-"""Of a list: beyond a million jobs it takes too long to find the place to begin."""
+"""The maximum of windows in a list: beyond a million jobs it takes too long to find the start of the next."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Window:
         return grouped(self.number * WINDOW_SIZE)
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """Those of the jobs that are in this window."""
+        """The jobs among these that are in this window."""
         if self.start is not None:
             jobs = jobs.exclude(self.indexed.order.up_to(self.start))
         return jobs if self.end is None else jobs.filter(self.indexed.order.up_to(self.end))

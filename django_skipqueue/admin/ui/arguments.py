@@ -39,7 +39,7 @@ def redacted(task_name: str, args: list[Any], kwargs: dict[str, Any]) -> Redacte
 
 
 def may_be_searched(name: str, value: Any, task: Task[Any, Any] | None = None) -> bool:
-    """Whether nothing of this argument is masked: to find it by its value would be to guess it."""
+    """Whether no part of this argument is masked. Only such an argument may be searched for by its value."""
     also = (*settings.redact, *(task.redact if task else ()))
     return redact(kwargs={name: value}, also=also).kwargs == {name: value}
 

@@ -14,5 +14,5 @@ def badge(status: str, label: str | Promise) -> SafeString:
 
 
 def shortened(text: str) -> str:
-    """As much as fits into a cell."""
+    """The beginning of the text, as much as fits into a cell."""
     return text if len(text) <= CELL_LIMIT else f"{text[: CELL_LIMIT - 1]}…"

@@ -44,7 +44,7 @@ class Count:
 
     @property
     def shown(self) -> int:
-        """The number, never above the cap: as many as can be paged through."""
+        """The number of jobs that can be paged through: at most the cap."""
         return min(self.found, CAP)
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """The states of jobs as operators see them: the statuses, and *retrying* apart from *scheduled*.
 
-A job that waits for its next attempt after a failed one is `scheduled` to the queue, like a job for tomorrow. To
-operators it is the first sign of trouble.
+A job that waits for its next attempt after a failed one is `scheduled`, like a job for tomorrow. For operators it is
+the first sign of trouble.
 """
 
 from collections.abc import Mapping

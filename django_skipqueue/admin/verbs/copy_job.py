@@ -15,8 +15,8 @@ from .verb import Changed
 def copy_jobs(ids: Collection[int]) -> Changed:
     """Enqueue a copy of each that is finished and whose unique key is free; returns the ids of jobs and copies.
 
-    The JSON texts of the arguments are copied as they are. The key goes with them: a second run must not break its
-    promise.
+    The JSON texts of the arguments are copied as they are. The unique key is copied too, so that the copy does not run
+    beside another job of this key.
     """
     texts = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
     copied = {}
@@ -29,7 +29,7 @@ def copy_jobs(ids: Collection[int]) -> Changed:
 
 
 def _spec_of(job: Job) -> JobSpec:
-    """All that is set at an insert, but for the time."""
+    """Everything that is set at an insert, except for the due time."""
     columns = {name: getattr(job, name) for name in JobSpec._fields if name != "run_after"}
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)

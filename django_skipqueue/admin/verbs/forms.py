@@ -1,6 +1,6 @@
 """The forms that ask an operator before a verb is applied to jobs, and the instruction that an answered form makes.
 
-Invariant: an answer that cannot be used is asked for again, beside its field, and nothing is done.
+Invariant: after an invalid answer nothing is done; the form is shown again, with the error beside the field.
 """
 
 import re
@@ -52,7 +52,7 @@ class ReasonForm(forms.Form):
     )
 
     def __init__(self, posted: Any = None, *, number: int = 0) -> None:
-        """`number`: how many jobs it is about, where that is more than `MANY`."""
+        """`number`: how many jobs are to be changed, if there are more than `MANY`."""
         super().__init__(posted if posted and CONFIRMED in posted else None)
         self.number = number
 
@@ -62,7 +62,7 @@ class ReasonForm(forms.Form):
 
 
 class SpreadForm(ReasonForm):
-    """Asks for the time over which jobs are spread, too."""
+    """Also asks for the time over which the jobs are spread."""
 
     minutes = forms.IntegerField(
         label=_("Spread over minutes"),
@@ -80,7 +80,7 @@ class SpreadForm(ReasonForm):
 
 
 class PostponeForm(ReasonForm):
-    """Asks for the time until jobs are due, too."""
+    """Also asks for the time until the jobs are due."""
 
     minutes = forms.IntegerField(
         label=_("Minutes from now"), initial=60, min_value=1, max_value=LONGEST_DELAY, widget=AdminIntegerFieldWidget
@@ -89,7 +89,7 @@ class PostponeForm(ReasonForm):
 
 
 class DeleteForm(ReasonForm):
-    """Has the operator type the number of jobs, where it is large."""
+    """Asks the operator to type the number of jobs, if it is large."""
 
     typed = forms.CharField(label=_("Number of jobs"), max_length=30, widget=AdminTextInputWidget)
     field_order = ("typed", "reason")
@@ -105,7 +105,7 @@ class DeleteForm(ReasonForm):
             del self.fields["typed"]
 
     def clean_typed(self) -> str:
-        """The number that was shown, however it is grouped."""
+        """Accept the number that was shown, with or without separators."""
         typed: str = self.cleaned_data["typed"]
         if re.sub(r"\D", "", typed) != str(self.number):
             raise forms.ValidationError(_("This is another number."))

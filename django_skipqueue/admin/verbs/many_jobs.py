@@ -1,7 +1,7 @@
 """Applying a verb to many jobs: in batches, skipping and counting what cannot be changed.
 
 Invariant: each batch is one statement of the queue, committed by itself. An action stops within the time that web
-servers allow. Its message has the number of jobs that are left, and it can be repeated.
+servers allow. Then its message says how many jobs are left, and the operator can run it again.
 """
 
 import time

@@ -51,7 +51,7 @@ def apply(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Res
 
 
 def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> str:
-    """Why nothing was done, by the row as it is now."""
+    """Why nothing was done, as far as the current row shows it."""
     now = Job.objects.filter(pk=job.pk).first()
     if now is None:
         return gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}

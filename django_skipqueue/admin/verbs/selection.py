@@ -21,7 +21,7 @@ class Selection:
 
     jobs: QuerySet[Job]
     ids: tuple[int, ...] | None
-    """Those chosen by hand, also where they match the list no longer; `None`: all that match."""
+    """Those chosen by hand, even if the list no longer shows them; `None`: all that match."""
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
@@ -55,7 +55,7 @@ class Selection:
         return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
 
     def batches(self) -> Iterator[list[int]]:
-        """The ids, ascending, up to the newest there was at the beginning: new jobs never prolong it."""
+        """The ids, ascending, up to the newest at the start: jobs that are added meanwhile are left out."""
         if self.ids is not None:
             yield from (list(self.ids[start : start + BATCH]) for start in range(0, len(self.ids), BATCH))
             return

@@ -1,6 +1,6 @@
 """A summary of the chosen jobs, for the question before they are changed: how many, of which tasks and errors.
 
-Invariant: no more jobs are read than a count counts, whatever the size of the table.
+Invariant: at most `counts.CAP` jobs and one more are read, whatever the size of the table.
 """
 
 import re
@@ -19,7 +19,7 @@ from .selection import Selection
 KINDS_SHOWN = 8
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
-"""The class, with which the line about an error begins."""
+"""The class of an exception, at the start of the line about an error."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Kind:
 
     @property
     def shown(self) -> str:
-        """The number, to be read."""
+        """The number as text."""
         return grouped(self.number)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of the first jobs of a selection, as many as a count counts."""
+    """A summary of the first `counts.CAP` jobs of a selection."""
 
     count: Count
     eligible: int
@@ -46,7 +46,7 @@ class Summary:
     refused: list[tuple[int, Any]]
     """The number of jobs of each other status, and its label; empty where there may be more jobs."""
     kinds: list[Kind]
-    """Of those that are eligible, the most frequent first."""
+    """The kinds of the jobs that the verb can change, the most frequent first."""
 
     @classmethod
     def of(cls, selection: Selection, statuses: Collection[str]) -> "Summary":
@@ -82,7 +82,7 @@ class Summary:
 
 
 def _exception(status: str, attempts: int, error: str) -> str:
-    """The class that the last attempt raised. Where none did, the line is a reason, which may hold a secret."""
+    """The class that the last attempt raised. Empty if it raised none: a reason may contain a secret."""
     has_failed = status == Status.FAILED or (status == Status.SCHEDULED and attempts > 0)
     found = EXCEPTION.match(error) if has_failed else None
     return found[0] if found else ""

@@ -77,11 +77,11 @@ class Verb:
     permission: str
     """On jobs: `retry` stands for `django_skipqueue.retry_job`."""
     statuses: Collection[str]
-    """In which a job can be changed."""
+    """The statuses in which a job can be changed."""
     offered_for: Collection[str] | None = None
-    """The statuses for which it is offered, where they are fewer: for the others another verb has the same effect."""
+    """The statuses for which it is offered, if not for all: for the others another verb has the same effect."""
     change: Callable[[Collection[int], Instruction], Changed]
-    """Apply it to the jobs with these ids, as far as they allow it."""
+    """Apply it to the jobs with these ids whose status allows it."""
     why_unchanged: Callable[[Job, Instruction], str] | None = None
     """Why a job with a fitting status was not changed, if this verb has a reason of its own; else an empty string."""
     form: type[ReasonForm] = ReasonForm

@@ -75,11 +75,11 @@ class WorkerAdmin(WorkerModelAdmin):
         css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/worker_list.css"]}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Workers make their rows themselves."""
+        """Nobody adds a worker: workers insert their rows themselves."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
-        """Nothing about a process can be changed by changing its row."""
+        """Nobody edits a worker: a change of its row would not change the process."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Worker | None = None) -> bool:
@@ -87,7 +87,7 @@ class WorkerAdmin(WorkerModelAdmin):
         return False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        """The list, by its plain name: nothing here is selected."""
+        """The list, with a title that does not ask to select anything."""
         notices = notices_cache.get()
         context = {
             "title": capfirst(self.opts.verbose_name_plural),
@@ -149,7 +149,7 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("runs now"))
     def runs_now(self, worker: Any) -> SafeString | str:
-        """Links to the jobs in its slots, the oldest first, with the time they have run."""
+        """Links to the jobs in its slots, the oldest first, with their running times."""
         if not worker.jobs:
             return gettext("nothing")
         shown = min(SHOWN_JOBS, Held.by(worker).running)
