@@ -1,6 +1,6 @@
 """The methods that recover the jobs of dead workers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,30 +33,20 @@ class Recovering(Statements):
         """
         age = 0.0 if worker_ids is not None else settings.worker_timeout if worker_timeout is None else worker_timeout
         return self._recover(
-            {
-                "age": age,
-                "locked_before": None,
-                "worker_ids": None if worker_ids is None else list(worker_ids),
-                "job_ids": None if job_ids is None else list(job_ids),
-                "reason": shorten(reason),
-                "limit": limit,
-            }
+            age=age,
+            worker_ids=None if worker_ids is None else list(worker_ids),
+            job_ids=None if job_ids is None else list(job_ids),
+            reason=shorten(reason),
+            limit=limit,
         )
 
     def recover_without_worker(self, *, locked_before: datetime, limit: int = BATCH) -> list[RecoveredJob]:
         """Recover jobs whose holder has no worker row and has written no heartbeat since `locked_before`."""
-        return self._recover(
-            {
-                "age": 0.0,
-                "locked_before": locked_before,
-                "worker_ids": None,
-                "job_ids": None,
-                "reason": NO_HEARTBEAT,
-                "limit": limit,
-            }
-        )
+        return self._recover(locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
 
-    def _recover(self, values: Mapping[str, Any]) -> list[RecoveredJob]:
+    def _recover(self, **chosen: Any) -> list[RecoveredJob]:
+        """Run RECOVER. A parameter that is not given restricts nothing."""
+        values = {"age": 0.0, "locked_before": None, "worker_ids": None, "job_ids": None} | chosen
         recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, values)]
         wake(self, (job.queue_name for job in recovered if job.status == "queued"))
         if recovered:
