@@ -16,6 +16,7 @@ from pathlib import Path
 from django.utils import autoreload
 
 from ..events import logs
+from ..runtime.service import NEVER
 from ..runtime.wakeup import Wakeup
 
 LIFELINE = "SKIPQUEUE_LIFELINE"
@@ -32,8 +33,6 @@ ECHO = 0.5
 
 LOOK = 1.0
 """Seconds between two checks for changes."""
-
-NEVER = float("inf")
 
 
 class Reloader(autoreload.StatReloader):
