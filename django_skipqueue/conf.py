@@ -154,7 +154,10 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
                 f"{', '.join(DEFAULTS.retention)}.{did_you_mean(str(status), list(DEFAULTS.retention))}"
             )
         elif not _is_retention(kept):
-            yield f"{name}[{status!r}] must be a timedelta, seconds (0 or more) or None, not {kept!r}."
+            yield (
+                f"{name}[{status!r}] must be a timedelta, seconds (0 to "
+                f"{LONGEST_RETENTION.total_seconds():,.0f}) or None, not {kept!r}."
+            )
 
 
 def _is_retention(kept: object) -> bool:

@@ -80,7 +80,7 @@ def test_they_run_with_manage_py_check(settings: Any) -> None:
         ({"worker_timeout": 60}, ["no key 'worker_timeout'. Did you mean 'WORKER_TIMEOUT'?"]),
         (
             {"WORKER_TIMEOUT": "60"},
-            ["SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not '60'"],
+            ["SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not '60'"],
         ),
         ({"WORKER_TIMEOUT": True, "MAX_ATTEMPTS": 0}, ["'WORKER_TIMEOUT'", "'MAX_ATTEMPTS'"]),
         ({"RETENTION": {"finished": 1}}, ["no status 'finished'"]),

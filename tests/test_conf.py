@@ -64,33 +64,39 @@ WRONG: dict[str, tuple[Any, str]] = {
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": (
         {"WORKER_TIMEOUT": "60"},
-        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not '60'.",
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not '60'.",
     ),
     "a text for names": ({"REDACT": "card"}, "SKIPQUEUE['REDACT'] must be a tuple of names, not 'card'."),
     "no name": ({"REDACT": ["42"]}, "SKIPQUEUE['REDACT'] must be a tuple of names, not ['42']."),
     "none for a number": (
         {"WORKER_TIMEOUT": None},
-        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not None.",
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not None.",
     ),
     "zero": (
         {"POLL_INTERVAL": 0},
-        "SKIPQUEUE['POLL_INTERVAL'] must be a number of seconds from 0.01 to 1209600, not 0.",
+        "SKIPQUEUE['POLL_INTERVAL'] must be a number of seconds from 0.01 to 1,209,600, not 0.",
     ),
     "negative": (
         {"WORKER_TIMEOUT": -1.5},
-        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not -1.5.",
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not -1.5.",
     ),
     "nan": (
         {"WORKER_TIMEOUT": math.nan},
-        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not nan.",
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not nan.",
     ),
     "bool for a number": (
         {"WORKER_TIMEOUT": True},
-        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not True.",
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not True.",
     ),
-    "float for a whole number": ({"MAX_ATTEMPTS": 2.5}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32767"),
-    "bool for a whole number": ({"MAX_ATTEMPTS": True}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32767"),
-    "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32767"),
+    "float for a whole number": (
+        {"MAX_ATTEMPTS": 2.5},
+        "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32,767",
+    ),
+    "bool for a whole number": (
+        {"MAX_ATTEMPTS": True},
+        "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32,767",
+    ),
+    "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32,767"),
     "empty text": ({"DATABASE": ""}, "SKIPQUEUE['DATABASE'] must be a str, not ''."),
     "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a str, not 1."),
     "retention not a dict": ({"RETENTION": 5}, "SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not 5."),
@@ -112,22 +118,25 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"RETENTION": {"failed": math.inf}},
         "SKIPQUEUE['RETENTION']['failed'] must be a timedelta",
     ),
-    "retention too long": ({"RETENTION": {"failed": 1e15}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
+    "retention too long": (
+        {"RETENTION": {"failed": 1e15}},
+        "SKIPQUEUE['RETENTION']['failed'] must be a timedelta, seconds (0 to 3,153,600,000) or None",
+    ),
     "inf for a number": (
         {"WORKER_TIMEOUT": math.inf},
-        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1209600, not inf.",
+        "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not inf.",
     ),
     "more attempts than fit": (
         {"MAX_ATTEMPTS": 40_000},
-        "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32767",
+        "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32,767",
     ),
     "a longer wait than there is": (
         {"SHUTDOWN_TIMEOUT": 1_209_601},
-        "SKIPQUEUE['SHUTDOWN_TIMEOUT'] must be a number of seconds from 0 to 1209600, not 1209601.",
+        "SKIPQUEUE['SHUTDOWN_TIMEOUT'] must be a number of seconds from 0 to 1,209,600, not 1209601.",
     ),
     "no time at all": (
         {"UNKNOWN_TASK_GRACE": 0},
-        "SKIPQUEUE['UNKNOWN_TASK_GRACE'] must be a number of seconds above 0, not 0.",
+        "SKIPQUEUE['UNKNOWN_TASK_GRACE'] must be a number of seconds above 0, at most 3,153,600,000, not 0.",
     ),
 }
 

@@ -46,6 +46,13 @@ def _check_number_or_none(name: str, value: Any) -> None:
         _check_number(name, value)
 
 
+def _check_timeout(value: Any) -> None:
+    if value is not None and not LIMITS["timeout"].allows(value):
+        raise InvalidOption(
+            f"timeout must be {LIMITS['timeout']}, not {value!r}. A task that gives none has no time limit."
+        )
+
+
 @lru_cache(1_000)
 def _is_queue_name(name: str) -> bool:
     """Whether `--queues` can name this queue. Raises `InvalidOption` if the name is too long for an index."""
@@ -86,7 +93,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "priority": partial(_check_number, "priority"),
     "max_attempts": partial(_check_number_or_none, "max_attempts"),
     "run_after": check_run_after,
-    "timeout": partial(_check_number_or_none, "timeout"),
+    "timeout": _check_timeout,
 }
 """The check of each column. A string of any other column must fit into an index."""
 

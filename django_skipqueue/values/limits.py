@@ -24,9 +24,9 @@ class Limit:
     def __str__(self) -> str:
         """The range in words."""
         if self.above:
-            return f"a number of seconds above {self.least:g}"
+            return f"a number of seconds above {self.least:g}, at most {self.most:,.0f}"
         kind = "an integer" if self.is_whole else "a number of seconds"
-        return f"{kind} from {self.least:g} to {self.most:.0f}"
+        return f"{kind} from {self.least:g} to {self.most:,.0f}"
 
 
 def whole(least: int, most: int) -> Limit:

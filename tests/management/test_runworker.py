@@ -205,11 +205,11 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(arguments: tuple[str, ..
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("SKIPQUEUE_CONCURRENCY", "lots", "SKIPQUEUE_CONCURRENCY = 'lots' is not an integer from 1 to 10000"),
+        ("SKIPQUEUE_CONCURRENCY", "lots", "SKIPQUEUE_CONCURRENCY = 'lots' is not an integer from 1 to 10,000"),
         (
             "SKIPQUEUE_WORKER_TIMEOUT",
             "0",
-            "SKIPQUEUE_WORKER_TIMEOUT = '0' is not a number of seconds from 1 to 1209600",
+            "SKIPQUEUE_WORKER_TIMEOUT = '0' is not a number of seconds from 1 to 1,209,600",
         ),
         ("SKIPQUEUE_QUEUES", ",", "SKIPQUEUE_QUEUES"),
         ("SKIPQUEUE_DRAIN", "maybe", "SKIPQUEUE_DRAIN must be one of 1, on, true, yes, or of 0, .* not 'maybe'"),
