@@ -258,11 +258,11 @@ class TestRegistry:
         registry.check_unique(job(coroutine))
 
 
-@pytest.mark.django_db
 def test_the_runners_that_a_task_can_name_are_those_that_there_are() -> None:
     assert tuple(RUNNERS) == RUNNER_NAMES
 
 
+@pytest.mark.django_db
 class TestDeferring:
     def test_a_job_is_the_row_as_it_was_written(self) -> None:
         made = jobs.add.defer(1, b=2)
