@@ -60,6 +60,9 @@ def job(
     policy = _policy(options)
     if not isinstance(options.get("name", ""), str | None):
         raise InvalidOption(f"name must be a str, not {options['name']!r}.")
+    for option, value in (("atomic", options.get("atomic", False)), ("takes_context", takes_context)):
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{option} must be True or False, not {value!r}.")
     redact = _names_to_redact(options.get("redact", ()))
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
