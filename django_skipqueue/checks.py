@@ -67,7 +67,7 @@ def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> li
 
 
 def check_middleware(**_: Any) -> list[CheckMessage]:
-    """E004: a middleware that cannot be imported or called."""
+    """E004: a middleware that cannot be imported or called, or that returns no context manager."""
     try:
         paths = conf.load().middleware
     except ImproperlyConfigured:

@@ -153,6 +153,8 @@ def test_e003_leaves_it_to_django_to_say_that_a_server_is_gone(monkeypatch: pyte
     [
         (["contextlib.nullcontext"], []),
         (["contextlib.nullcontext", "shop.middleware.timed"], ["skipqueue.E004"]),
+        (["tests.execution.test_middleware.undecorated"], ["skipqueue.E004"]),
+        (["tests.execution.test_middleware.undecorated_async"], ["skipqueue.E004"]),
         (["os.sep", "contextlib.nothing"], ["skipqueue.E004", "skipqueue.E004"]),
         ("contextlib.nullcontext", []),  # E001 says that it is no tuple
     ],

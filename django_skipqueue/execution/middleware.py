@@ -6,6 +6,7 @@ statements. If a manager replaces the exception, the new one decides the outcome
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -33,7 +34,7 @@ def load_middleware() -> list[Middleware]:
 
 
 def import_middleware(path: str) -> Middleware:
-    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` if it is missing or not callable."""
+    """Import the middleware at this dotted path. Raises `ImproperlyConfigured` if it is missing or no middleware."""
     try:
         middleware = import_string(path)
     except ImportError as error:
@@ -43,6 +44,11 @@ def import_middleware(path: str) -> Middleware:
         raise ImproperlyConfigured(
             f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which is {type(middleware).__name__}: it must be a function or a "
             "class that is called with a job and returns a context manager."
+        )
+    if any(test(middleware) for test in (isgeneratorfunction, isasyncgenfunction, iscoroutinefunction)):
+        raise ImproperlyConfigured(
+            f"SKIPQUEUE['MIDDLEWARE'] names {path!r}, which returns no context manager: decorate it with "
+            "contextlib.contextmanager, or asynccontextmanager if it is an async def."
         )
     found: Middleware = middleware
     return found
@@ -55,6 +61,14 @@ def wrap(run: Run, middlewares: Iterable[Middleware]) -> Run:
     return run
 
 
+def _not_a_manager(middleware: Middleware, made: object) -> TypeError:
+    name = f"{middleware.__module__}.{getattr(middleware, '__qualname__', type(middleware).__qualname__)}"
+    reason = "is no context manager"
+    if isinstance(made, AbstractAsyncContextManager):
+        reason = "is an asynchronous context manager, for `async def` tasks alone"
+    return TypeError(f"The middleware {name} returned {made!r}, which {reason}.")
+
+
 def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
     """Return `run`, the call of an `async def` task, with these middlewares around it."""
     for middleware in reversed([*middlewares]):
@@ -64,7 +78,10 @@ def wrap_async(run: AsyncRun, middlewares: Iterable[Middleware]) -> AsyncRun:
 
 def _wrap_once(run: Run, middleware: Middleware) -> Run:
     def run_in_it(task: Task[Any, Any], running: RunningAttempt) -> Outcome:
-        with middleware(running.job):  # type: ignore[union-attr]  # one that is only asynchronous is a TypeError
+        manager = middleware(running.job)
+        if not isinstance(manager, AbstractContextManager):
+            raise _not_a_manager(middleware, manager)
+        with manager:
             return run(task, running)
         return COMPLETED  # the manager suppressed the task's exception
 
@@ -77,6 +94,8 @@ def _wrap_async_once(run: AsyncRun, middleware: Middleware) -> AsyncRun:
         if isinstance(manager, AbstractAsyncContextManager):
             async with manager:
                 return await run(task, running)
+        elif not isinstance(manager, AbstractContextManager):
+            raise _not_a_manager(middleware, manager)
         else:
             with manager:
                 return await run(task, running)

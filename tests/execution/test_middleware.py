@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -85,6 +85,17 @@ def replacing(claimed: ClaimedJob) -> Iterator[None]:
 not_callable = "a string"
 
 
+def undecorated(claimed: ClaimedJob) -> Iterator[None]:
+    yield
+
+
+async def undecorated_async(claimed: ClaimedJob) -> AsyncIterator[None]:
+    yield
+
+
+def returns_nothing(claimed: ClaimedJob) -> None: ...
+
+
 def task(function: Callable[..., Any], **options: Any) -> Any:
     """The function as a task of its own name, as if it stood at the top of this module."""
     function.__qualname__ = function.__name__
@@ -143,6 +154,11 @@ def test_the_first_is_outermost_and_the_task_sees_what_they_set(speak: Any) -> N
     assert language.get() == "none", "nothing after the attempt sees it"
 
 
+def test_one_that_returns_no_manager_is_named(speak: Any) -> None:
+    error = outcome_of(speak, "returns_nothing").last_error
+    assert error == f"TypeError: The middleware {HERE}.returns_nothing returned None, which is no context manager."
+
+
 def test_they_see_what_the_task_raises(divide: Any) -> None:
     outcome = outcome_of(divide, "outer", "inner")
     assert (outcome.status, outcome.last_error) == ("failed", "ZeroDivisionError: division by zero")
@@ -178,7 +194,9 @@ def test_an_asynchronous_one_is_waited_for(registry: Registry) -> None:
 def test_an_asynchronous_one_fails_what_is_no_coroutine(divide: Any) -> None:
     outcome = outcome_of(divide, "Asynchronous")
     assert outcome.status == "failed"
-    assert (outcome.last_error or "").startswith("TypeError: 'Asynchronous' object does not support")
+    error = outcome.last_error or ""
+    assert error.startswith(f"TypeError: The middleware {HERE}.Asynchronous returned ")
+    assert error.endswith("which is an asynchronous context manager, for `async def` tasks alone.")
     assert not calls
 
 
