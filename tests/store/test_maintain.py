@@ -15,6 +15,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.records import RecoveredJob
 
 from ..app.rows import FINISHED, STATUSES, UNFINISHED, make_job, make_worker, state
+from ..app.waiting import within
 
 store = Store("default")
 
@@ -329,6 +330,15 @@ def test_rows_that_others_have_locked_are_skipped(verb: str, connect: Callable[.
         cursor.execute("RESET lock_timeout")
     assert Job.objects.get(pk=locked.pk).status == status
     assert not Job.objects.filter(pk=free.pk, status=status).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_somebody_has_locked_keeps_no_other_with_a_retention_of_its_own(connect: Callable[..., Any]) -> None:
+    locked, _ = (make_job("completed", finished_at=-HOUR, retention={"completed": 1}) for _ in range(2))
+    connect(autocommit=False).execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+    with within(10):
+        assert store.prune() == {"completed": 1}
+    assert list(Job.objects.all()) == [locked]
 
 
 class TestWorkers:

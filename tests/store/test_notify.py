@@ -179,6 +179,12 @@ class TestWithoutAutocommit:
         transaction.rollback()
         assert listener.heard() == []
 
+    def test_the_callers_commit_waits_for_the_disk(self, listener: Listener) -> None:
+        noop("a")
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("on",)
+
 
 def test_what_is_not_due_is_told_when_it_is_admitted(listener: Listener) -> None:
     jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()

@@ -189,6 +189,15 @@ class TestCancel:
         [lost] = store.lost_leases([(job.pk, job.lease)]).values()
         assert lost.cancel_reason is None
 
+    def test_a_cancel_under_a_later_lease_is_not_told_to_the_holder_of_an_earlier_one(self) -> None:
+        job = make_job("running", locked_by="dead")
+        store.recover(worker_ids=["dead"])
+        (again,) = Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
+        store.cancel([job.pk], reason="no")
+        lost = store.lost_leases([(job.pk, job.lease), (job.pk, again.lease)])
+        assert lost[job.pk, job.lease].cancel_reason is None
+        assert lost[job.pk, again.lease].cancel_reason == "no"
+
     def test_a_job_that_was_completed_under_the_lease_was_not_cancelled(self) -> None:
         job = make_job("running")
         store.settle([Settlement(job.pk, job.lease, COMPLETED)])
@@ -350,7 +359,7 @@ class TestKeepErrors:
         assert self.keep(job)
         assert [error["attempt"] for error in state(job)["errors"]] == [*range(1, 10), 1]
 
-    @pytest.mark.parametrize("after", ["retry", "settle", "nothing"])
+    @pytest.mark.parametrize("after", ["retry", "settle", "another attempt", "nothing"])
     def test_a_job_that_was_not_cancelled_or_has_moved_on_keeps_nothing(self, after: str) -> None:
         job = make_job("running")
         if after == "retry":
@@ -358,6 +367,11 @@ class TestKeepErrors:
             store.retry([job.pk])
         elif after == "settle":
             store.settle([Settlement(job.pk, job.lease, COMPLETED)])
+        elif after == "another attempt":
+            store.recover(worker_ids=["w"])
+            Job.objects.claim(queue_names=["default"], limit=1, worker_id="other")
+            store.cancel([job.pk])
+            Job.objects.update(errors=[])  # of the recovery
         assert not self.keep(job)
         assert state(job)["errors"] == []
 

@@ -18,7 +18,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
-from ..app.rows import lease_of, make_job, state
+from ..app.rows import lease_of, make_job, make_worker, state
 from ..app.sessions import Session
 from ..app.waiting import within
 
@@ -191,6 +191,23 @@ def test_what_is_being_retried_is_not_pruned(session: MakeSession, settings: Any
     assert state(job)["status"] == "queued"
 
 
+def test_what_was_chosen_to_be_pruned_is_not_retried_before_it_is_deleted(session: MakeSession, settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
+    make_job("failed")
+    other = session()
+    retried: list[dict[int, str]] = []
+
+    class Slow(Store):
+        def expired(self, **options: Any) -> list[int]:
+            ids = super().expired(**options)
+            retried.append(other(store.retry, ids))
+            return ids
+
+    assert Slow("default").prune() == {"failed": 1}
+    assert retried == [{}]
+    assert not Job.objects.exists()
+
+
 def test_what_is_being_pruned_is_not_retried(session: MakeSession, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
     job = make_job("failed")
@@ -215,6 +232,20 @@ def test_a_retry_whose_key_somebody_is_taking_waits_and_sees(session: MakeSessio
     deferring.commit() if commits else deferring.rollback()
     assert retried.result(20).keys() == ({other.pk} if commits else {failed.pk, other.pk})
     assert Job.objects.unfinished().filter(unique_key="k").count() == 1
+
+
+def test_a_retry_whose_key_somebody_takes_does_not_break_the_callers_transaction(session: MakeSession) -> None:
+    failed, other = make_job("failed", unique_key="k"), make_job("failed")
+    deferring, retrying = session(), session()
+    deferring.begin()
+    deferring(jobs.noop.using(unique_key="k").defer)
+    retrying.begin()
+    retried = retrying.start(store.retry, [failed.pk, other.pk])
+    retrying.wait_until_blocked()
+    deferring.commit()
+    assert retried.result(20) == {other.pk: "queued"}
+    retrying.commit()
+    assert (state(failed)["status"], state(other)["status"]) == ("failed", "queued")
 
 
 def test_a_defer_whose_key_is_being_retried_gets_the_retried_job(session: MakeSession) -> None:
@@ -245,6 +276,20 @@ def look_up_one_by_one() -> None:
     """Have this session join as it would join a batch to a table of millions."""
     with connection.cursor() as cursor:
         cursor.execute("SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off")
+
+
+def test_a_worker_that_beats_while_its_supervisor_does_sees_that_heartbeat(session: MakeSession) -> None:
+    worker = make_worker(heartbeat=-timedelta(hours=1))
+    row = {name: value for name, value in state(worker).items() if name not in ("started_at", "heartbeat_at")}
+    supervisor, itself = session(), session()
+    supervisor.begin()
+    supervisor(store.heartbeat_workers, [row])
+    beating = itself.start(store.heartbeat_worker, worker.pk)
+    itself.wait_until_blocked()
+    supervisor.commit()
+    found = beating.result(20)
+    assert found is not None
+    assert found[0] - worker.heartbeat_at >= timedelta(hours=1)
 
 
 def test_batches_that_settle_the_same_jobs_in_opposite_order_do_not_deadlock(session: MakeSession) -> None:

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.store import Store, sql
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 
 from ..app import jobs
@@ -439,6 +439,18 @@ def test_a_refused_batch_costs_no_claim() -> None:
     assert settled == {lease_of(bad)}
     assert len(taken) == 1
     assert {job.id for job in taken} == set(Job.objects.running().values_list("pk", flat=True))
+
+
+def test_where_nobody_can_be_notified_the_result_of_a_round_trip_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is committed: whoever does not learn of it holds jobs that he does not know."""
+    monkeypatch.setattr(sql, "QUEUES_OF", "SELECT 1 / 0 WHERE %(ids)s <> ''")
+    (retried,) = claimed()
+    waiting = make_job(queue_name="other")
+    settled, taken = settle_and_claim(
+        [settlement(retried, Outcome("scheduled"))], queue_names=["other"], limit=5, worker_id="me"
+    )
+    assert settled == {lease_of(retried)}
+    assert [job.id for job in taken] == [waiting.pk]
 
 
 def test_inside_a_transaction_a_refused_outcome_breaks_neither_the_others_nor_the_transaction() -> None:
