@@ -1,13 +1,17 @@
 """`ControlConnection`: the loop's own connection, which it opens again as often as it takes."""
 
+import signal
 import threading
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from django.db import Error, OperationalError, connection, connections
+from django.db import Error, OperationalError, connection, connections, transaction
+from psycopg import IsolationLevel
 
 from django_skipqueue.models import Job
+from django_skipqueue.runtime import control_connection as module
 from django_skipqueue.runtime.control_connection import LONGEST_DELAY, ControlConnection
 from django_skipqueue.store import Store
 
@@ -74,6 +78,20 @@ def test_it_keeps_out_of_the_projects_pool(in_thread: Callable[..., None], monke
 
     in_thread(body)
     assert connection.settings_dict["OPTIONS"]["pool"] is True
+
+
+def test_its_transactions_are_read_committed_whatever_the_project_says(
+    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", IsolationLevel.SERIALIZABLE)
+
+    def body() -> None:
+        ControlConnection(Store("default"), who="w")
+        with transaction.atomic(), connections["default"].cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            assert cursor.fetchone() == ("read committed",)
+
+    in_thread(body)
 
 
 def test_a_connection_that_broke_is_closed_and_opened_again(
@@ -183,3 +201,82 @@ def test_more_time_within_an_attempt_is_said_too(in_thread: Callable[..., None])
 
     in_thread(body)
     assert said[1:] == [21.0]
+
+
+def test_a_server_that_takes_no_writes_any_more_is_left(in_thread: Callable[..., None]) -> None:
+    """After a failover it is a standby, and only another connection leads to the new primary."""
+
+    def body() -> None:
+        store = Store("default")
+        control = ControlConnection(store, who="w")
+        refused: list[Error] = []
+        with control.handling_errors(), connections["default"].cursor() as cursor:
+            cursor.execute("SET default_transaction_read_only = on")
+        with control.handling_errors(refused=refused.append):
+            store.delete_workers(["w"])
+        assert refused == []
+        assert control.is_broken
+        with control.handling_errors(refused=refused.append):
+            store.delete_workers(["w"])
+        assert refused == []
+        assert not control.is_broken
+
+    in_thread(body)
+
+
+def test_an_alarm_of_a_task_does_not_replace_that_of_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_TIME", 0.3)
+    connections_before, handler_before = connections["default"], signal.getsignal(signal.SIGALRM)
+    control = ControlConnection(Store("default"), who="w")
+    try:
+        with control.handling_errors():
+            backend()
+        with control.handling_errors(), connections["default"].cursor() as cursor:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # as a task in another thread does
+            cursor.execute("SELECT pg_sleep(5)")
+        assert control.timed_out
+        assert control.is_broken
+    finally:
+        control.close()
+        connections["default"] = connections_before
+        signal.signal(signal.SIGALRM, handler_before)
+
+
+def probe_for(control: ControlConnection) -> None:
+    """Have it listen, and check whether it hears what others say."""
+    for _ in range(2):
+        with control.handling_errors():
+            control.listen()
+        assert not control.is_broken
+
+
+def test_a_probe_whose_connection_was_closed_is_sent_again(
+    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def body() -> None:
+        control = ControlConnection(Store("default"), who="w")
+        probe_for(control)
+        control.close()
+        monkeypatch.setattr(module, "ECHO_TIME", -1.0)  # any answer would come too late
+        probe_for(control)
+        assert "notifications unheard" not in caplog.text
+
+    in_thread(body)
+
+
+def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
+    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OperationalError("too many connections")
+
+    monkeypatch.setattr(module, "echo", refuse)
+    monkeypatch.setattr(module, "ECHO_TIME", -1.0)
+
+    def body() -> None:
+        control = ControlConnection(Store("default"), who="w")
+        probe_for(control)
+        probe_for(control)
+        assert "notifications unheard" not in caplog.text
+
+    in_thread(body)
