@@ -133,6 +133,20 @@ async def apass_gate(name: str) -> None:
 
 
 @job
+async def abackends(name: str) -> list[int]:
+    """Its session before and after the gate."""
+    before = await sync_to_async(_backend)()
+    await apass_gate(name)
+    return [before, await sync_to_async(_backend)()]
+
+
+def _backend() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+@job
 async def apass_gate_in_a_thread(name: str) -> None:
     """As queries do: in the one thread that asgiref keeps for all of an event loop."""
     await sync_to_async(pass_gate)(name)

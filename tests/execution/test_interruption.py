@@ -212,6 +212,18 @@ def test_an_attempt_that_leaves_its_shield_meanwhile_is_interrupted_all_the_same
     assert not attempt.is_exposed
 
 
+def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgotten() -> None:
+    interrupter = Interrupter()
+    attempt = RunningAttempt(claimed())
+    attempt.coroutine = Mock()  # so that nothing is raised in the thread of this test
+    interrupter._begin(attempt)
+    interrupter.cancel(attempt.job, "no")
+    attempt.due_at = 0.0
+    attempt.end()
+    assert interrupter.enforce() == []
+    assert not attempt.is_stuck
+
+
 def test_what_the_call_raises_comes_out() -> None:
     interrupter = Interrupter()
     with pytest.raises(ZeroDivisionError):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from django_skipqueue.execution import event_loop, executor, interruption
+from django_skipqueue.execution import event_loop, executor, interruption, thread_connections
 from django_skipqueue.execution import pool as pool_module
 from django_skipqueue.execution.event_loop import EventLoopRunner
 from django_skipqueue.execution.executor import Executor
@@ -285,6 +285,20 @@ def test_what_is_stuck_takes_no_place(make_pool: MakePool, gates: Any, kind: str
     assert not pool.is_used_up
 
 
+@EITHER
+@pytest.mark.usefixtures("_no_grace")
+def test_what_was_stuck_is_to_blame_no_more_once_it_has_ended(make_pool: MakePool, gates: Any, kind: str) -> None:
+    """Its job may be in another attempt by then."""
+    pool = make_pool(1)
+    stuck = limited(f"{WORKER_APP}.{kind}pass_gate_come_what_may", "g")
+    pool.submit([stuck])
+    find_stuck(pool)
+    finish(pool, 1)
+    assert pool._running_jobs.job_ids() == [stuck.id]
+    gates["g"].open()
+    wait_until(lambda: not pool._running_jobs.job_ids())
+
+
 @pytest.mark.usefixtures("_no_grace")
 def test_what_is_stuck_in_the_event_loop_is_not_counted_as_unfinished(make_pool: MakePool, gates: Any) -> None:
     pool = make_pool(2)
@@ -527,6 +541,21 @@ def test_calls_that_hang_take_no_thread_from_others(make_pool: MakePool, gates: 
     assert not pool.find_blockage()
 
 
+def test_a_call_that_waits_for_a_thread_gets_one_once_those_that_hang_are_given_up(
+    make_pool: MakePool, gates: Any
+) -> None:
+    pool = make_pool(40)
+    loop = pool._runners[EVENT_LOOP]
+    assert isinstance(loop, EventLoopRunner)
+    threads = loop._call_threads._max_workers
+    pool.submit([limited(f"{WORKER_APP}.acall_in_a_thread", "hung") for _ in range(threads)])
+    wait_until(lambda: gates["hung"].inside == threads)
+    gates["quick"].open()
+    pool.submit([claimed(f"{WORKER_APP}.acall_in_a_thread", "quick")])
+    attempts = finish_in_time(pool, threads + 1)
+    assert [attempt.outcome.status for attempt in attempts].count("completed") == 1
+
+
 @pytest.mark.usefixtures("_no_patience")
 def test_too_many_calls_that_hang_have_the_process_replaced(
     make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
@@ -635,6 +664,27 @@ def test_a_connection_is_kept_between_jobs_as_long_as_the_project_says(
     finally:
         connection_created.disconnect(note)
     assert len(opened) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("_close_asyncs_connection")
+def test_a_connection_of_coroutines_is_not_closed_as_idle_while_one_runs(
+    make_pool: MakePool, gates: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "IDLE_TIME", 0.2)
+    monkeypatch.setattr(thread_connections, "IDLE_TIME", 0.2)
+    pool = make_pool(1)
+    loop = pool._runners[EVENT_LOOP]
+    assert isinstance(loop, EventLoopRunner)
+    pool.submit([claimed(f"{WORKER_APP}.awrite", "x")])
+    finish(pool, 1)
+    pool.submit([claimed(f"{WORKER_APP}.abackends", "g")])
+    wait_until(lambda: gates["g"].inside == 1)
+    wait_until(lambda: loop._idle_timer is None, "the time to close idle connections has come")
+    gates["g"].open()
+    [attempt] = finish(pool, 1)
+    before, after = json.loads(attempt.outcome.result or "")
+    assert before == after
 
 
 @pytest.mark.django_db(transaction=True)
