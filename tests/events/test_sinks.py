@@ -191,10 +191,20 @@ def test_a_sink_that_cannot_say_what_it_wants_gets_nothing_and_harms_nobody(
     assert "The event sink Undecided raised" in caplog.text
 
 
+class Interrupted(Counting):
+    """A sink that an attempt's end meets while it says what it wants."""
+
+    def wants(self, kind: type[Event]) -> bool:
+        raise JobCancelled("ended")
+
+
 def test_the_end_of_an_attempt_is_not_taken_for_a_broken_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "SINKS", [Broken(JobCancelled("ended"))])
     with pytest.raises(JobCancelled):
         send(NotifyFailed("default", OSError()))
+    monkeypatch.setattr(sinks, "SINKS", [Interrupted()])
+    with pytest.raises(JobCancelled):
+        wanted(NotifyFailed)
 
 
 def test_what_no_sink_wants_is_not_wanted(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -952,6 +952,29 @@ def test_the_first_answer_is_taken_up_while_the_second_exchange_is_on_its_way(wo
     assert worker.worker.jobs_done == Job.objects.completed().count() == BACKLOG
 
 
+def test_the_first_answer_is_taken_up_although_the_second_exchange_did_not_come_to_it(worker_thread: Start) -> None:
+    class Hurried(Watching):
+        def exchange(self, *arguments: Any, meanwhile: Any = None, **options: Any) -> Any:
+            return super().exchange(*arguments, **options)
+
+    worker_jobs.seen.clear()
+    worker_jobs.see.defer_many([(number,) for number in range(BACKLOG)])
+    assert worker_thread(prepare=_watch(Hurried), drain=True).wait() == EXIT_CLEAN
+    assert Hurried.overlaps
+    assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
+
+
+def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
+    rooms: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        for worker._in_flight._pending.has_more in (True, False):
+            rooms.append(worker._in_flight.room(time.monotonic()))
+
+    worker_thread(prepare=prepare, concurrency=3)
+    assert rooms == [0, 3]
+
+
 def test_a_look_for_strays_knows_what_an_answer_has_brought(worker_thread: Start) -> None:
     class Searching(Watching):
         def before(self) -> None:

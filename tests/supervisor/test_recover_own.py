@@ -1,0 +1,59 @@
+"""What a dead process held is taken back, also what its last claim commits only after its death."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from django_skipqueue.execution.running_jobs import RunningJobs
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK
+from django_skipqueue.runtime.service import NEVER
+from django_skipqueue.store import Store
+from django_skipqueue.supervisor.process import LAST_STATEMENT, DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.recover_own import RecoverOwn
+
+from ..app.rows import make_job, state
+
+store = Store("default")
+
+
+@pytest.mark.django_db
+def test_what_the_last_claim_of_a_dead_process_commits_later_is_released(worker_id: str) -> None:
+    died_at = 100.0
+    dead = DeadProcess(worker_id, -9, "signal 9 (SIGKILL)", [], no_statement_after=died_at + LAST_STATEMENT)
+    process = WorkerProcess("w", 1, awaiting_recovery=[dead])
+    service = RecoverOwn(store, [process])
+    service.run(died_at)
+    assert service.due_at == dead.no_statement_after
+    late = make_job("running", locked_by=worker_id)
+    service.run(service.due_at)
+    assert (state(late)["status"], state(late)["attempts"]) == ("queued", 0)
+    service.run(dead.no_statement_after)
+    assert service.due_at == NEVER
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds"),
+    [
+        (EXIT_CLEAN << 8, 0.0),
+        (EXIT_RECYCLED << 8, 0.0),
+        (EXIT_STUCK << 8, LAST_STATEMENT),
+        (EXIT_BLOCKED << 8, LAST_STATEMENT),
+        (1 << 8, LAST_STATEMENT),
+        (int(signal.SIGKILL), LAST_STATEMENT),
+    ],
+)
+def test_only_of_a_process_that_ended_by_itself_no_statement_is_under_way(
+    status: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_end, lifeline = os.pipe()
+    os.close(read_end)
+    process = WorkerProcess("w", 1, pid=42, _lifeline=lifeline)
+    process.running_jobs = RunningJobs(1)
+    monkeypatch.setattr(os, "waitpid", lambda pid, options: (pid, status))
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    dead = process.ended()
+    monkeypatch.undo()
+    assert dead is not None
+    assert dead.no_statement_after == 100.0 + seconds
