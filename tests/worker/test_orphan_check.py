@@ -1,7 +1,11 @@
 """When a worker looks for jobs of its own that it never heard of."""
 
+import time
+
+from django.db import DatabaseError
+
 from django_skipqueue.runtime.service import NEVER
-from django_skipqueue.worker.orphan_check import OrphanCheck
+from django_skipqueue.worker.orphan_check import REFUSED_INTERVAL, OrphanCheck
 
 
 def make() -> OrphanCheck:
@@ -32,3 +36,14 @@ def test_a_connection_that_breaks_again_starts_anew() -> None:
     assert checks.due_at == 5.0
     checks.run(7.0)
     assert checks.due_at == 8.0
+
+
+def test_after_an_error_of_the_database_it_waits_for_a_minute_or_more() -> None:
+    checks = OrphanCheck(90, release_orphans=lambda: None)
+    checks.expect(0.0)
+    before = time.monotonic()
+    checks.refused(DatabaseError("not now"))
+    assert checks.due_at >= before + 90
+    checks = OrphanCheck(1, release_orphans=lambda: None)
+    checks.refused(DatabaseError("not now"))
+    assert checks.due_at >= before + REFUSED_INTERVAL

@@ -85,6 +85,18 @@ def test_a_claim_that_was_sent_before_a_look_from_the_front_was_known_does_not_u
     assert frontier.start(START + 10) == {"default": urgent.position}
 
 
+def test_a_look_from_the_front_that_failed_is_not_made_again_because_a_connection_broke() -> None:
+    cursor = ClaimCursor()
+    cursor.look_failed(10.0)
+    due_at = cursor.due_at
+    assert due_at > 10.0
+    cursor.start_over()
+    assert cursor.due_at == due_at
+    cursor.claimed([], after={}, took=0.0, now=due_at)
+    cursor.start_over()
+    assert cursor.due_at == 0.0
+
+
 def test_a_look_that_an_outage_made_long_does_not_put_off_the_next_one_for_minutes() -> None:
     frontier = ClaimCursor()
     frontier.start(START)

@@ -9,6 +9,7 @@ import pytest
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
 from django_skipqueue.values.records import ClaimedJob
+from django_skipqueue.worker.claiming import kinds as module
 from django_skipqueue.worker.claiming.kinds import KNOWN_FOR, Free, Kinds
 
 from ...app import jobs, worker_jobs
@@ -80,6 +81,14 @@ def test_a_queue_that_was_looked_at_and_brought_nothing_is_known_no_more(is_full
     kinds = noted(("t", "a"))
     kinds.note(["b", "a"], [job(jobs.anoop.name, "b")], is_full=is_full, now=0.0)
     assert kinds.room(["a"], free(0, 3), now=0.5) == room
+
+
+def test_of_very_many_queues_nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_QUEUES", 2)
+    kinds = noted(("t", "a"), ("t", "b"), ("t", "c"))
+    assert kinds.room(["a"], free(0, 3), now=0.5) == 0
+    kinds.note(["d"], [job(jobs.noop.name, "d")], is_full=False, now=0.5)
+    assert [kinds.room([name], free(0, 3), now=0.5) for name in "abcd"] == [3, 3, 3, 0]
 
 
 # With a worker
