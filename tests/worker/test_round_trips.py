@@ -1,0 +1,40 @@
+"""What a worker sends together, and what it sends alone."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.store import Store
+from django_skipqueue.store.parameters import ExchangeResult
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
+from django_skipqueue.worker.claiming.policy import ClaimPolicy
+from django_skipqueue.worker.pending_outcomes import PendingOutcomes
+from django_skipqueue.worker.round_trips import Exchanger
+
+JOB = ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, "{}")
+
+
+class Noting(Store):
+    """Notes how many outcomes and claims each round trip has, and sends none."""
+
+    def __init__(self) -> None:
+        super().__init__("default")
+        self.sent: list[tuple[int, int]] = []
+
+    def locked(self, leases: Iterable[LeaseRef]) -> set[int]:
+        return set()
+
+    def exchange(self, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        self.sent.append((len([*settlements]), options["limit"]))
+        return ExchangeResult([], [], options["queue_names"], 0.0)
+
+
+def test_an_outcome_that_took_too_long_is_tried_without_a_claim_that_may_be_to_blame() -> None:
+    store, pending, control = Noting(), PendingOutcomes(), None
+    options = WorkerOptions(name="w", database="default", queue_names=("default",))
+    exchanger = Exchanger(store, ClaimPolicy(options), pending, control, worker_id="w")  # type: ignore[arg-type]
+    pending._slow.add(Attempt(JOB, COMPLETED, 1.0, 2.0, "w"), now=float("-inf"))
+    exchanger.exchange(5, None)
+    exchanger.exchange(5, None)
+    assert store.sent == [(1, 0), (0, 5)]
