@@ -224,6 +224,21 @@ def test_an_interrupted_attempt_that_has_ended_is_not_stuck_before_it_is_forgott
     assert not attempt.is_stuck
 
 
+def test_a_statement_of_a_cancelled_coroutine_does_not_wait_for_an_exception_in_its_own_thread() -> None:
+    """Such an exception is never set: the coroutine is cancelled instead."""
+    attempt = RunningAttempt(claimed())
+    attempt.coroutine = Mock()
+    attempt.expose()
+    assert attempt.interrupt(JobTimeout("over"))
+    other = threading.Thread(target=attempt.require_in_time, daemon=True)
+    other.start()
+    other.join(DEADLINE)
+    is_stuck = other.is_alive()
+    assert attempt.interruption is not None
+    attempt.interruption.is_raised = True  # so that it ends
+    assert not is_stuck
+
+
 def test_what_the_call_raises_comes_out() -> None:
     interrupter = Interrupter()
     with pytest.raises(ZeroDivisionError):
