@@ -43,9 +43,9 @@ class Notification:
     def __call__(self) -> None:
         """Send the notification now. An error is only logged: the job is committed, and polling finds it."""
         connection = connections[self.database]
-        alone = connection.get_autocommit() and not connection.in_atomic_block
-        statement = sql.NOTIFY_ALONE if alone else sql.NOTIFY
         try:
+            alone = connection.get_autocommit() and not connection.in_atomic_block
+            statement = sql.NOTIFY_ALONE if alone else sql.NOTIFY
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:

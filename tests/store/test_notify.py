@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
@@ -278,6 +278,22 @@ def test_a_hook_of_the_callers_that_is_no_notification_is_left_alone(listener: L
         noop("a")
     assert called == [1, 2]
     assert listener.heard() == ["a"]
+
+
+def test_where_the_connection_is_lost_after_the_commit_the_callers_other_hooks_are_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise OperationalError("the server is gone")
+
+    called: list[str] = []
+    with monkeypatch.context() as patched:
+        with transaction.atomic():
+            transaction.on_commit(lambda: (connection.close(), patched.setattr(connection, "connect", refuse)))  # type: ignore[func-returns-value]
+            noop("a")
+            transaction.on_commit(lambda: called.append("after"))
+        assert called == ["after"]
+    assert Job.objects.queued().count() == 1
 
 
 def test_a_notify_that_fails_harms_neither_the_caller_nor_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
