@@ -237,8 +237,8 @@ def starting(lines: list[str]) -> None:
 
 
 def unknown_queue(queue_name: str, known: list[str]) -> None:
-    """A worker serves a queue that no task and no job uses."""
-    shown = {"queue": queue_name, "hint": "no task and no job has this queue", "known": ", ".join(known)}
+    """A worker serves a queue that no task and no unfinished job uses."""
+    shown = {"queue": queue_name, "hint": "no task and no unfinished job has this queue", "known": ", ".join(known)}
     write(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
 
 

@@ -237,7 +237,7 @@ def test_a_queue_that_nothing_uses_is_named(runworker: Run) -> None:
     process = runworker("--drain", "--queues", "a b,busy,default")
     assert process.wait() == 0
     [line] = [line for line in process.log.splitlines() if "queue unknown" in line]
-    assert 'queue="a b" hint="no task and no job has this queue" known="busy, default' in line
+    assert 'queue="a b" hint="no task and no unfinished job has this queue" known="busy, default' in line
 
 
 # When it cannot run

@@ -217,7 +217,7 @@ def _within(option: str) -> Callable[[str], float]:
 
 
 def _name_unknown_queues(worker: WorkerOptions) -> None:
-    """Log each queue given by --queues that no task and no job uses: it may be mistyped."""
+    """Log each queue given by --queues that no task and no unfinished job uses: it may be mistyped."""
     if not worker.queue_names:
         return
     with dedicated_connection(worker.database):
