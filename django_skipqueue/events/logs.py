@@ -255,8 +255,8 @@ def waiting_for_change(code: int) -> None:
 
 
 def running_released(worker: str, count: int) -> None:
-    """Jobs that still ran at the end of the shutdown timeout were released."""
-    reason = "they still ran at the end of the shutdown timeout; no attempt was charged"
+    """Jobs that still ran when their worker ended were released: after its shutdown timeout, or after a second signal."""
+    reason = "they still ran when the worker had to end; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
 
