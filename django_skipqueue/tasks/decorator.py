@@ -60,9 +60,7 @@ def job(
     policy = _policy(options)
     if not isinstance(options.get("name", ""), str | None):
         raise InvalidOption(f"name must be a str, not {options['name']!r}.")
-    for option, value in (("atomic", options.get("atomic", False)), ("takes_context", takes_context)):
-        if not isinstance(value, bool):
-            raise InvalidOption(f"{option} must be True or False, not {value!r}.")
+    _check_flags(atomic=options.get("atomic", False), takes_context=takes_context)
     redact = _names_to_redact(options.get("redact", ()))
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -88,6 +86,12 @@ def job(
         return task
 
     return register if function is None else register(function)
+
+
+def _check_flags(**flags: object) -> None:
+    for option, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidOption(f"{option} must be True or False, not {value!r}.")
 
 
 def _check_function(function: Callable[..., Any]) -> None:
