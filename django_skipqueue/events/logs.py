@@ -14,13 +14,13 @@ from typing import Any
 from ..values.outcomes import Outcome
 from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
 from ..values.redaction import MASK
-from ..values.tracebacks import stand_in
+from ..values.tracebacks import innermost_calls, stand_in
 from .log_format import in_a_line, in_words, pairs, printable
 
 logger = logging.getLogger("django_skipqueue.worker")
 
-STUCK_LINES = 12
-"""The last lines of a stuck attempt's stack, two for each call, that are logged. The row has the whole stack."""
+STUCK_CALLS = 6
+"""The innermost calls of a stuck attempt that are logged. The row has the whole stack."""
 
 LARGE_BATCH = 50
 """If more jobs than this are completed in one round trip, they share a line."""
@@ -255,7 +255,7 @@ def waiting_for_change(code: int) -> None:
 
 
 def running_released(worker: str, count: int) -> None:
-    """Jobs that still ran when their worker ended were released: after its shutdown timeout, or after a second signal."""
+    """Jobs that still ran when their worker ended were released: its timeout was over, or a second signal came."""
     reason = "they still ran when the worker had to end; no attempt was charged"
     write_about_worker(logging.WARNING, "jobs_released", worker, count=count, reason=reason)
 
@@ -276,8 +276,8 @@ def blocked(worker: str, lines: list[str]) -> None:
 
 def stuck(attempt: Attempt, error: str, stack: str) -> None:
     """An attempt did not end when it was interrupted; another thread or coroutine replaces it."""
-    last_calls = " > ".join(line.strip() for line in stack.splitlines()[-STUCK_LINES:])
-    shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "stack": last_calls}
+    calls = innermost_calls(stack, STUCK_CALLS)
+    shown = _attempt_shown(attempt) | {"worker": attempt.worker, "error": error, "stack": calls}
     write(logging.ERROR, "job_stuck", shown, extra=_attempt_extra(attempt))
 
 

@@ -17,6 +17,7 @@ from django.db import Error as DatabaseError
 
 from ..exceptions import JobCancelled, JobInterrupted, JobTimeout
 from ..values.records import ClaimedJob, LeaseRef
+from ..values.tracebacks import formatted_stack
 from .running_attempt import NEVER, RunningAttempt
 
 STUCK_AFTER = 5.0
@@ -188,7 +189,7 @@ class Interrupter:
 
 def _stack_of(thread: int) -> str:
     frame = sys._current_frames().get(thread)
-    return "".join(traceback.format_stack(frame)) if frame else ""
+    return formatted_stack(frame) if frame else ""
 
 
 def stacks(only: threading.Thread | None = None) -> list[str]:

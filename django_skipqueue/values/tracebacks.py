@@ -1,10 +1,17 @@
-"""Shortens and formats tracebacks, so that they begin in the project's code instead of the worker's."""
+"""Shortens and formats tracebacks and stacks, so that they begin in the project's code instead of the worker's."""
 
+import re
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
 PACKAGE = str(Path(__file__).parents[1]) + "/"
+
+EXECUTOR = PACKAGE + "execution/executor.py"
+"""The file that calls tasks."""
+
+CALL = re.compile(r"^(?=  File )", re.MULTILINE)
+"""The beginning of a call in a formatted stack."""
 
 
 def cut(error: BaseException) -> None:
@@ -16,6 +23,21 @@ def cut(error: BaseException) -> None:
     while found is not None and found.tb_next is not None and _is_in_package(found):
         found = found.tb_next
     error.__traceback__ = found
+
+
+def formatted_stack(frame: FrameType) -> str:
+    """The stack of a running task as text: it begins with the first call below the executor, as a traceback does."""
+    calls = traceback.extract_stack(frame)
+    first = max((number for number, call in enumerate(calls, 1) if call.filename == EXECUTOR), default=0)
+    while first < len(calls) - 1 and calls[first].filename.startswith(PACKAGE):
+        first += 1
+    return "".join(traceback.format_list(calls[min(first, len(calls) - 1) :]))
+
+
+def innermost_calls(stack: str, most: int) -> str:
+    """The last calls of a formatted stack, in one line. A line about repeated calls belongs to the call above it."""
+    calls = CALL.split(stack)[-most:]
+    return " > ".join(line.strip() for call in calls for line in call.splitlines() if line.strip())
 
 
 def stand_in(error: BaseException, message: str) -> Exception:

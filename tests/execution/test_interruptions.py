@@ -198,7 +198,10 @@ def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_r
     gates["long"].open()
     assert worker.wait() == EXIT_STUCK
     stuck.refresh_from_db()
-    assert "pass_gate" in stuck.errors[0]["traceback"]
+    stack = stuck.errors[0]["traceback"]
+    assert stack.lstrip().startswith("File ")
+    assert "in pass_gate" in stack.splitlines()[0], "the worker's own calls are left out"
+    assert 'stack="File ' in caplog.text
     assert f"job stuck task=tests.app.worker_jobs.pass_gate id={stuck.pk} attempt=1/1" in caplog.text
 
 
