@@ -58,8 +58,10 @@ class OwnRow(Service):
         return now - self._alive_at <= self._timeout / 2
 
     def run(self, now: float) -> None:
-        """Write a heartbeat, and check whether the supervisor has written one since the last."""
-        self.due_at = now + self._interval
+        """Write a heartbeat, and check whether the supervisor has written one since the last.
+
+        If the connection breaks, the heartbeat stays due: the loop runs it again as soon as the connection is open.
+        """
         found = self._store.heartbeat_worker(self._row["id"])
         if found is None:
             self._store.heartbeat_workers([self._row])
@@ -68,6 +70,7 @@ class OwnRow(Service):
         self._was_made = True
         self._was_refused = False
         self._alive_at = now
+        self.due_at = now + self._interval
         self._note_supervisor(*(found or (None, None)))
 
     def refused(self, error: BaseException) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_skipqueue.models import Job, Worker
+from django_skipqueue.runtime import control_connection
 from django_skipqueue.store import Store
 
 from ..app import jobs, worker_jobs
@@ -55,6 +56,25 @@ def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: 
     store.delete_workers([worker.id])
     wait_until(Worker.objects.exists)
     wait_until(lambda: "worker row gone" in caplog.text)
+
+
+def test_a_heartbeat_whose_connection_broke_is_written_once_there_is_another(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    beat = Store.heartbeat_worker
+    beats: list[str] = []
+
+    def beat_or_break(self: Store, worker_id: str) -> Any:
+        beats.append(worker_id)
+        if len(beats) == 1:
+            raise OperationalError("the server closed the connection unexpectedly")
+        return beat(self, worker_id)
+
+    monkeypatch.setattr(Store, "heartbeat_worker", beat_or_break)
+    worker_thread(poll_interval=HOUR, worker_timeout=float(HOUR))
+    wait_until(Worker.objects.exists)
+    assert len(beats) == 2
 
 
 def test_who_cannot_say_that_it_is_alive_claims_nothing_and_settles_what_it_has(
