@@ -180,6 +180,7 @@ class RunningAttempt:
         while True:
             if self._open.pop(EXPOSED, False):
                 if self.coroutine is not None:
+                    interruption.is_raised = True  # nothing is set in the thread: the event loop cancels the coroutine
                     self.coroutine.get_loop().call_soon_threadsafe(self._cancel, self.coroutine, interruption)
                     return True
                 _raise_in_thread(self.thread, error)

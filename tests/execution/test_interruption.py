@@ -1,5 +1,6 @@
 """Attempts that take too long are interrupted, and never their neighbours."""
 
+import asyncio
 import gc
 import sys
 import threading
@@ -237,6 +238,21 @@ def test_a_statement_of_a_cancelled_coroutine_does_not_wait_for_an_exception_in_
     assert attempt.interruption is not None
     attempt.interruption.is_raised = True  # so that it ends
     assert not is_stuck
+
+
+def test_a_coroutine_that_blocks_its_loop_cannot_complete_its_job_once_it_is_interrupted() -> None:
+    interrupter = Interrupter()
+    attempt = RunningAttempt(claimed())
+
+    async def block() -> None:
+        with interrupter.coroutine(attempt):
+            interrupting = threading.Thread(target=attempt.interrupt, args=[JobTimeout("over")])
+            interrupting.start()
+            interrupting.join()
+            attempt.require_in_time()
+
+    with pytest.raises(JobTimeout, match="over"):
+        asyncio.run(block())
 
 
 def test_what_the_call_raises_comes_out() -> None:
