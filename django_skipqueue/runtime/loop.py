@@ -1,6 +1,8 @@
 """Runs the services of a supervisor or of a worker, and sleeps until the next one is due.
 
-Invariant: a service that fails keeps no other from running. A service delays the heartbeat only by the time of one run.
+Invariant: a database error of a service that leaves the connection usable keeps no other service from running. After any
+other database error the services that send statements wait for the next connection. Every other exception ends the
+process. A service delays the heartbeat only by the time of one run.
 """
 
 import time

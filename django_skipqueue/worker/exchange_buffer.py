@@ -3,8 +3,9 @@
 The worker sends the next exchange first, and decodes the rows of the last one while the database works. Where jobs take
 no time, that is a fifth more jobs a second.
 
-Invariant: at most one result waits here, and it is applied once. Only the next exchange may be sent before that: all
-other code that reads or changes the jobs of the worker applies the result first.
+Invariant: at most one result waits here, and it is applied once. All code that drops or releases jobs of the worker
+applies the result first. Code that only counts or reads the jobs may run before that: `room` adds `claimed`, the check
+for surplus jobs adds `attempts`, and the check for cancelled jobs covers the new jobs from its next run on.
 """
 
 from collections.abc import Callable, Sequence
