@@ -108,15 +108,15 @@ class EventLoopRunner:
 
     def withdraw(self) -> list[ClaimedJob]:
         """Take back the jobs that have not started."""
-        return self.withdraw_last(len(self._waiting))[::-1]
+        return self.withdraw_last(len(self._waiting))
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back up to `count` jobs that have not started, the last one first."""
+        """Take back the last `count` jobs that have not started, or fewer, in their order."""
         withdrawn: list[ClaimedJob] = []
         with contextlib.suppress(IndexError):
             while len(withdrawn) < count:
                 withdrawn.append(self._waiting.pop())
-        return withdrawn
+        return withdrawn[::-1]
 
     def stop(self, deadline: float) -> None:
         """End the event loop, and wait for its thread until the deadline: leftover code of tasks may block it."""

@@ -78,7 +78,7 @@ class Pool:
         return [job for runner in self._runners.values() for job in runner.withdraw()]
 
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
-        """Take back the last jobs of each runner that have not started, up to these numbers."""
+        """Take back the last jobs of each runner that have not started, up to these numbers, in their order."""
         return [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
 
     @property

@@ -40,7 +40,7 @@ class Runner(Protocol):
         """Take back the jobs that have not started, in their order."""
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back the last `count` jobs that have not started, or fewer."""
+        """Take back the last `count` jobs that have not started, or fewer, in their order."""
 
     def give_up(self, running: RunningAttempt) -> None:
         """Give the slot of this stuck attempt to another one."""

@@ -62,7 +62,7 @@ class ThreadRunner:
             return withdrawn
 
     def withdraw_last(self, count: int) -> list[ClaimedJob]:
-        """Take back the last `count` jobs that have not started, or fewer. The others keep their order."""
+        """Take back the last `count` jobs that have not started, or fewer, in their order. The others keep theirs."""
         withdrawn = self.withdraw()
         kept = max(len(withdrawn) - count, 0)
         self.submit(withdrawn[:kept])

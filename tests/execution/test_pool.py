@@ -76,6 +76,18 @@ EITHER = pytest.mark.parametrize("kind", ["", "a"], ids=["def", "async def"])
 
 
 @EITHER
+def test_the_last_jobs_are_withdrawn_in_their_order_and_the_others_keep_theirs(
+    make_pool: MakePool, gates: Any, kind: str
+) -> None:
+    pool = make_pool(1)
+    waiting = [claimed(f"{APP}.{kind}noop") for _ in range(4)]
+    pool.submit([claimed(f"{WORKER_APP}.{kind}pass_gate", "g"), *waiting])
+    wait_until(lambda: gates["g"].inside)
+    assert pool.withdraw_last({EVENT_LOOP if kind else THREADS: 2}) == waiting[2:]
+    assert pool.withdraw() == waiting[:2]
+
+
+@EITHER
 def test_every_job_comes_out_once_with_its_outcome(make_pool: MakePool, kind: str) -> None:
     pool = make_pool(3)
     jobs = [claimed(f"{APP}.{kind}add", number) for number in range(50)]
