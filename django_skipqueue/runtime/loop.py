@@ -1,8 +1,8 @@
 """Runs the services of a supervisor or of a worker, and sleeps until the next one is due.
 
-Invariant: a database error of a service that leaves the connection usable keeps no other service from running. After any
-other database error the services that send statements wait for the next connection. Every other exception ends the
-process. A service delays the heartbeat only by the time of one run.
+Invariant: a service with a method `refused` keeps no other from running, if its database error leaves the connection
+usable. After any other database error, all services that send statements wait until the connection is open again. Any
+other exception ends the process. A service delays the heartbeat only by the time of one run.
 """
 
 import time
