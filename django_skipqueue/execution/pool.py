@@ -86,16 +86,14 @@ class Pool:
         """When to call `enforce_limits` and `find_blockage` next, in monotonic seconds."""
         return min(self._executor.interrupter.next_deadline, self._blocked_at())
 
-    def enforce_limits(self) -> bool:
-        """Interrupt attempts whose time is over. A stuck one counts as finished. Returns whether any is stuck."""
-        stuck = self._executor.interrupter.enforce()
-        for running, stack in stuck:
+    def enforce_limits(self) -> None:
+        """Interrupt attempts whose time is over. A stuck one counts as finished."""
+        for running, stack in self._executor.interrupter.enforce():
             attempt = self._executor.stuck(running, stack)
             if running.take_report():  # else it finished while its retry policy ran
                 self.finished.append(attempt)
                 logs.stuck(attempt, str(running.error), stack)
                 self._runners[registry.runner_of(running.job.task)].give_up(running)
-        return bool(stuck)
 
     @property
     def has_stuck(self) -> bool:

@@ -61,9 +61,9 @@ class RunningAttempt:
         "timeout",
     )
 
-    def __init__(self, job: ClaimedJob, timeout: float | None = None) -> None:
+    def __init__(self, job: ClaimedJob) -> None:
         self.job = job
-        self.timeout = timeout
+        self.timeout: float | None = None
         """Seconds that the attempt may take; `None`: no limit."""
         self.thread = 0
         """The identifier of its thread, or of the thread of its event loop."""

@@ -38,9 +38,6 @@ class PendingOutcomes:
         self._sent: list[Attempt] = []  # those in the statement under way: the first that wait, or a slow one
         self._tried: Attempt | None = None  # the slow one in the statement under way
 
-    def __len__(self) -> int:
-        return len(self._waiting) + len(self._aside) + len(self._slow)
-
     @property
     def attempts(self) -> list[Attempt]:
         """All attempts whose outcomes wait here."""
@@ -80,8 +77,8 @@ class PendingOutcomes:
         """Whether the batch is one slow outcome, which must be sent alone."""
         return self._tried is not None
 
-    def answered(self) -> list[Attempt]:
-        """Remove and return the attempts that were sent: the database has accepted or rejected each outcome."""
+    def answered(self) -> None:
+        """Remove the attempts that were sent: the database has accepted or rejected each outcome."""
         sent, self._sent = self._sent, []
         if self._tried:
             self._slow.remove(self._tried)
@@ -90,7 +87,6 @@ class PendingOutcomes:
             self._batch_size.succeeded()
             self._slow.note_others()
         self.has_more = bool(self._waiting)
-        return sent
 
     def look_now(self) -> None:
         """Check at the next batch which rows are still locked."""

@@ -99,6 +99,13 @@ def claimed(job_id: int = 1) -> ClaimedJob:
     return ClaimedJob(job_id, 1, "task", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}")
 
 
+def limited(timeout: float, job_id: int = 1) -> RunningAttempt:
+    """An attempt that may take this many seconds."""
+    attempt = RunningAttempt(claimed(job_id))
+    attempt.timeout = timeout
+    return attempt
+
+
 def busy(seconds: float) -> None:
     """Run Python code for this long."""
     until = time.monotonic() + seconds
@@ -126,7 +133,7 @@ def keep_enforcing(interrupter: Interrupter) -> Callable[[], None]:
 
 def test_a_call_that_ends_in_time_is_not_interrupted() -> None:
     interrupter = Interrupter()
-    assert interrupter.run(RunningAttempt(claimed(), 60), lambda: "done") == "done"
+    assert interrupter.run(limited(60), lambda: "done") == "done"
     assert interrupter.next_deadline == float("inf")
 
 
@@ -135,7 +142,7 @@ def test_a_call_that_takes_too_long_gets_a_timeout_that_says_how_long() -> None:
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s"):
-            interrupter.run(RunningAttempt(claimed(), 0.05), lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
+            interrupter.run(limited(0.05), lambda: [None for _ in iter(lambda: time.sleep(0.001), 1)])
     finally:
         end()
 
@@ -150,7 +157,7 @@ def test_an_interruption_never_reaches_the_next_call_in_the_thread() -> None:
     try:
         for number in range(2_000):
             try:
-                interrupter.run(RunningAttempt(claimed(number), 0.0004), lambda: busy(0.0004))
+                interrupter.run(limited(0.0004, number), lambda: busy(0.0004))
             except JobTimeout:
                 outcomes["too late"] += 1
             else:
@@ -181,7 +188,7 @@ def test_an_interruption_that_comes_at_the_end_of_a_shield_is_not_lost() -> None
     try:
         for number in range(300):
             with pytest.raises(JobTimeout):
-                interrupter.run(RunningAttempt(claimed(number), 0.0002), call)
+                interrupter.run(limited(0.0002, number), call)
             busy(0.00005)
     finally:
         end()
@@ -258,7 +265,7 @@ def test_a_coroutine_that_blocks_its_loop_cannot_complete_its_job_once_it_is_int
 def test_what_the_call_raises_comes_out() -> None:
     interrupter = Interrupter()
     with pytest.raises(ZeroDivisionError):
-        interrupter.run(RunningAttempt(claimed(), 60), lambda: 1 / 0)
+        interrupter.run(limited(60), lambda: 1 / 0)
 
 
 def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interruption() -> None:
@@ -274,7 +281,7 @@ def test_an_error_of_the_database_that_an_interruption_has_caused_is_the_interru
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(JobTimeout, match=r"timed out after 0\.05 s") as raised:
-            interrupter.run(RunningAttempt(claimed(), 0.05), call)
+            interrupter.run(limited(0.05), call)
     finally:
         end()
     assert isinstance(raised.value.__cause__, ProgrammingError)
@@ -292,7 +299,7 @@ def test_what_a_task_makes_of_its_interruption_comes_out() -> None:
     end = keep_enforcing(interrupter)
     try:
         with pytest.raises(Retry):
-            interrupter.run(RunningAttempt(claimed(), 0.05), call)
+            interrupter.run(limited(0.05), call)
     finally:
         end()
 
@@ -309,7 +316,7 @@ def test_a_call_that_ignores_its_interruption_is_stuck_with_its_stack(monkeypatc
             except JobTimeout:
                 continue
 
-    thread = threading.Thread(target=lambda: interrupter.run(RunningAttempt(claimed(7), 0.05), stubborn), daemon=True)
+    thread = threading.Thread(target=lambda: interrupter.run(limited(0.05, 7), stubborn), daemon=True)
     thread.start()
     try:
         [(limit, stack)] = collect(interrupter.enforce, 1, "the call is found to be stuck")

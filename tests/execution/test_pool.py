@@ -242,9 +242,17 @@ def limited(task: str, *args: Any) -> ClaimedJob:
     return claimed(task, *args)._replace(timeout=0.05)
 
 
+def enforce_limits(pool: Pool) -> bool:
+    """Do what the control loop does. Returns whether this has found an attempt stuck."""
+    interrupter = pool._executor.interrupter
+    before = interrupter.stuck()
+    pool.enforce_limits()
+    return any(attempt not in before for attempt in interrupter.stuck())
+
+
 def find_stuck(pool: Pool) -> None:
     """Do what the control loop does, until the worker is to be replaced."""
-    wait_until(pool.enforce_limits, "something is stuck")
+    wait_until(lambda: enforce_limits(pool), "something is stuck")
 
 
 def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
@@ -252,7 +260,7 @@ def finish_in_time(pool: Pool, number: int) -> list[Attempt]:
     finished: list[Attempt] = []
 
     def done() -> bool:
-        assert not pool.enforce_limits()
+        assert not enforce_limits(pool)
         finished.extend(pool.take_finished())
         return len(finished) >= number
 
@@ -338,7 +346,7 @@ def test_where_coroutines_get_stuck_together_no_more_run_than_there_are_slots(ma
     time.sleep(0.1)  # longer than they may take
     assert loop._loop is not None
     loop._loop.call_soon_threadsafe(time.sleep, 0.3)  # what happens meanwhile comes at once
-    wait_until(lambda: not pool.enforce_limits() and len(loop._stuck) == 3)
+    wait_until(lambda: not enforce_limits(pool) and len(loop._stuck) == 3)
     finish(pool, 2)
     wait_until(lambda: gates["beside"].inside == 1)
     gates["beside"].open()
@@ -401,7 +409,7 @@ def test_an_attempt_that_comes_out_while_its_retry_policy_is_asked_is_told_as_it
     pool = make_pool(1)
     pool.submit([limited(f"{WORKER_APP}.pass_gate_and_get_over_it", "g")])
     monkeypatch.setattr(Executor, "_decide", decide)
-    find_stuck(pool)
+    wait_until(lambda: enforce_limits(pool) or pool.finished)
     assert [attempt.outcome.status for attempt in pool.take_finished()] == ["completed"]
 
 

@@ -48,9 +48,9 @@ def test_as_long_as_all_goes_well_nobody_is_asked(pending: PendingOutcomes) -> N
     database = Database(2)
     assert pending.is_due(0)
     assert ids(pending.next_batch(database, 0)) == [1, 2, 3]
-    assert len(pending) == 3
-    assert ids(pending.answered()) == [1, 2, 3]
-    assert (len(pending), pending.is_due(0), database.asked) == (0, False, [])
+    assert len(pending.attempts) == 3
+    pending.answered()
+    assert (len(pending.attempts), pending.is_due(0), database.asked) == (0, False, [])
 
 
 def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
@@ -60,12 +60,12 @@ def test_without_an_answer_all_are_kept_and_those_that_are_locked_wait_aside(
     database = Database(2)
     pending.next_batch(database, 99.0)
     fail(pending)
-    assert len(pending) == 3
+    assert len(pending.attempts) == 3
     assert ids(pending.next_batch(database, 100.0)) == [1, 3]
     assert database.asked == [[1, 2, 3]]
     assert "outcomes waiting worker=w count=1 first_id=2" in caplog.text
-    assert ids(pending.answered()) == [1, 3]
-    assert (len(pending), pending.refs()) == (1, {(2, 1)})
+    pending.answered()
+    assert (len(pending.attempts), pending.refs()) == (1, {(2, 1)})
     assert not pending.is_due(100.0)
 
     pending.add([attempt(4)])
@@ -160,7 +160,7 @@ def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: Pend
         pending.next_batch(database, 0.0)
         fail(pending, alone=True, timed_out=True)
     assert batches(pending) == [[2], [3]]
-    assert (len(pending), pending.refs(), pending.next_turn) == (1, {(1, 1)}, FIRST_REST)
+    assert (len(pending.attempts), pending.refs(), pending.next_turn) == (1, {(1, 1)}, FIRST_REST)
     pending.add([attempt(4)])
     assert ids(pending.next_batch(database, FIRST_REST)) == [1]
     assert pending.is_slow_alone
@@ -172,4 +172,4 @@ def test_one_that_is_too_slow_alone_waits_aside_and_is_tried_alone(pending: Pend
     database.locked.clear()
     assert ids(pending.next_batch(database, float("inf"))) == [1]
     pending.answered()
-    assert len(pending) == 0
+    assert len(pending.attempts) == 0
