@@ -109,13 +109,8 @@ class InFlightJobs:
         """Whether outcomes are ready to be written."""
         return self.has_finished or self._pending.is_due(now)
 
-    def exchange_is_due(self, room: int, now: float) -> bool:
-        """Whether to send an exchange, with room for this many more jobs."""
-        return (room > 0 and self.claiming.next_look <= now) or self.has_outcomes(now)
-
-    def next_exchange(self, room: Callable[[float], int]) -> float:
+    def next_exchange(self, room: Callable[[float], int], now: float) -> float:
         """The time of the next exchange, or of applying a result. `room` is called only if the time depends on it."""
-        now = time.monotonic()
         if not self._buffer.is_empty or self.has_outcomes(now):
             return 0.0
         pending = self._pending.next_turn

@@ -1,5 +1,6 @@
 """The service of a worker that settles finished attempts and claims jobs."""
 
+import time
 from collections.abc import Callable, Collection
 
 from ..runtime.control_connection import ControlConnection
@@ -30,14 +31,14 @@ class SettleAndClaim(Service):
     @property
     def due_at(self) -> float:
         """At once if outcomes wait or a result is to be applied, otherwise the time of the next claim."""
-        return max(self._in_flight.next_exchange(self._room), self._control.retry_at)
+        return max(self._in_flight.next_exchange(self._room, time.monotonic()), self._control.retry_at)
 
     def run(self, now: float) -> None:
         """Send an exchange, if one is due. If no attempt has finished, first apply the last result."""
         if not self._in_flight.has_finished:
             self._in_flight.apply_exchange()
         room = self._room(now)
-        if self._in_flight.exchange_is_due(room, now):
+        if self._in_flight.next_exchange(lambda _: room, now) <= now:
             self._exchanged(self._in_flight.exchange(room))
 
     def notified(self, payloads: Collection[str]) -> None:
