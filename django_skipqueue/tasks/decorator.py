@@ -58,9 +58,7 @@ def job(
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
     job_options = Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options})  # type: ignore[literal-required]
     policy = _policy(options)
-    if not isinstance(options.get("name", ""), str | None):
-        raise InvalidOption(f"name must be a str, not {options['name']!r}.")
-    _check_flags(atomic=options.get("atomic", False), takes_context=takes_context)
+    _check_types(name=options.get("name"), atomic=options.get("atomic", False), takes_context=takes_context)
     redact = _names_to_redact(options.get("redact", ()))
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
@@ -88,7 +86,9 @@ def job(
     return register if function is None else register(function)
 
 
-def _check_flags(**flags: object) -> None:
+def _check_types(*, name: object, **flags: object) -> None:
+    if not isinstance(name, str | None):
+        raise InvalidOption(f"name must be a str, not {name!r}.")
     for option, value in flags.items():
         if not isinstance(value, bool):
             raise InvalidOption(f"{option} must be True or False, not {value!r}.")
