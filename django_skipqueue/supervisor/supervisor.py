@@ -16,7 +16,7 @@ from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.loop import Loop
-from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, STOP, STOP_NOW, signal_name
+from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP, STOP_NOW, signal_name
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import NEVER, Service, Timer
 from ..runtime.wakeup import Wakeup
@@ -188,6 +188,9 @@ class Supervisor:
         if dead.code == EXIT_RECYCLED:
             if not self._stopping:
                 process.restart_now()
+        elif dead.code == EXIT_STUCK:  # logged as `job stuck` and `worker recycled`
+            if not self._stopping:
+                process.schedule_restart(dead)
         elif not (self._stopping or its_work_is_done):
             liveness_logs.worker_died(process.name, dead.cause, process.schedule_restart(dead))
         elif not ended_well:

@@ -172,6 +172,8 @@ class Worker:
 
     def _stop_blocked(self) -> None:
         """End and be replaced: stuck attempts, leftover code or a hanging receiver keep other jobs from running."""
+        if self._pool.is_used_up and not self._stopping:
+            liveness_logs.recycling(self.name, "every slot has an attempt that is stuck")
         self._exit_code = EXIT_STUCK if self._pool.is_used_up else EXIT_BLOCKED
         self._stop()
 

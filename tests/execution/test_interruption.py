@@ -372,7 +372,7 @@ def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runwo
     stuck = Job.objects.enqueue("extra.jobs.ignores_everything", max_attempts=1)
     neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
     worker = runworker("-c", "2", jobs=JOBS)
-    worker.wait_for('cause="a job was stuck" restart_in=')
+    worker.wait_for("worker recycled")
     wait_for_statuses(failed=1, completed=3)
     stuck.refresh_from_db()
     assert "did not end within 5 s more" in stuck.errors[0]["message"]
@@ -380,6 +380,7 @@ def test_a_worker_with_a_stuck_job_is_replaced_and_its_neighbours_end_well(runwo
     assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}
     Job.objects.enqueue("extra.jobs.neighbour")
     wait_for_statuses(failed=1, completed=4)  # the replacement works
+    assert "worker died" not in worker.log, "it was planned"
 
 
 def test_a_stuck_attempt_that_keeps_its_own_row_locked_is_charged_by_the_supervisor(
@@ -388,7 +389,9 @@ def test_a_stuck_attempt_that_keeps_its_own_row_locked_is_charged_by_the_supervi
     """Its worker cannot write the failure. Given back free, it would be stuck again, and so on."""
     Job.objects.enqueue("extra.jobs.hangs_in_its_completion", max_attempts=1)
     neighbours = [Job.objects.enqueue("extra.jobs.neighbour").pk for _ in range(3)]
-    runworker("-c", "1", "--shutdown-timeout", "0.5", jobs=JOBS)
+    worker = runworker("-c", "1", "--shutdown-timeout", "0.5", jobs=JOBS)
     wait_for_statuses(failed=1, completed=3, deadline=60)
+    assert worker.log.count('reason="every slot has an attempt that is stuck"') == 1
+    assert "worker died " not in worker.log
     assert Job.objects.failed().get().last_error == "WorkerDied: worker died: a job was stuck"
     assert set(Job.objects.filter(pk__in=neighbours).values_list("attempts", flat=True)) == {1}

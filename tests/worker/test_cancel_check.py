@@ -190,7 +190,7 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
     worker = runworker(jobs=JOBS)
     wait_for_statuses(running=1)
     assert store.cancel([stuck.pk])
-    worker.wait_for('cause="a job was stuck" restart_in=', deadline=40)
+    worker.wait_for("worker recycled", deadline=40)
     lines = worker.log.splitlines()
     for event in ("job stuck ", "job cancelled "):
         line = next(line for line in lines if event in line)
