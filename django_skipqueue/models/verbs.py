@@ -27,7 +27,10 @@ else:
 
 
 class JobVerbs(Model):
-    """For one job. Each returns whether the job's status allowed it, and records `by` and `reason` in `operations`."""
+    """For one job. Each returns whether the job's status allowed it, and records `by` and `reason` in `operations`.
+
+    Raises `InvalidOption` for a value that cannot be used.
+    """
 
     status: Any  # a column of the model
 

@@ -10,8 +10,9 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from ..events.events import JobsOperated
+from ..exceptions import InvalidOption
 from ..values.codec import shorten
-from ..values.outcomes import Delay, seconds
+from ..values.outcomes import Delay, checked_seconds
 from . import sql
 from .columns import check_run_after
 from .notify import wake, wake_supervisors
@@ -28,7 +29,7 @@ class Operating(Statements):
 
         A job in another status stays unchanged, and so does one whose unique key an unfinished job holds.
         """
-        values = _noted(ids, by, reason) | {"over": seconds(over)}
+        values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
         for _ in range(10):
             try:
                 with transaction.atomic(using=self.alias):
@@ -84,6 +85,9 @@ class Operating(Statements):
 
 
 def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:
+    for name, text in (("by", by), ("reason", reason)):
+        if not isinstance(text, str):
+            raise InvalidOption(f"{name} must be a str, not {text!r}.")
     return {"ids": list(ids), "by": shorten(by, NAME_LIMIT), "reason": shorten(reason)}
 
 

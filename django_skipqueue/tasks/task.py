@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
@@ -129,6 +129,11 @@ class Task(Generic[P, R]):
         """
         check_names("using", options, UsingOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if given.get("database", "default") not in connections:
+            aliases = ", ".join(sorted(connections))
+            raise InvalidOption(
+                f"database must be one of {aliases}, not {given['database']!r}: DATABASES has no other."
+            )
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.options = replace(self.options, **given)

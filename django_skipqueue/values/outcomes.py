@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
+from ..exceptions import InvalidOption
 from .codec import clean, shorten
 from .tracebacks import cut, formatted
 
@@ -26,15 +27,21 @@ def seconds(delay: Delay) -> float:
     return min(max(0.0, given), LONGEST_DELAY.total_seconds())
 
 
+def checked_seconds(name: str, delay: Delay) -> float:
+    """As `seconds`. Raises `InvalidOption`, with this name, for an object that is no delay."""
+    try:
+        return seconds(delay)
+    except (TypeError, ValueError):
+        raise InvalidOption(f"{name} must be a number of seconds or a timedelta, not {delay!r}.") from None
+
+
 def _check(error: Exception, reason: object, after: Delay | None) -> None:
-    """Raise `TypeError` for a delay in place of the reason, or for a delay that is none."""
+    """Raise `InvalidOption` for a delay in place of the reason, or for a delay that is none."""
     name = type(error).__name__
     if isinstance(reason, int | float | timedelta):
-        raise TypeError(f"The reason of {name} is a text, not {reason!r}. For a delay say {name}(after=…).")
-    try:
-        seconds(0 if after is None else after)
-    except (TypeError, ValueError):
-        raise TypeError(f"after of {name} must be a number of seconds or a timedelta, not {after!r}.") from None
+        raise InvalidOption(f"The reason of {name} is a text, not {reason!r}. For a delay say {name}(after=…).")
+    if after is not None:
+        checked_seconds(f"after of {name}", after)
 
 
 class Retry(Exception):

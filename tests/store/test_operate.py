@@ -9,6 +9,7 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -35,6 +36,23 @@ def apply(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
     options = {"run_after": 2 * HOUR} if verb == "postpone" else {}
     changed: dict[int, str] = getattr(store, verb)(ids, **options, **noted)
     return changed
+
+
+@pytest.mark.parametrize("value", [5, None, b"ann"], ids=repr)
+@pytest.mark.parametrize("name", ["by", "reason"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_name_or_a_reason_that_is_no_text_is_refused_by_name(verb: str, name: str, value: Any) -> None:
+    job = make_job(VERBS[verb])
+    with pytest.raises(InvalidOption, match=f"{name} must be a str, not "):
+        apply(verb, [job.pk], **{name: value})
+    job.refresh_from_db()
+    assert job.status == VERBS[verb]
+
+
+@pytest.mark.parametrize("over", ["x", None, [60]], ids=repr)
+def test_a_retry_over_no_time_is_refused(over: Any) -> None:
+    with pytest.raises(InvalidOption, match="over must be a number of seconds or a timedelta, not "):
+        store.retry([make_job("failed").pk], over=over)
 
 
 class TestRetry:

@@ -436,6 +436,10 @@ class TestDeferring:
     def test_a_default_is_left_to_the_run(self) -> None:
         assert jobs.add.defer(1).kwargs == {}
 
+    def test_a_database_that_the_settings_do_not_have_is_refused_by_name(self) -> None:
+        with pytest.raises(InvalidOption, match="database must be one of default, other, not 'nope'"):
+            jobs.noop.using(database="nope")
+
     def test_the_context_is_not_an_argument_of_the_job(self) -> None:
         assert jobs.see_context.defer("a").args == ["a"]
         assert jobs.see_context.defer(note="a").kwargs == {"note": "a"}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import Discard, Retry, Snooze
+from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.values.outcomes import Outcome, seconds
 from django_skipqueue.values.retry_policy import RetryPolicy
 
@@ -43,14 +44,14 @@ def test_a_retry_says_when(after: Any) -> None:
 @pytest.mark.parametrize("after", ["soon", [60], object()], ids=["text", "list", "object"])
 @pytest.mark.parametrize("kind", [Retry, Snooze])
 def test_a_delay_that_is_none_is_refused_in_the_line_that_says_it(kind: Any, after: Any) -> None:
-    with pytest.raises(TypeError, match=f"after of {kind.__name__} must be a number of seconds or a timedelta"):
+    with pytest.raises(InvalidOption, match=f"after of {kind.__name__} must be a number of seconds or a timedelta"):
         kind("not yet", after=after)
 
 
 @pytest.mark.parametrize("delay", [60, 1.5, timedelta(minutes=1)])
 @pytest.mark.parametrize("kind", [Retry, Snooze])
 def test_a_delay_in_place_of_the_reason_is_refused(kind: Any, delay: Any) -> None:
-    with pytest.raises(TypeError, match=rf"For a delay say {kind.__name__}\(after=…\)"):
+    with pytest.raises(InvalidOption, match=rf"For a delay say {kind.__name__}\(after=…\)"):
         kind(delay, after=5)
 
 
