@@ -151,7 +151,7 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
         if status not in DEFAULTS.retention:
             yield (
                 f"{name} has no status {status!r}: the finished ones are "
-                f"{', '.join(DEFAULTS.retention)}.{did_you_mean(str(status), list(DEFAULTS.retention))}"
+                f"{', '.join(DEFAULTS.retention)}.{close_to(str(status), list(DEFAULTS.retention))}"
             )
         elif not _is_retention(kept):
             yield (
@@ -187,8 +187,13 @@ def _meant(key: str, known: list[str]) -> str:
 
 def did_you_mean(name: str, known: list[str]) -> str:
     """The end of a sentence about a name that is not in `known`."""
+    return close_to(name, known) or f" It knows {', '.join(sorted(known))}."
+
+
+def close_to(name: str, known: list[str]) -> str:
+    """The same, empty if no known name is like it."""
     close = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" It knows {', '.join(sorted(known))}."
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _forget(*, setting: str, **_: Any) -> None:

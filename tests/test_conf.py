@@ -105,7 +105,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         "SKIPQUEUE['RETENTION'] has no status 'complete': the finished ones are completed, discarded, failed. "
         "Did you mean 'completed'?",
     ),
-    "retention of the unfinished": ({"RETENTION": {"queued": 5}}, "SKIPQUEUE['RETENTION'] has no status 'queued'"),
+    "retention of the unfinished": (
+        {"RETENTION": {"queued": 5}},
+        "SKIPQUEUE['RETENTION'] has no status 'queued': the finished ones are completed, discarded, failed.",
+    ),
     "retention negative": ({"RETENTION": {"failed": -1}}, "SKIPQUEUE['RETENTION']['failed'] must be a timedelta"),
     "retention negative delta": (
         {"RETENTION": {"failed": timedelta(-1)}},
@@ -180,3 +183,9 @@ def test_every_option_of_runworker_is_a_setting_or_known_as_none() -> None:
     parser = load_command_class("django_skipqueue", "runworker").create_parser("manage.py", "runworker")
     named = {name for action in parser._actions for name in re.findall(r"\[SKIPQUEUE_(\w+)\]", str(action.help))}
     assert named - {field.name.upper() for field in fields(conf.Settings)} == conf.OPTIONS_OF_RUNWORKER
+
+
+def test_a_status_that_is_like_no_other_has_the_list_of_them_once(settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"queued": 1}}
+    (problem,) = conf.problems()
+    assert problem.count("completed") == 1
