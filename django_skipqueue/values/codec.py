@@ -66,7 +66,9 @@ def _check(name: str, value: Any) -> bool:
             _check_text(f"the key {key!r} in {name}", key)
             large |= _check(f"{name}[{key!r}]", item)
     elif value is not None and not isinstance(value, int):
-        raise InvalidArguments(f"{name} is a {type(value).__name__}, which is not JSON. Pass {instead_of(value)}.")
+        kind = type(value).__name__
+        article = "an" if kind[0] in "AEIOaeio" else "a"
+        raise InvalidArguments(f"{name} is {article} {kind}, which is not JSON. Pass {instead_of(value)}.")
     return large
 
 

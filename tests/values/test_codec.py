@@ -112,7 +112,7 @@ def holds_itself() -> list[Any]:
 REFUSED = {
     "set": ({1, 2}, "value is a set"),
     "bytes": (b"x", "value is a bytes"),
-    "object": (object(), "value is a object"),
+    "object": (object(), "value is an object"),
     "decimal": (Decimal("1.5"), "value is a Decimal"),
     "date": (date(2026, 1, 1), "value is a date"),
     "datetime": (datetime(2026, 1, 1, tzinfo=UTC), "value is a datetime"),
@@ -182,7 +182,8 @@ INSTEAD = {
 def test_a_refusal_says_what_to_pass_instead(value: Any, advice: str) -> None:
     with pytest.raises(InvalidArguments) as raised:
         encode("value", [value])
-    assert str(raised.value) == f"value[0] is a {type(value).__name__}, which is not JSON. Pass {advice}."
+    article = "an" if type(value) is object else "a"
+    assert str(raised.value) == f"value[0] is {article} {type(value).__name__}, which is not JSON. Pass {advice}."
 
 
 @pytest.mark.django_db
