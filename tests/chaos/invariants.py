@@ -160,13 +160,13 @@ def live_workers_keep_their_jobs(evidence: Evidence) -> Iterator[str]:
 
 
 def deaths_are_counted_right(evidence: Evidence) -> Iterator[str]:
-    """(12) A job fails because its workers died only where that many different processes really ended."""
+    """(12) A job that has attempts left fails for the deaths of its workers only where three processes really ended."""
     for job, changes in evidence.by_job.items():
         recoveries = [change for change in changes if change.verb == "recover"]
-        if recoveries and recoveries[-1].after == "failed":
+        if recoveries and recoveries[-1].after == "failed" and recoveries[-1].attempts < recoveries[-1].max_attempts:
             holders = {change.holder_before for change in recoveries}
             over = [holder for holder in holders if _is_over(evidence, holder)]
-            if len(over) < min(3, recoveries[-1].max_attempts):
+            if len(over) < 3:
                 yield f"job {job} failed for the deaths of its workers, and {len(over)} of them died"
 
 

@@ -107,6 +107,16 @@ def test_a_job_that_killed_three_workers_rightly_fails() -> None:
     assert list(deaths_are_counted_right(story.evidence)) == []
 
 
+def test_a_job_whose_worker_died_in_its_last_attempt_rightly_fails() -> None:
+    story = uneventful()
+    forgeries.fail_for_one_worker(story, "victim")
+    assert len(list(deaths_are_counted_right(story.evidence))) == 1
+    last = story.evidence.changes[-1]
+    story.evidence.changes[-1] = last._replace(attempts=last.max_attempts)
+    story.evidence = replace(story.evidence)
+    assert list(deaths_are_counted_right(story.evidence)) == []
+
+
 def test_waiting_is_forgiven_where_something_was_broken_that_the_worker_needs() -> None:
     story = uneventful()
     forgeries.hoard(story)
