@@ -56,11 +56,11 @@ def full_speed_after(evidence: Evidence) -> float | None:
     """The time from the end of the last fault to the first second that is as good as those before; `None`: never."""
     finished = _finished(evidence)
     enough = FULL_SPEED * calm_speed(evidence) * WINDOW
-    start = evidence.calm_again
-    while start + WINDOW <= evidence.load_until:
-        if bisect.bisect(finished, start + WINDOW) - bisect.bisect(finished, start) >= enough:
-            return start - evidence.calm_again
-        start += 0.05
+    first = evidence.calm_again + WINDOW
+    ends = finished[bisect.bisect(finished, first) : bisect.bisect(finished, evidence.load_until)]
+    for end in (first, *ends):  # of all seconds, one that ends with a job has the most
+        if bisect.bisect(finished, end) - bisect.bisect(finished, end - WINDOW) >= enough:
+            return end - first
     return None
 
 

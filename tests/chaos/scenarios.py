@@ -193,12 +193,13 @@ class Run:
     def _wait_for_speed(self, wanted: float, *, at_least: float, at_most: float) -> None:
         """Let it run until so many jobs are finished in a second, but not shorter and not longer than these times."""
         statement = (
-            "SELECT count(*) FROM chaos_change WHERE after = ANY (%s) AND at > to_timestamp(%s) - interval '1 second'"
+            "SELECT count(*) FROM chaos_change, to_timestamp(%s) AS now"
+            " WHERE after = ANY (%s) AND at > now - interval '1 second' AND at <= now"
         )
         began = time.monotonic()
         with self._cluster.connect() as connection:
             while (passed := time.monotonic() - began) < at_most:
-                if passed >= at_least and _count(connection, statement, list(FINISHED), time.time()) >= wanted:
+                if passed >= at_least and _count(connection, statement, time.time(), list(FINISHED)) >= wanted:
                     return
                 time.sleep(0.2)
 
