@@ -17,11 +17,12 @@ from functools import partial
 from asgiref.sync import SyncToAsync
 
 from ..values.records import ClaimedJob
+from ..values.times import NEVER
 from .call_threads import MOST_LEFT, CallThreads
 from .executor import Executor, Finish
 from .forked_children import children
 from .interruption import STUCK_AFTER
-from .running_attempt import NEVER, RunningAttempt
+from .running_attempt import RunningAttempt
 from .running_jobs import RunningJobs
 from .thread_connections import IDLE_TIME, ThreadConnections
 

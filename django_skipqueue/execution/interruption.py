@@ -17,8 +17,9 @@ from django.db import Error as DatabaseError
 
 from ..exceptions import JobCancelled, JobInterrupted, JobTimeout
 from ..values.records import ClaimedJob, LeaseRef
+from ..values.times import NEVER
 from ..values.tracebacks import formatted_stack
-from .running_attempt import NEVER, RunningAttempt
+from .running_attempt import RunningAttempt
 
 STUCK_AFTER = 5.0
 """Seconds after an interruption until an attempt that still runs counts as stuck."""
@@ -46,7 +47,7 @@ class Interrupter:
         self._on_new = on_new
         self._running: dict[LeaseRef, RunningAttempt] = {}
         self._limited: dict[LeaseRef, RunningAttempt] = {}  # the running ones with a `due_at`
-        self.interrupted_at = float("inf")
+        self.interrupted_at = NEVER
         """When a thread was first interrupted, in monotonic seconds; infinity if none was."""
 
     def run(self, attempt: RunningAttempt, call: Callable[[], Any]) -> Any:

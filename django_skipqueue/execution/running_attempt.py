@@ -17,6 +17,7 @@ from typing import NoReturn
 from ..exceptions import JobCancelled, JobInterrupted, JobTimeout
 from ..values.outcomes import Outcome
 from ..values.records import ClaimedJob
+from ..values.times import NEVER
 
 EXPOSED = "exposed"
 """The state in which the control loop may raise an exception in the attempt, between any two instructions."""
@@ -24,8 +25,6 @@ EXPOSED = "exposed"
 SHIELDED = "shielded"
 """The state in which nothing is raised, while a connection is opened, commits or rolls back. If the attempt is
 interrupted meanwhile, it raises the exception itself when it leaves the shield."""
-
-NEVER = float("inf")
 
 
 @dataclass(eq=False)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from ..events import logs
 from ..values.records import ClaimedJob
+from ..values.times import NEVER
 from .executor import Executor, Finish
-from .running_attempt import NEVER, RunningAttempt
+from .running_attempt import RunningAttempt
 from .running_jobs import RunningJobs
 from .thread_connections import ThreadConnections
 

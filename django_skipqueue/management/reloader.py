@@ -16,8 +16,8 @@ from pathlib import Path
 from django.utils import autoreload
 
 from ..events import logs
-from ..runtime.service import NEVER
 from ..runtime.wakeup import Wakeup
+from ..values.times import NEVER
 
 LIFELINE = "SKIPQUEUE_LIFELINE"
 """Environment variable: the file descriptor of a pipe. When the pipe ends, the child's supervisor stops."""

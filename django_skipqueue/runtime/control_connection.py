@@ -5,7 +5,6 @@ thread of a process no statement waits for ever: a connection without an answer 
 """
 
 import contextlib
-import math
 import os
 import random
 import signal
@@ -25,6 +24,7 @@ from ..events import liveness_logs
 from ..store import Store
 from ..store.notify import echo
 from ..store.own_connections import guard, own_connection
+from ..values.times import NEVER
 
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
 
@@ -69,7 +69,7 @@ class ControlConnection:
         self._label = who
         self._failures = 0
         self._has_timed_out = False
-        self._cut_at = math.inf  # in monotonic seconds
+        self._cut_at = NEVER  # in monotonic seconds
         self._timeouts = True
         connections[store.alias] = own_connection(store.alias)
         self._wrapper: Any = connections[store.alias]
@@ -160,7 +160,7 @@ class ControlConnection:
         try:
             yield
         finally:
-            self._cut_at = math.inf
+            self._cut_at = NEVER
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def allow(self, seconds: float) -> None:
@@ -177,7 +177,7 @@ class ControlConnection:
         """Handle the alarm: shut the socket down. Closing it would not end a wait for it."""
         left = self._cut_at - time.monotonic()
         if left > 0:  # the alarm of a task, which has replaced ours
-            if left < math.inf:
+            if left < NEVER:
                 signal.setitimer(signal.ITIMER_REAL, left, 1.0)
             return
         file = self.fileno()

@@ -15,14 +15,13 @@ from ..events.sinks import send, wanted
 from ..exceptions import JobInterrupted
 from ..execution.interruption import stacks
 from ..execution.thread_connections import ThreadConnections
+from ..values.times import NEVER
 
 HANGS_AFTER = 60.0
 """Seconds after which a running receiver counts as hanging."""
 
 MOST_WAITING = 10_000
 """Events that may wait before the worker claims no more."""
-
-NEVER = float("inf")
 
 
 class End:

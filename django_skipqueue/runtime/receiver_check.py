@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from ..events import liveness_logs
+from ..values.times import NEVER
 from .dispatcher import EventDispatcher
-from .service import NEVER, Service
+from .service import Service
 
 
 class ReceiverCheck(Service):

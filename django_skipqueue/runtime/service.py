@@ -4,7 +4,6 @@ Invariant: a service runs in the thread of its loop, and only when it is due. Th
 number of supervisors at the same time.
 """
 
-import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -14,9 +13,6 @@ from typing import ClassVar
 from django.db import Error
 
 from ..events import liveness_logs
-
-NEVER = math.inf
-"""`due_at` of a service without a reason to run."""
 
 FIRST_RETRY_DELAY, LONGEST_RETRY_DELAY = 1.0, 60.0
 """Seconds until a periodic service is tried again after a database error, doubled up to the second each time."""

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime
 
-from ..runtime.service import NEVER
 from ..runtime.unchanged import Unchanged
 from ..store import Store
+from ..values.times import NEVER
 
 
 class DeadWorkers:

@@ -17,9 +17,9 @@ from ..execution.runners import ENTRIES_PER_SLOT
 from ..execution.running_jobs import RunningJobs
 from ..runtime.log_queue import LogQueue, revive_listeners
 from ..runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, describe_exit
-from ..runtime.service import NEVER
 from ..runtime.stamps import Stamps
 from ..values.codec import shorten
+from ..values.times import NEVER
 
 FIRST_RESTART_DELAY, LONGEST_RESTART_DELAY = 0.5, 30.0
 """Seconds until the replacement of a worker whose processes keep dying within `SETTLED` of their start."""

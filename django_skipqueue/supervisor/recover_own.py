@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from django.db import Error
 
 from ..events import liveness_logs
-from ..runtime.service import NEVER, Service
+from ..runtime.service import Service
 from ..store import Store
+from ..values.times import NEVER
 from .process import LOCKED_INTERVAL, DeadProcess, WorkerProcess
 
 REFUSED_INTERVAL = 10.0

@@ -18,7 +18,7 @@ from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.loop import Loop
 from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP, STOP_NOW, signal_name
 from ..runtime.receiver_check import ReceiverCheck
-from ..runtime.service import NEVER, Service, Timer
+from ..runtime.service import Service, Timer
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..services import SERVICES
@@ -29,6 +29,7 @@ from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
 from ..store import Store
 from ..store.own_connections import close_before_fork
+from ..values.times import NEVER
 from ..worker.own_row import described
 from ..worker.worker import Worker
 from .process import LAST_LINES, DeadProcess, WorkerProcess

@@ -6,8 +6,9 @@ no statement, and a long one is checked within a second.
 
 from collections.abc import Callable, Collection, Sequence
 
-from ..runtime.service import NEVER, Service
+from ..runtime.service import Service
 from ..values.records import LeaseRef
+from ..values.times import NEVER
 
 INTERVAL = 0.4
 """Seconds between two checks."""

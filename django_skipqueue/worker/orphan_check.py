@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from django.db import Error
 
-from ..runtime.service import NEVER, Service
+from ..runtime.service import Service
+from ..values.times import NEVER
 
 DELAYS = (0.0, 1 / 60, 1 / 10, 1.0)
 """When to check after the connection is open again, in worker timeouts. With a worker timeout of 60 s: at once, and

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ..events import logs
 from ..values.outcomes import COMPLETED
 from ..values.records import Attempt, LeaseRef
+from ..values.times import NEVER
 from .batch_size import BatchSize
 from .slow_outcomes import Locked, SlowOutcomes, size_of
 
@@ -27,7 +28,7 @@ class PendingOutcomes:
     """Used by the control loop's thread. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.next_look = float("inf")
+        self.next_look = NEVER
         """When to check which rows are locked; infinity if no check is needed."""
         self.has_more = False
         """Whether the worker should claim no more: the last batch left outcomes, or many wait after a failure."""
@@ -130,4 +131,4 @@ class PendingOutcomes:
             logs.rows_locked(self._waiting[0].worker, new[0], len(new))
         self._waiting = [attempt for attempt in attempts if attempt.job.id not in ids]
         self._aside = [attempt for attempt in attempts if attempt.job.id in ids]
-        self.next_look = time.monotonic() + INTERVAL if ids else float("inf")
+        self.next_look = time.monotonic() + INTERVAL if ids else NEVER

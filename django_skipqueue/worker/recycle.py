@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from ..events.log_format import counted
 from ..execution.interruption import Interrupter
-from ..runtime.service import NEVER, Service
+from ..runtime.service import Service
 from ..runtime.worker_options import WorkerOptions
 from ..values.records import LeaseRef
+from ..values.times import NEVER
 from .memory import resident_mb
 
 MEMORY_CHECK = 1.0

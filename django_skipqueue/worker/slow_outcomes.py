@@ -13,6 +13,7 @@ from django.db import OperationalError
 from ..events import logs
 from ..values.outcomes import Outcome, error_entry, summary
 from ..values.records import Attempt, LeaseRef
+from ..values.times import NEVER
 
 FIRST_REST, LONGEST_REST = 10.0, 640.0
 """Seconds until an outcome is tried again, doubled after each try."""
@@ -56,7 +57,7 @@ class SlowOutcomes:
     @property
     def next_try(self) -> float:
         """The time of the next try."""
-        return min((slow.next_try for slow in self._slow), default=float("inf"))
+        return min((slow.next_try for slow in self._slow), default=NEVER)
 
     def add(self, attempt: Attempt, now: float) -> None:
         """Add an outcome that took too long."""

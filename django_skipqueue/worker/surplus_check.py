@@ -1,7 +1,8 @@
 """Releases claimed jobs that would wait in this worker for too long."""
 
 from ..runtime.control_connection import ControlConnection
-from ..runtime.service import NEVER, Service
+from ..runtime.service import Service
+from ..values.times import NEVER
 from .in_flight import InFlightJobs
 
 INTERVAL = 0.1

@@ -19,11 +19,12 @@ from ..runtime.dispatcher import EventDispatcher
 from ..runtime.loop import Loop
 from ..runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
 from ..runtime.receiver_check import ReceiverCheck
-from ..runtime.service import NEVER, Service, Timer
+from ..runtime.service import Service, Timer
 from ..runtime.stamps import Stamps
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
+from ..values.times import NEVER
 from .in_flight import InFlightJobs
 from .own_row import OwnRow
 from .recycle import Recycling

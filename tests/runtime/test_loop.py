@@ -9,11 +9,12 @@ from django.db import DataError, OperationalError, connections
 
 from django_skipqueue.runtime.control_connection import ControlConnection
 from django_skipqueue.runtime.loop import Loop
-from django_skipqueue.runtime.service import NEVER, Periodic, Service, Timer
+from django_skipqueue.runtime.service import Periodic, Service, Timer
 from django_skipqueue.runtime.wakeup import Wakeup
 from django_skipqueue.services import SERVICES
 from django_skipqueue.store import Store
 from django_skipqueue.store.notify import wake
+from django_skipqueue.values.times import NEVER
 
 from ..app.waiting import DEADLINE
 

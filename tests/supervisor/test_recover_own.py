@@ -8,10 +8,10 @@ import pytest
 
 from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK
-from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.store import Store
 from django_skipqueue.supervisor.process import LAST_STATEMENT, DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.recover_own import RecoverOwn
+from django_skipqueue.values.times import NEVER
 
 from ..app.rows import make_job, state
 

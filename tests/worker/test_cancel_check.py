@@ -9,11 +9,11 @@ import pytest
 from django.dispatch import Signal
 
 from django_skipqueue.models import Job
-from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.records import Attempt, LeaseRef
+from django_skipqueue.values.times import NEVER
 from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
 
 from ..app.jobs import noop

@@ -4,7 +4,7 @@ import time
 
 from django.db import DatabaseError
 
-from django_skipqueue.runtime.service import NEVER
+from django_skipqueue.values.times import NEVER
 from django_skipqueue.worker.orphan_check import REFUSED_INTERVAL, OrphanCheck
 
 

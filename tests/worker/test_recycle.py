@@ -10,8 +10,8 @@ import pytest
 
 from django_skipqueue.execution.interruption import Interrupter
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.runtime.service import NEVER
 from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.values.times import NEVER
 from django_skipqueue.worker import memory
 from django_skipqueue.worker.recycle import INTERRUPTED_TIME, Recycling
 
