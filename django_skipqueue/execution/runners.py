@@ -1,6 +1,7 @@
 """The runners: one for each way to run a task. A task names its runner.
 
-A new runner is a class with the methods of `Runner`, and a line in `RUNNERS`.
+A new runner is a class with the methods of `Runner`, an entry in `RUNNERS`, and its name in `tasks.registry`. The
+attribute `runner` of `tasks.task.Task` says which tasks use it.
 """
 
 from collections.abc import Callable, Sequence
