@@ -81,6 +81,8 @@ def _ended(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnde
     written = lease.written_status(attempt.outcome)
     if written == attempt.outcome.status:  # by an earlier settle, whose answer was lost
         return EVENTS[written], attempt
+    if written == "failed":  # PostgreSQL had refused the outcome, and the failure in its place was written
+        return EVENTS[written], attempt._replace(outcome=Outcome("failed", last_error=lease.last_error))
     if lease.is_completed:  # by the task itself, in a commit whose answer was lost
         return AttemptsCompleted, attempt._replace(outcome=COMPLETED)
     return LeasesLost, attempt

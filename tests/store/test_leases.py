@@ -1,12 +1,14 @@
 """`lost_leases`: how a lease has ended, as far as the job's row shows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
+from django_skipqueue.store.parameters import ExchangeResult
 from django_skipqueue.values.lost_leases import LostLease
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
@@ -163,3 +165,24 @@ def test_a_job_that_its_task_has_completed_is_completed_whatever_the_outcome() -
 def test_a_lease_that_is_valid_is_not_lost() -> None:
     job = make_job("running")
     assert store.lost_leases([(job.pk, job.lease)]) == {}
+
+
+def test_outcomes_written_before_a_claim_that_failed_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that PostgreSQL refuses is written in parts, each committed; the claim that follows meets an outage."""
+    good, bad = make_job("running"), make_job("running")
+    exchange = Store.exchange
+
+    def lose_connection_in_the_claim(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        batch = list(settlements)
+        if not batch:
+            raise OperationalError("the connection is gone")
+        return exchange(self, batch, **options)
+
+    monkeypatch.setattr(Store, "exchange", lose_connection_in_the_claim)
+    refused = Outcome("completed", result="{oops")
+    with pytest.raises(OperationalError, match="the connection is gone"):
+        store.exchange(
+            [settlement(good), settlement(bad, refused)], queue_names=["default"], limit=1, worker_id="worker"
+        )
+    assert written_status(good, COMPLETED) == "completed"
+    assert written_status(bad, refused) == "failed"

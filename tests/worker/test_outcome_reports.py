@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.dispatch import Signal
 
 from django_skipqueue import signals
@@ -98,6 +98,41 @@ def test_an_outcome_whose_answer_was_lost_is_reported_as_what_was_written(
     assert attempt.outcome.status == status
     job = Job.objects.get(pk=made.pk)
     assert (job.status, len(job.errors)) == (status, status in ("failed", "discarded") or task.name.endswith("retry"))
+
+
+def test_a_failure_written_in_place_of_a_refused_outcome_is_reported_as_a_failure(
+    worker_thread: Start, received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcomes of a refused batch are committed one by one. Then the connection breaks in the claim."""
+    monkeypatch.setattr(control_connection, "FIRST_DELAY", 0.05)
+    exchange = Store.exchange
+    under_way: list[list[Settlement]] = []
+    broken: list[str] = []
+
+    def break_in_the_claim(self: Store, settlements: Iterable[Settlement], **options: Any) -> ExchangeResult:
+        under_way.append(list(settlements))
+        try:
+            if len(under_way) == 2 and not broken:
+                broken.append("once")
+                raise OperationalError("the connection is gone")
+            return exchange(self, under_way[-1], **options)
+        finally:
+            under_way.pop()
+
+    monkeypatch.setattr(Store, "exchange", break_in_the_claim)
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE skipqueue_job ADD CONSTRAINT no_7 CHECK (result IS DISTINCT FROM '7') NOT VALID")
+    try:
+        made = jobs.echo.defer(7)
+        worker_thread(concurrency=1, poll_interval=HOUR)
+        [(signal, attempt)] = wait_until(lambda: received)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT no_7")
+    assert broken
+    assert signal is signals.job_failed
+    made.refresh_from_db()
+    assert (made.status, made.last_error) == ("failed", attempt.outcome.last_error)
 
 
 def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
