@@ -23,8 +23,9 @@ def task(job: Job) -> SafeString:
     """The name of the function, which people look for first; its module and the id below it."""
     module, _, function = job.task.rpartition(".")
     return format_html(
-        '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">#{}{}</span>',
+        '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail" title="{}">#{}{}</span>',
         shortened(function or job.task),
+        shortened(job.task),
         job.pk,
         f" · {shortened(module)}" if module and function else "",
     )
