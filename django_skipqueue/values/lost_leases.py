@@ -22,7 +22,7 @@ class LostLease(NamedTuple):
     """A JSON list, not yet decoded."""
     has_deaths: bool | None
     is_ended_by_hand: bool | None
-    """Whether the newest of the `operations` has finished the job."""
+    """Whether an operator finished the job, and nothing changed it since: the newest of its `operations` did."""
 
     @property
     def is_completed(self) -> bool:

@@ -120,6 +120,15 @@ def test_a_job_that_was_cancelled_and_retried_before_discards_itself() -> None:
     assert written_status(job, DISCARDED) == "discarded"
 
 
+@pytest.mark.parametrize("operations", [[], [5], [{}], [{"verb": 5, "at": "soon"}], [{"verb": "retry", "at": "soon"}]])
+def test_operations_that_others_have_written_end_no_lease_and_break_no_statement(operations: Any) -> None:
+    job, other = (make_job("running", operations=operations) for _ in range(2))
+    store.settle([settlement(job, DISCARDED)])
+    assert written_status(job, DISCARDED) == "discarded"
+    store.cancel([other.pk], reason="not wanted")
+    assert lost_lease(other).cancel_reason == "not wanted"
+
+
 def take_by_recovery(job: Job) -> None:
     assert store.recover(worker_ids=[job.locked_by])
 

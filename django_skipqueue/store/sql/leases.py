@@ -1,11 +1,12 @@
 """Find lost leases, locked rows and the jobs of a worker; keep the lease of a job that was claimed by hand."""
 
 # worker → id and lease of each of these leases that is no longer valid, and the columns that show how it ended, NULL if
-# the row is gone. A cancel writes the same time into `finished_at` and `operations`. Index: the primary key.
+# the row is gone. After a cancel or a discard by an operator, only a retry changes the row, and is recorded after it.
+# Index: the primary key.
 LOST_LEASES = """
 SELECT
     held.id, held.lease, job.lease - held.lease, job.status, job.locked_by, job.last_error, job.errors::text,
-    job.deaths IS NOT NULL, (job.operations -> -1 ->> 'at')::timestamptz = job.finished_at
+    job.deaths IS NOT NULL, job.status = 'discarded' AND job.operations -> -1 ->> 'verb' IN ('cancel', 'discard')
 FROM
     unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
     LEFT JOIN skipqueue_job AS job ON job.id = held.id
