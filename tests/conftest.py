@@ -23,6 +23,7 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     pytest_runtest_makereport,
     refuse,
     runworker,
+    sent,
     worker_thread,
 )
 

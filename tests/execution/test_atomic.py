@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 from django.db.backends.postgresql.base import DatabaseWrapper
+from django.dispatch import Signal
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.exceptions import CannotComplete, InvalidTask, LeaseLost
@@ -52,6 +53,7 @@ from ..harness.processes import ManagePy, statuses, wait_for_statuses
 store = Store("default")
 
 Start = Callable[..., Any]
+Sent = Callable[[Signal], list[dict[str, Any]]]
 
 ONE_COMMIT = "SELECT (SELECT xmin::text FROM skipqueue_job WHERE id = %s) = (SELECT xmin::text FROM testapp_ledger)"
 
@@ -119,10 +121,8 @@ def test_a_task_that_leaves_a_block_open_has_written_nothing(worker_thread: Star
     assert not Ledger.objects.exists()
 
 
-def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates: Any) -> None:
-    lost: list[Attempt] = []
-    receiver = lambda attempt, **_: lost.append(attempt)  # noqa: E731
-    lease_lost.connect(receiver)
+def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates: Any, sent: Sent) -> None:
+    lost = sent(lease_lost)
     running = atomic_gate.defer("lost")
     worker_thread()
     wait_until(lambda: gates["lost"].inside)
@@ -131,28 +131,25 @@ def test_a_lost_lease_rolls_back_what_the_task_wrote(worker_thread: Start, gates
         assert store.recover(worker_ids=[worker_id])
         Job.objects.filter(pk=running.pk).update(queue_name="elsewhere")
     gates["lost"].open()
-    [attempt] = wait_until(lambda: lost)
+    [event] = wait_until(lambda: lost)
     assert not Ledger.objects.exists()
     running.refresh_from_db()
     assert running.status == "queued"
-    assert attempt.outcome.error is not None
-    assert attempt.outcome.error["exception"].endswith(".LeaseLost")
+    assert event["attempt"].outcome.error["exception"].endswith(".LeaseLost")
 
 
-def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start) -> None:
-    told: list[Attempt] = []
-    receiver = lambda attempt, **_: told.append(attempt)  # noqa: E731
-    job_completed.connect(receiver)
+def test_an_atomic_job_is_announced_and_counted_once(worker_thread: Start, sent: Sent) -> None:
+    completed = sent(job_completed)
     for number in range(5):
         atomic_write.defer(str(number))
     worker = worker_thread(max_jobs=5)
     worker.wait()
-    assert sorted(attempt.outcome.result or "" for attempt in told) == [f'"{number}"' for number in range(5)]
+    assert sorted(event["attempt"].outcome.result for event in completed) == [f'"{number}"' for number in range(5)]
     assert worker.worker.jobs_done == 5
 
 
 def test_an_outcome_whose_commit_was_not_answered_is_written_once(
-    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+    worker_thread: Start, sent: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrapper: Any = DatabaseWrapper
     commit = wrapper._commit
@@ -165,13 +162,11 @@ def test_an_outcome_whose_commit_was_not_answered_is_written_once(
             raise OperationalError("the answer was lost")
 
     monkeypatch.setattr(DatabaseWrapper, "_commit", commit_and_cut)
-    completed: list[Attempt] = []
-    receiver = lambda attempt, **_: completed.append(attempt)  # noqa: E731
-    job_completed.connect(receiver)
+    completed = sent(job_completed)
     done = atomic_write.defer("once")
     worker_thread()
-    [attempt] = wait_until(lambda: completed)
-    assert attempt.outcome.status == "completed"
+    [event] = wait_until(lambda: completed)
+    assert event["attempt"].outcome.status == "completed"
     done.refresh_from_db()
     assert (done.status, done.result, done.errors) == ("completed", "once", [])
     assert Ledger.objects.count() == 1

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from asgiref.sync import SyncToAsync
 from django.db import connection, connections
+from django.dispatch import Signal
 
 from ..app.waiting import DEADLINE
 
@@ -58,6 +59,26 @@ def logging_left_alone() -> Iterator[None]:
 def _state_of_logging() -> list[Any]:
     loggers = [logging.getLogger(name) for name in ("django_skipqueue", "django_skipqueue.worker")]
     return [(one.level, one.propagate, one.disabled, list(one.handlers), list(one.filters)) for one in loggers]
+
+
+@pytest.fixture
+def sent() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
+    """Collects the arguments of a signal each time that it is sent from now on."""
+    connected: list[tuple[Signal, Any]] = []
+
+    def listen(signal: Signal) -> list[dict[str, Any]]:
+        events: list[dict[str, Any]] = []
+
+        def receive(**event: Any) -> None:
+            events.append(event)
+
+        signal.connect(receive)
+        connected.append((signal, receive))
+        return events
+
+    yield listen
+    for signal, receiver in connected:
+        signal.disconnect(receiver)
 
 
 @pytest.fixture

@@ -180,7 +180,10 @@ class TestForOperators:
         """And not one that the row has later: it may have been claimed, or deleted, when the verb returns."""
         call, before, after = OPERATORS_VERBS[verb]
         job = make_job(before)
-        receive = lambda **_: Job.objects.all().delete()  # noqa: E731
+
+        def receive(**_: Any) -> None:
+            Job.objects.all().delete()
+
         jobs_operated.connect(receive)
         try:
             assert call(job)

@@ -286,10 +286,14 @@ def test_where_the_connection_is_lost_after_the_commit_the_callers_other_hooks_a
     def refuse() -> None:
         raise OperationalError("the server is gone")
 
+    def lose_the_server() -> None:
+        connection.close()
+        patched.setattr(connection, "connect", refuse)
+
     called: list[str] = []
     with monkeypatch.context() as patched:
         with transaction.atomic():
-            transaction.on_commit(lambda: (connection.close(), patched.setattr(connection, "connect", refuse)))  # type: ignore[func-returns-value]
+            transaction.on_commit(lose_the_server)
             noop("a")
             transaction.on_commit(lambda: called.append("after"))
         assert called == ["after"]

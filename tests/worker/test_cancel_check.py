@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.signals import job_cancelled, job_completed, lease_lost
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import THREADS
-from django_skipqueue.values.records import Attempt, LeaseRef
+from django_skipqueue.values.records import LeaseRef
 from django_skipqueue.values.times import NEVER
 from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
 
@@ -25,7 +25,7 @@ from ..harness.processes import ManagePy, wait_for_statuses
 store = Store("default")
 
 Start = Callable[..., Any]
-Told = dict[Signal, list[Attempt]]
+Sent = Callable[[Signal], list[dict[str, Any]]]
 
 JOBS = """
     import time
@@ -43,25 +43,11 @@ JOBS = """
 """
 
 
-@pytest.fixture
-def told() -> Iterator[Told]:
-    """The attempts of which receivers were told, by signal."""
-    heard: Told = {job_cancelled: [], lease_lost: [], job_completed: []}
-
-    def receive(signal: Signal, attempt: Attempt, **_: Any) -> None:
-        heard[signal].append(attempt)
-
-    for signal in heard:
-        signal.connect(receive)
-    yield heard
-    for signal in heard:
-        signal.disconnect(receive)
-
-
 @pytest.mark.parametrize("task", [cancellable, acancellable])
 def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
-    task: Any, worker_thread: Start, gates: Any, told: Told
+    task: Any, worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
+    cancelled, lost = sent(job_cancelled), sent(lease_lost)
     running = task.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
@@ -69,13 +55,14 @@ def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
     assert store.cancel([running.pk], reason="not wanted").keys() == {running.pk}
     wait_until(lambda: not gates["g"].inside, deadline=30)
     assert time.monotonic() - cancelled_at < 5  # a second, and what a loaded machine adds
-    [attempt] = wait_until(lambda: told[job_cancelled])
+    [event] = wait_until(lambda: cancelled)
+    attempt = event["attempt"]
     assert (attempt.job.id, attempt.outcome.status, attempt.outcome.last_error) == (
         running.pk,
         "discarded",
         "not wanted",
     )
-    assert not told[lease_lost]
+    assert not lost
     assert Ledger.objects.get().entry == "cancelled: True"
     running.refresh_from_db()
     assert (running.status, running.last_error) == ("discarded", "not wanted")
@@ -120,46 +107,50 @@ def _always_hold_two_more(worker: Any) -> None:
     worker._in_flight.release_surplus = lambda now: None
 
 
-def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, told: Told) -> None:
+def test_what_a_cancelled_atomic_task_wrote_is_rolled_back(worker_thread: Start, gates: Any, sent: Sent) -> None:
+    cancelled = sent(job_cancelled)
     running = atomic_gate.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
-    wait_until(lambda: told[job_cancelled])
+    wait_until(lambda: cancelled)
     assert not Ledger.objects.exists()
 
 
 def test_an_outcome_that_comes_before_the_worker_learns_of_the_cancel_is_told_as_cancelled(
-    worker_thread: Start, gates: Any, told: Told
+    worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
+    cancelled, lost = sent(job_cancelled), sent(lease_lost)
     running = pass_gate.defer("g")
     worker_thread(prepare=lambda worker: setattr(worker._in_flight.cancel_check, "_drop_lost", lambda refs: None))
     wait_until(lambda: gates["g"].inside)
     assert running.cancel("no")
     gates["g"].open()
-    [attempt] = wait_until(lambda: told[job_cancelled])
-    assert attempt.outcome.last_error == "no"
-    assert not told[lease_lost]
+    [event] = wait_until(lambda: cancelled)
+    assert event["attempt"].outcome.last_error == "no"
+    assert not lost
 
 
 def test_a_job_that_a_recovery_took_is_interrupted_and_told_as_lost(
-    worker_thread: Start, gates: Any, told: Told
+    worker_thread: Start, gates: Any, sent: Sent
 ) -> None:
+    cancelled, lost = sent(job_cancelled), sent(lease_lost)
     cancellable.defer("g")
     worker = worker_thread(queue_names=("default",))
     wait_until(lambda: gates["g"].inside)
     Job.objects.all().update(queue_name="elsewhere")  # where this worker does not take it again
     assert store.recover(worker_ids=[worker.id])
-    wait_until(lambda: told[lease_lost])
-    assert not told[job_cancelled]
+    wait_until(lambda: lost)
+    assert not cancelled
     assert Ledger.objects.get().entry == "cancelled: True"
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "pruned at once"])
 def test_a_task_that_has_completed_its_job_is_left_alone(
-    worker_thread: Start, gates: Any, told: Told, is_kept: bool
+    worker_thread: Start, gates: Any, sent: Sent, is_kept: bool
 ) -> None:
+    completed = sent(job_completed)
     done = completes_itself_and_stays.defer("g")
     worker = worker_thread()
     wait_until(lambda: gates["g"].inside)
@@ -176,7 +167,7 @@ def test_a_task_that_has_completed_its_job_is_left_alone(
     check._drop_lost = counted
     wait_until(lambda: len(looks) >= 2)
     gates["g"].open()
-    wait_until(lambda: told[job_completed])
+    wait_until(lambda: completed)
     assert Ledger.objects.get().entry == "not interrupted"
     if is_kept:
         done.refresh_from_db()

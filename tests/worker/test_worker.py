@@ -47,26 +47,6 @@ HOUR = 3600.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def told() -> Iterator[Callable[[Signal], list[dict[str, Any]]]]:
-    """What receivers of a signal were told, from now on."""
-    connected: list[tuple[Signal, Any]] = []
-
-    def listen(signal: Signal) -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = []
-
-        def receive(**event: Any) -> None:
-            events.append(event)
-
-        signal.connect(receive)
-        connected.append((signal, receive))
-        return events
-
-    yield listen
-    for signal, receiver in connected:
-        signal.disconnect(receiver)
-
-
 # Claiming
 
 
@@ -392,9 +372,9 @@ def test_an_unknown_task_is_put_off_at_no_attempt_and_fails_after_the_grace(work
 
 
 def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
-    worker_thread: Start, gates: Any, told: Callable[[Signal], list[dict[str, Any]]]
+    worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    lost, completed = told(signals.lease_lost), told(signals.job_completed)
+    lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
     worker_jobs.pass_gate.using(max_attempts=1).defer("g")
     worker = worker_thread(concurrency=1, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside)
@@ -408,10 +388,10 @@ def test_an_outcome_whose_lease_has_passed_on_is_told_and_not_written(
 
 
 def test_a_job_that_comes_back_to_the_worker_that_still_runs_it_is_settled_once(
-    worker_thread: Start, gates: Any, told: Callable[[Signal], list[dict[str, Any]]]
+    worker_thread: Start, gates: Any, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
     """Recovered from a worker that lives, and claimed by it again: two attempts under one id, told apart by lease."""
-    lost, completed = told(signals.lease_lost), told(signals.job_completed)
+    lost, completed = sent(signals.lease_lost), sent(signals.job_completed)
     worker_jobs.pass_gate.defer("g")
     worker = worker_thread(concurrency=2, poll_interval=HOUR)
     wait_until(lambda: gates["g"].inside == 1)
@@ -568,9 +548,9 @@ def test_a_claim_that_commits_after_its_connection_was_given_up_is_found_by_the_
 
 
 def test_an_answer_lost_with_an_outcome_in_it_is_not_told_twice(
-    worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
+    worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed = told(signals.job_completed)
+    completed = sent(signals.job_completed)
     lost: list[int] = []
 
     def prepare(worker: Worker) -> None:
@@ -968,7 +948,8 @@ def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     rooms: list[int] = []
 
     def prepare(worker: Worker) -> None:
-        for worker._in_flight._pending.has_more in (True, False):
+        for has_more in (True, False):
+            worker._in_flight._pending.has_more = has_more
             rooms.append(worker._in_flight.room(time.monotonic()))
 
     worker_thread(prepare=prepare, concurrency=3)
@@ -1028,9 +1009,9 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
 
 
 def test_a_lease_that_is_known_to_be_lost_is_told_by_a_worker_that_stops(
-    worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
+    worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    lost = told(signals.lease_lost)
+    lost = sent(signals.lease_lost)
     attempt = Attempt(ClaimedJob(1, 1, "t", "default", "[]", "{}", 1, 10, 0, 0.0, 0.0, "{}"), COMPLETED, 1.0, 2.0, "w")
 
     def prepare(worker: Worker) -> None:
@@ -1082,9 +1063,9 @@ def test_a_drain_whose_last_look_fails_looks_again(worker_thread: Start) -> None
 
 @pytest.mark.usefixtures("no_retries")
 def test_an_outcome_that_is_refused_in_the_second_exchange_harms_no_other(
-    worker_thread: Start, told: Callable[[Signal], list[dict[str, Any]]]
+    worker_thread: Start, sent: Callable[[Signal], list[dict[str, Any]]]
 ) -> None:
-    completed, failed, retrying = told(signals.job_completed), told(signals.job_failed), told(signals.job_retrying)
+    completed, failed, retrying = sent(signals.job_completed), sent(signals.job_failed), sent(signals.job_retrying)
     worker_jobs.seen.clear()
     worker_jobs.see_or_never.defer_many([(number,) for number in range(BACKLOG)])
     worker = worker_thread(prepare=_watch(Watching), drain=True)
