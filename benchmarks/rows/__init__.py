@@ -9,8 +9,9 @@ from collections.abc import Callable
 from ..figures import Figures
 from ..sizes import Sizes
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
-from .enqueueing import defer, defer_in_transaction, defer_many, queries
+from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_many, queries
 from .floor import floor
+from .many_workers import eight_machines, eight_workers, many_workers, one_worker
 from .processes import cold_start, idle, import_time, memory
 from .tables import future, history, other_queue, snapshot
 from .waiting import latency, lateness, lone_scheduled
@@ -26,12 +27,17 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         one_at_a_time,
         defer,
         defer_in_transaction,
+        defer_in_threads,
         defer_many,
         queries,
         latency,
         lateness,
         lone_scheduled,
         idle,
+        one_worker,
+        eight_workers,
+        many_workers,
+        eight_machines,
         history,
         future,
         other_queue,

@@ -3,15 +3,21 @@
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Barrier
 
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Worker
 
 from .. import jobs
 from ..figures import Figures
 from ..sizes import Sizes
+from ..workers import running_worker, wait_until
+
+THREADS = 16
 
 
 def defer(sizes: Sizes) -> Figures:
@@ -41,6 +47,47 @@ def queries(_sizes: Sizes) -> Figures:
     with CaptureQueriesContext(connection) as in_all:
         jobs.noop.defer(2)
     return {"in the transaction": len(inside), "in all": len(in_all)}
+
+
+def defer_in_threads(sizes: Sizes) -> Figures:
+    """16 threads defer on 16 connections at once, ÷ bare inserts; with idle workers that listen, and without."""
+    each = min(sizes.jobs, 8_000) // THREADS
+    bare, alone = _in_threads(_insert, each), _in_threads(jobs.noop.defer, each)
+    with ExitStack() as started:
+        for number in range(4):
+            started.enter_context(running_worker("--queues", "other", "--name", f"m{number}"))
+        wait_until(lambda: Worker.objects.count() == 4)
+        listened = _in_threads(jobs.noop.defer, each)
+    return {"jobs/s": alone, "defer ÷ insert": alone / bare, "with 4 listeners ÷ without": listened / alone}
+
+
+def _in_threads(call: Callable[[int], object], each: int) -> float:
+    """Calls per second by all threads together, each on its own connection."""
+    ready = Barrier(THREADS + 1)
+
+    def run() -> None:
+        connection.ensure_connection()
+        ready.wait()
+        for number in range(each):
+            call(number)
+        connection.close()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        running = [threads.submit(run) for _ in range(THREADS)]
+        ready.wait()
+        started = time.perf_counter()
+        for thread in running:
+            thread.result()
+    return THREADS * each / (time.perf_counter() - started)
+
+
+def _insert(number: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts)"
+            " VALUES ('bare', 'bare', %s::jsonb, '{}', 'queued', 0, 10)",
+            [f"[{number}]"],
+        )
 
 
 def _beside_create(rounds: int) -> Figures:
