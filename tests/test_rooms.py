@@ -27,6 +27,7 @@ FLOORS = (
     {"admin.ui"},
     {"running", "supervisor"},
     {"services", "worker"},
+    {"claiming"},
     {"runtime"},
     {"execution"},
     {"__init__"},

@@ -17,20 +17,23 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.db import Error, OperationalError, connections
-from psycopg import errors
+from psycopg import Notify, errors
 from psycopg.pq import TransactionStatus
 
 from ..events import liveness_logs
 from ..store import Store
 from ..store.notify import echo
-from ..store.own_connections import guard, own_connection
 from ..values.times import NEVER
+from .own_connections import guard, own_connection
 
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
 
 ANSWER_TIME = 10.0
 """Seconds without an answer after which a connection is cut. The timeouts of the server are shorter, and take effect
 first while the server can be reached."""
+
+NOT_PREPARED = ("26000", "42P05")
+"""The SQLSTATEs of a prepared statement that is gone, and of one that is there already: a pooler shares the session."""
 
 STATEMENT_TIMEOUT = "57014"
 """The SQLSTATE of a statement that the server has cancelled."""
@@ -64,7 +67,9 @@ class ControlConnection:
         self._store = store
         self._before_statements = before_statements
         self._listening = False
-        self._payloads: set[str] = set()
+        self._payloads: list[str] = []
+        self._prepares = False
+        self._may_prepare = True
         self._probe = NotificationProbe(store.alias, who)
         self._label = who
         self._failures = 0
@@ -107,22 +112,47 @@ class ControlConnection:
         """Seconds until `retry_at`; 0 once it has passed."""
         return max(0.0, self.retry_at - time.monotonic())
 
-    def listen(self) -> None:
-        """Send LISTEN for jobs. Later calls probe whether notifications arrive. Called at every exchange."""
+    def listen(self, *, for_scheduled: bool = False) -> bool:
+        """Send LISTEN for queued jobs, and for scheduled ones. Returns whether it was sent.
+
+        Later calls probe whether notifications arrive.
+        """
         if self._listening:
             self._probe.check()
-            return
+            return False
         self._store.listen()
-        self._note_notifications()
-
-    def listen_for_scheduled(self) -> None:
-        """Send LISTEN for scheduled jobs that are due soon, without probes."""
-        if not self._listening:
+        if for_scheduled:
             self._store.listen_for_scheduled()
-            self._note_notifications()
+        self._wrapper.connection.add_notify_handler(self._note)
+        self._listening = True
+        return True
 
-    def notified(self) -> set[str]:
-        """The queues named by notifications since the last call. Does not wait.
+    def unlisten(self) -> None:
+        """Send UNLISTEN, if this connection listens."""
+        if self._listening:
+            self._listening = False
+            self._wrapper.connection.remove_notify_handler(self._note)
+            self._store.unlisten()
+
+    @property
+    def listens(self) -> bool:
+        """Whether this connection listens."""
+        return self._listening
+
+    @property
+    def is_session(self) -> bool:
+        """Whether a notification has proved that connections to this database are not shared by a pooler."""
+        return self._probe.has_arrived
+
+    def prepare_statements(self) -> None:
+        """Prepare the statements of exchanges from now on, unless that has failed before. Only for a session."""
+        if self._may_prepare and not self._prepares:
+            self._prepares = True
+            self._store.plan_once()
+            self._wrapper.connection.prepare_threshold = 0
+
+    def notified(self) -> list[str]:
+        """The payloads of the notifications since the last call. Does not wait.
 
         Call it before a sleep: a notification that came with the answer of a statement leaves the socket unreadable.
         """
@@ -130,8 +160,8 @@ class ControlConnection:
             pgconn = self._wrapper.connection.pgconn
             pgconn.consume_input()
             while (notification := pgconn.notifies()) is not None:
-                self._payloads.add(notification.extra.decode())
-        payloads, self._payloads = self._payloads, set()
+                self._payloads.append(notification.extra.decode())
+        payloads, self._payloads = self._payloads, []
         return self._probe.without_probes(payloads)
 
     def fileno(self) -> int | None:
@@ -141,13 +171,12 @@ class ControlConnection:
 
     def close(self) -> None:
         """Close the connection; the next statement opens another."""
-        self._listening = False
+        self._listening = self._prepares = False
         self._probe.interrupt()
         self._wrapper.close()
 
-    def _note_notifications(self) -> None:
-        self._wrapper.connection.add_notify_handler(lambda notification: self._payloads.add(notification.payload))
-        self._listening = True
+    def _note(self, notification: Notify) -> None:
+        self._payloads.append(notification.payload)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -203,6 +232,8 @@ class ControlConnection:
 
     def _failed(self, error: Error) -> None:
         self.close()
+        if getattr(error.__cause__, "sqlstate", None) in NOT_PREPARED:
+            self._may_prepare = False
         if self._timeouts and "unsupported startup parameter" in str(error):
             self._timeouts = False
             guard(self._wrapper, self._store.alias, timeouts=False)
@@ -232,6 +263,8 @@ class NotificationProbe:
         self._database = database
         self._label = who
         self._payload = f",{uuid.uuid4()}"  # no queue's name has a comma
+        self.has_arrived = False
+        """Whether the notification has arrived."""
         self._sent_at = 0.0
         self._is_settled = False
 
@@ -249,11 +282,11 @@ class NotificationProbe:
         """Note that the connection is closed: the next check sends another probe."""
         self._sent_at = 0.0
 
-    def without_probes(self, payloads: set[str]) -> set[str]:
+    def without_probes(self, payloads: list[str]) -> list[str]:
         """The payloads except for probes, of this process or of others."""
         if self._payload in payloads:
-            self._is_settled = True
-        return {payload for payload in payloads if not payload.startswith(",")} if payloads else payloads
+            self._is_settled = self.has_arrived = True
+        return [payload for payload in payloads if not payload.startswith(",")]
 
     def _send(self) -> None:
         self._sent_at = time.monotonic()

@@ -7,8 +7,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
 from ..exceptions import QueueUnavailable
-from ..store.database_advice import migrate_command, not_postgresql_message, postgresql_hint
-from ..store.own_connections import dedicated_connection
+from ..tasks.database_advice import migrate_command, not_postgresql_message, postgresql_hint
+from .own_connections import dedicated_connection
 
 OLDEST_POSTGRESQL = 15
 

@@ -1,12 +1,20 @@
 """How a supervisor and its workers communicate.
 
-Downwards: commands, each one byte, in the worker's lifeline, which is a pipe. A terminal or an init system may send a
-signal twice, but not a byte. When the pipe ends, the supervisor is gone. Upwards: the exit code.
+Downwards: commands in the worker's lifeline, which is a pipe. A terminal or an init system may send a signal twice, but
+not a command. When the pipe ends, the supervisor is gone. Upwards: the exit code. Both ways: `runtime/standby.py`.
 """
 
 import signal
+from collections.abc import Iterator
 
-STOP, STOP_NOW = b"s", b"n"
+STOP, STOP_NOW, CALL = b"s", b"n", b"c"
+"""To stop, to stop without waiting for jobs, and to look for jobs in the queue whose name follows, or in all queues."""
+
+END = b","
+"""Ends a command. No queue's name has a comma."""
+
+COMMANDS_SIZE = 65_536
+"""Bytes to read at once: all that a pipe holds, so that no command is read in part."""
 
 EXIT_CLEAN = 93
 """Exit code of a worker that settled or released every job it held. Not 0: a task may call `os._exit(0)`."""
@@ -28,6 +36,17 @@ _CAUSES = {
     EXIT_RECYCLED: "it was to be replaced",
     EXIT_BLOCKED: "code left behind by a job, or a hanging signal receiver, blocked other jobs",
 }
+
+
+def encode_command(kind: bytes, queue_name: str = "") -> bytes:
+    """A command. At most 4,096 bytes, so that it is written as a whole."""
+    return kind + queue_name.encode() + END
+
+
+def decode_commands(data: bytes) -> Iterator[tuple[bytes, str]]:
+    """The commands of one read, each with the name of a queue."""
+    for command in data.split(END)[:-1]:
+        yield command[:1], command[1:].decode()
 
 
 def describe_exit(code: int) -> str:

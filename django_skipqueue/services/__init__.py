@@ -10,4 +10,4 @@ from .prune import Prune
 __all__ = ["SERVICES"]
 
 SERVICES: tuple[Callable[[Store], Service], ...] = (Admit, Prune)
-"""The services that need only the `Store`. `Supervisor` makes the others: heartbeat, listen, recover, prune workers."""
+"""The services that need only the `Store`. `Supervisor` makes the others."""

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ..runtime.service import Periodic
 from ..store import Store
-from ..store.notify import SOON
+from ..store.notify import SCHEDULED_PAYLOAD, SOON
 
 DUE_CHECK = 1.0
 """Seconds between two checks, at most, while jobs are scheduled. A job due earlier shortens the interval."""
@@ -41,5 +41,5 @@ class Admit(Periodic):
 
     def notified(self, payloads: Collection[str]) -> None:
         """Check at once: a job was scheduled that is due soon. After an error, the delay is not shortened."""
-        if not self.has_failed:
+        if SCHEDULED_PAYLOAD in payloads and not self.has_failed:
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

@@ -20,8 +20,10 @@ from ..values.times import NEVER
 class DeadWorkers:
     """One supervisor's view of every supervisor's workers."""
 
-    def __init__(self, store: Store, *, timeout: float, own: Callable[[], Collection[str]]) -> None:
-        """`own` returns the ids of this supervisor's live processes."""
+    def __init__(
+        self, store: Store, *, timeout: float, own: Callable[[], Collection[str]], seen: Callable[[list[str]], object]
+    ) -> None:
+        """`own` returns the ids of this supervisor's live processes. `seen` is called with the other live workers."""
         self.ids: list[str] = []
         """The ids of the dead workers."""
         self.locked_before: datetime | None = None
@@ -31,6 +33,7 @@ class DeadWorkers:
         self._store = store
         self._timeout = timeout
         self._own = own
+        self._seen = seen
         self._heartbeats = Unchanged(longest_gap=timeout / 2)
         self._times: deque[tuple[float, datetime]] = deque()  # pairs of monotonic and database time
 
@@ -52,6 +55,7 @@ class DeadWorkers:
         silent = {id: self._heartbeats.seconds(id) for id in heartbeats}
         self.ids = sorted(id for id, seconds in silent.items() if seconds >= self._timeout)
         longest = max((seconds for seconds in silent.values() if seconds < self._timeout), default=0.0)
+        self._seen([id for id in silent if id not in self.ids])
         self.next_death = ended + self._timeout - longest
         self._note_time(began, ended, database_time)
 

@@ -3,8 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.db import DatabaseError
+from psycopg.pq import TransactionStatus
+
 from ..conf import settings
-from ..events.events import JobsDeferred
+from ..events.events import JobsDeferred, NotifyFailed
 from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .columns import check_columns
@@ -21,13 +24,58 @@ class Enqueueing(Statements):
 
         Raises `InvalidOption` for a value of the spec that the table cannot store.
         """
-        values = self._values(spec)
-        for row in self.rows(sql.ENQUEUE, {**values, **call._asdict()}):
+        values = {**self._values(spec), **call._asdict()}
+        if self._is_announced_at_once(spec, call):
+            inserted = InsertedJob._make(self._enqueue_and_notify(values))
+            self.send(JobsDeferred(spec.task, spec.queue_name, [inserted.id]))
+            return inserted
+        for row in self.rows(sql.ENQUEUE, values):
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
             self._enqueued(spec, [inserted.id], queued=int(inserted.status == "queued"), delay=delay)
             return inserted
         return None
+
+    def _is_announced_at_once(self, spec: JobSpec, call: EncodedCall) -> bool:
+        """Whether the job is sure to be queued and committed at once, so that the NOTIFY can go along.
+
+        Only the simple protocol takes several statements in one message.
+        """
+        connection: Any = self.connection
+        connection.ensure_connection()
+        return (
+            call.unique_key is None
+            and spec.run_after is None
+            and connection.get_autocommit()
+            and not connection.in_atomic_block
+            and connection.vendor == "postgresql"
+            and not connection.features.uses_server_side_binding
+        )
+
+    def _enqueue_and_notify(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Insert one job, commit, and notify the workers, in one round trip. Returns the inserted columns."""
+        with self.connection.cursor() as cursor:
+            try:
+                cursor.execute(sql.ENQUEUE_AND_NOTIFY, values)
+            except DatabaseError as error:
+                raw = self.connection.connection
+                was_committed = raw.info.transaction_status == TransactionStatus.IDLE
+                raw.rollback()
+                rows = self._inserted_last() if was_committed else []
+                if not rows:
+                    raise
+                self.send(NotifyFailed(values["queue_name"], error))
+                return rows[0]
+            cursor.nextset()  # the first result is that of BEGIN
+            row: tuple[Any, ...] = cursor.fetchone()
+            return row
+
+    def _inserted_last(self) -> list[tuple[Any, ...]]:
+        """The job that this session inserted last. Empty if there is none, or if it cannot be known."""
+        try:
+            return self.rows(sql.INSERTED_LAST, {"backend_pid": self.connection.connection.info.backend_pid})
+        except DatabaseError:
+            return []
 
     def enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
         """Insert a job for each of `calls`: in one statement if no call has a unique key.

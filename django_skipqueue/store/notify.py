@@ -1,6 +1,7 @@
 """Notifies workers of queued jobs, and supervisors of scheduled jobs, after the commit."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from django.db import connections, transaction
@@ -12,7 +13,10 @@ from . import sql
 from .statements import Statements
 
 QUEUED, SCHEDULED = "skipqueue", "skipqueue_scheduled"
-"""The channels of workers and of supervisors. The payload for workers is the name of the queue that got jobs."""
+"""The channels for queued jobs, and for scheduled ones. `Notification.payload` and `jobs_in` describe the payloads."""
+
+SCHEDULED_PAYLOAD = ""
+"""The payload for scheduled jobs: no queue has this name."""
 
 SOON = 2.0
 """Seconds between the polls of a supervisor for scheduled jobs: only a job that is due earlier needs a notification."""
@@ -22,23 +26,38 @@ class Notifying(Statements):
     """Used by control loops, which wait for jobs."""
 
     def listen(self) -> None:
-        """Have this connection notified when a queue gets jobs. The payload is the name of the queue."""
+        """Have this connection notified when a queue gets jobs."""
         self._execute(sql.LISTEN)
+
+    def unlisten(self) -> None:
+        """Have this connection notified of nothing any more."""
+        self._execute(sql.UNLISTEN)
+
+    def plan_once(self) -> None:
+        """Have this connection plan each prepared statement once, for all values of its parameters."""
+        self._execute(sql.PLAN_ONCE)
 
     def listen_for_scheduled(self) -> None:
         """Have this connection notified when a job is scheduled and due soon."""
         self._execute(sql.LISTEN_SCHEDULED)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Notification:
-    """A NOTIFY to be sent. Equal notifications are sent once per transaction."""
+    """A NOTIFY to be sent. Equal notifications of one transaction are sent as one."""
 
     database: str
     channel: str
-    payload: str
+    queue_name: str = ""
+    jobs: int = field(default=0, compare=False)
+    """How many jobs the queue got, at most: a savepoint may be rolled back after its jobs were counted."""
     send: Send = field(default=send, compare=False)
     """Gets the event of a failure: in a control loop, no sink runs in its thread."""
+
+    @property
+    def payload(self) -> str:
+        """The queue's name, followed by a comma and the number of jobs if there are several. No name has a comma."""
+        return self.queue_name if self.jobs <= 1 else f"{self.queue_name},{self.jobs}"
 
     def __call__(self) -> None:
         """Send the notification now. An error is only logged: the job is committed, and polling finds it."""
@@ -49,7 +68,13 @@ class Notification:
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:
-            self.send(NotifyFailed(self.payload, error))
+            self.send(NotifyFailed(self.queue_name, error))
+
+
+def jobs_in(payload: str) -> tuple[str, int]:
+    """The queue and the number of jobs that a payload names; no queue if it announces scheduled jobs, or is a probe."""
+    queue_name, _, jobs = payload.partition(",")
+    return queue_name, int(jobs) if queue_name and jobs else 1
 
 
 def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
@@ -58,25 +83,30 @@ def echo(connection: BaseDatabaseWrapper, payload: str) -> None:
         cursor.execute(sql.NOTIFY, {"channel": QUEUED, "payload": payload})
 
 
-def wake(store: Statements, queue_names: Iterable[str]) -> None:
+def wake(store: Statements, queue_names: Iterable[str] | Mapping[str, int]) -> None:
     """Notify the workers of these queues after the caller's transaction is committed.
 
+    `queue_names` has the name of the queue of each job, or the number of jobs by queue.
     A NOTIFY inside the transaction takes PostgreSQL's database-wide notify lock at the commit. Measured with 16 clients
     inserting: 4,200 commits/s with the NOTIFY inside, 9,700 with it after the commit, 14,200 without.
     """
-    for queue_name in set(queue_names):
-        _after_commit(Notification(store.alias, QUEUED, queue_name, store.send))
+    for queue_name, jobs in Counter(queue_names).items():
+        _after_commit(Notification(store.alias, QUEUED, queue_name, jobs, store.send))
 
 
 def wake_supervisors(store: Statements, delays: Iterable[float]) -> None:
     """Notify the supervisors after the commit if a job is due soon. `delays`: the seconds until each job is due."""
     if any(0 < delay < SOON for delay in delays):
-        _after_commit(Notification(store.alias, SCHEDULED, "", store.send))
+        _after_commit(Notification(store.alias, SCHEDULED, send=store.send))
 
 
 def _after_commit(notification: Notification) -> None:
     connection = connections[notification.database]
     if not connection.get_autocommit() and not connection.in_atomic_block:
         notification()  # the caller manages the transaction by hand: there is no hook after its commit
-    elif all(hook[1] != notification for hook in connection.run_on_commit):
-        transaction.on_commit(notification, using=notification.database, robust=True)
+        return
+    for _, hook, *_ in connection.run_on_commit:
+        if isinstance(hook, Notification) and hook == notification:
+            hook.jobs += notification.jobs
+            return
+    transaction.on_commit(notification, using=notification.database, robust=True)

@@ -16,8 +16,9 @@ from ..events import liveness_logs
 from ..execution.runners import ENTRIES_PER_SLOT
 from ..execution.running_jobs import RunningJobs
 from ..runtime.log_queue import LogQueue, revive_listeners
-from ..runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, describe_exit
+from ..runtime.protocol import CALL, EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, describe_exit, encode_command
 from ..runtime.stamps import Stamps
+from ..runtime.standby import Standby
 from ..values.codec import shorten
 from ..values.times import NEVER
 
@@ -36,6 +37,10 @@ its jobs are recovered after the worker timeout, as after the death of a machine
 
 LOCKED_INTERVAL = 1.0
 """Seconds between two tries to recover jobs of a dead process whose rows another transaction has locked."""
+
+MOST_CALLS = 3
+"""Calls for single queues that a process may have to answer. With their names, of a thousand bytes at most, all that it
+may have to read fits into a page: the smallest pipe of Linux, in which no write has to wait."""
 
 LAST_LINES = 2.0
 """Seconds for which a log that blocks may delay the end of a process."""
@@ -75,7 +80,11 @@ class WorkerProcess:
     """The stamps of its control loop; shared with it."""
     awaiting_recovery: list[DeadProcess] = field(default_factory=list)
     """Ended processes with jobs that are not recovered or released yet."""
+    standby: Standby = field(init=False)
+    """What the supervisor and the process let each other know."""
     _lifeline: int = -1
+    _calls: int = 0
+    """Number of calls that the process was sent."""
     _filled_at: float = 0.0
     _frozen: str = ""
     """Why the watchdog killed the process; empty if it did not."""
@@ -93,7 +102,10 @@ class WorkerProcess:
             read_end, self._lifeline = os.pipe()
             opened.callback(os.close, read_end)
             opened.callback(self._close_lifeline)
+            os.set_blocking(self._lifeline, False)
             self.stamps = Stamps()
+            self.standby = Standby()
+            self._calls = 0
             self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * self.concurrency)
             self.pid = os.fork()
             if self.pid == 0:
@@ -101,11 +113,35 @@ class WorkerProcess:
             opened.pop_all()
         os.close(read_end)
 
-    def send_command(self, command: bytes) -> None:
+    def stop(self, command: bytes) -> None:
+        """Have the process stop, if it runs."""
+        self._send_command(command)
+
+    @property
+    def unheard(self) -> int:
+        """Number of calls that the process has not read yet, or not answered."""
+        return self._calls - self.standby.heard
+
+    @property
+    def vacancy(self) -> int:
+        """How many more jobs the process could claim, beside those that it was called for."""
+        return max(self.standby.room - self.unheard, 0) if self.pid else 0
+
+    def call(self, queue_name: str) -> int:
+        """Have the process look for jobs in this queue; in all queues, if the name is empty. Returns the call's number.
+
+        If it has several calls to answer first, the next one is for all queues, and then there is no need for more.
+        """
+        if self.pid and self.unheard <= MOST_CALLS:
+            self._calls += 1
+            self._send_command(CALL, "" if self.unheard > MOST_CALLS else queue_name)
+        return self._calls
+
+    def _send_command(self, kind: bytes, queue_name: str = "") -> None:
         """Write a command into the lifeline of the process, if it runs."""
         if self.pid:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._lifeline, command)
+                os.write(self._lifeline, encode_command(kind, queue_name))
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process, if it runs."""

@@ -16,6 +16,7 @@ from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.loop import Loop
+from ..runtime.own_connections import close_before_fork
 from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP, STOP_NOW, signal_name
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import Service, Timer
@@ -24,16 +25,17 @@ from ..runtime.worker_options import WorkerOptions
 from ..services import SERVICES
 from ..services.dead_workers import DeadWorkers
 from ..services.heartbeat import Heartbeat
-from ..services.listen import Listen
 from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
 from ..store import Store
-from ..store.own_connections import close_before_fork
 from ..values.times import NEVER
 from ..worker.own_row import described
 from ..worker.worker import Worker
+from .call_workers import CallWorkers
 from .process import LAST_LINES, DeadProcess, WorkerProcess
 from .recover_own import RecoverOwn
+from .turns import Turns
+from .watch_queues import WatchQueues
 from .watchdog import Watchdog, print_stacks_on_signal
 
 KILL_AFTER = 10.0
@@ -55,9 +57,18 @@ class Supervisor:
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
-        self._heartbeat = Heartbeat(self._store, workers=self._workers, interval=options.seconds_between_heartbeats)
+        self._heartbeat = Heartbeat(
+            self._store,
+            workers=self._workers,
+            interval=options.seconds_between_heartbeats,
+            written=self._heartbeats_written,
+        )
         self._heartbeat.due_at = NEVER  # until there are workers
-        self._listen = Listen(self._control)
+        self._turns = Turns()
+        self._call_workers = CallWorkers(self._processes, options.queue_names, self._turns)
+        self._watch = WatchQueues(
+            self._store, self._control, self._processes, options, announce=self._call_workers.announce
+        )
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
         self._kill_at = NEVER
@@ -68,14 +79,18 @@ class Supervisor:
         """The services in order. Those about worker processes come first: they need no database, or are urgent."""
         timeout = self.options.worker_timeout
         dead = DeadWorkers(
-            self._store, timeout=timeout, own=lambda: [process.id for process in self._processes if process.pid]
+            self._store,
+            timeout=timeout,
+            own=lambda: [process.id for process in self._processes if process.pid],
+            seen=self._turns.see,
         )
         return [
             Timer("kill", lambda: self._kill_at, self._kill),
             Watchdog(self._processes),
             RecoverOwn(self._store, self._processes),
             Timer("start", self._next_start, self._start_processes),
-            *([self._listen] if self.options.listen else []),
+            self._watch,
+            self._call_workers,
             Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
             PruneWorkers(self._store, dead=dead, timeout=timeout),
             *(service(self._store) for service in SERVICES),
@@ -104,6 +119,11 @@ class Supervisor:
             for process in self._processes
             if process.pid
         ]
+
+    def _heartbeats_written(self, began: float) -> None:
+        for process in self._processes:
+            if process.pid:
+                process.standby.heartbeat_at = began
 
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
@@ -136,7 +156,7 @@ class Supervisor:
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
         for process in self._processes:
             process.start_at = NEVER
-            process.send_command(command)
+            process.stop(command)
 
     # Processes
 
@@ -156,7 +176,7 @@ class Supervisor:
                 liveness_logs.worker_not_started(process.name, error, process.schedule_restart())
         resume_listeners()
         self._log.start()
-        self._heartbeat.due_at = self._listen.due_at = 0.0
+        self._heartbeat.due_at = self._watch.due_at = 0.0
 
     def _become_worker(self, process: WorkerProcess, lifeline: int) -> int:
         """In the child: close the resources of the supervisor, and run a worker."""
@@ -174,6 +194,7 @@ class Supervisor:
             lifeline=lifeline,
             running_jobs=process.running_jobs,
             stamps=process.stamps,
+            standby=process.standby,
         ).run()
 
     def _notice_ended(self) -> None:

@@ -18,7 +18,6 @@ from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
 from ..store import Store
 from ..store.columns import check_key
-from ..store.database_advice import explain
 from ..values.codec import encode
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from ..values.redaction import Redacted
@@ -26,6 +25,7 @@ from ..values.redaction import redact as redacted_call
 from ..values.retry_policy import RetryPolicy
 from .advice import check_names, instead_of_method, wrong_keyword
 from .context import JobContext
+from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
 

@@ -7,18 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from ..claiming.kinds import Free
+from ..claiming.policy import ClaimPolicy
 from ..events import logs
 from ..execution.pool import Pool
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
+from ..runtime.standby import Standby
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
 from ..store.parameters import ExchangeResult
 from ..tasks.registry import RUNNER_NAMES, THREADS, registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .cancel_check import CancelCheck
-from .claiming.kinds import Free
-from .claiming.policy import ClaimPolicy
 from .exchange_buffer import ExchangeBuffer
 from .orphan_check import OrphanCheck
 from .outcome_reports import OutcomeReports
@@ -46,10 +47,13 @@ class InFlightJobs:
         control: ControlConnection,
         pool: Pool,
         dispatcher: EventDispatcher,
+        standby: Standby,
     ) -> None:
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
-        self.claiming = ClaimPolicy(options)
+        self.claiming = ClaimPolicy(options, standby)
+        self.jobs_claimed = 0
         self.jobs_done = 0
+        self._standby = standby
         self._id = id
         self._name = name
         self._options = options
@@ -78,6 +82,13 @@ class InFlightJobs:
         if self._options.max_jobs is None:
             return room
         return max(0, min(room, self._options.max_jobs - self.jobs_done - len(self.jobs) - coming))
+
+    @property
+    def free_slots(self) -> int:
+        """The free slots of the fullest runner: a job of any kind could begin at once."""
+        if registry.uses_threads_alone:
+            return max(self._options.concurrency - self._pool.unfinished(THREADS), 0)
+        return max(self._options.concurrency - max(self._unfinished().values()), 0)
 
     def _unfinished(self) -> dict[str, int]:
         """Number of jobs that run or wait in each runner."""
@@ -128,8 +139,8 @@ class InFlightJobs:
         self._pending.add(self._pool.take_finished())
         found_empty = False
         with self._control.handling_errors():
-            if self._options.listen:
-                self._control.listen()
+            if self._standby.is_session or self._control.is_session:
+                self._control.prepare_statements()
             exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
             self.apply_exchange()  # not yet applied if the database refused an outcome
             self._buffer.put(exchanged)
@@ -170,6 +181,7 @@ class InFlightJobs:
     def _take(self, claimed: list[ClaimedJob], free: Free) -> None:
         """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
         if claimed:
+            self.jobs_claimed += len(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             if not all(free.values()):
                 self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]

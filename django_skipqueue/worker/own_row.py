@@ -1,10 +1,11 @@
 """Writes the heartbeat of a worker into the worker's own row.
 
-A supervisor writes the heartbeats of all its workers. Each worker also writes its own, four times in a worker timeout,
-so that its jobs are not recovered when only its supervisor hangs, is stopped or has lost the database.
+A supervisor writes the heartbeats of all its workers, and shows each of them when. A worker whose supervisor has
+written none for a quarter of the worker timeout writes its own, so that its jobs are not recovered when only its
+supervisor hangs, is stopped or has lost the database.
 
-Invariant: a worker claims only if its last own heartbeat is at most half a worker timeout old. So a worker that counts
-as dead has claimed nothing for a long time.
+Invariant: a worker claims only if its last heartbeat, its own or its supervisor's, is at most half a worker timeout
+old. So a worker that counts as dead has claimed nothing for a long time.
 """
 
 import os
@@ -16,6 +17,7 @@ from typing import Any
 
 from ..events import liveness_logs
 from ..runtime.service import Service
+from ..runtime.standby import Standby
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
 
@@ -39,11 +41,14 @@ class OwnRow(Service):
     """The heartbeat of a worker."""
 
     name = "heartbeat"
-    due_at = 0.0
 
-    def __init__(self, store: Store, options: WorkerOptions, *, id: str, name: str) -> None:
+    def __init__(
+        self, store: Store, options: WorkerOptions, *, id: str, name: str, standby: Standby | None = None
+    ) -> None:
         self._row = described(options, id=id, name=name, pid=os.getpid())
         self._store = store
+        self._standby = standby or Standby()
+        self._next = 0.0  # when to write the next, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
         self._alive_at = float("-inf")  # time of the last heartbeat that this worker wrote
@@ -53,9 +58,16 @@ class OwnRow(Service):
         self._was_made = False
         self._was_refused = False
 
+    @property
+    def due_at(self) -> float:
+        """When to write a heartbeat. The first one inserts the row; later ones follow a silence of the supervisor."""
+        if self._is_alone or not self._was_made:
+            return self._next
+        return max(self._next, self._standby.heartbeat_at + self._interval)
+
     def is_alive(self, now: float) -> bool:
-        """Whether this worker wrote a heartbeat within half a worker timeout."""
-        return now - self._alive_at <= self._timeout / 2
+        """Whether this worker or its supervisor wrote a heartbeat within half a worker timeout."""
+        return self._was_made and now - max(self._alive_at, self._standby.heartbeat_at) <= self._timeout / 2
 
     def run(self, now: float) -> None:
         """Write a heartbeat, and check whether the supervisor has written one since the last.
@@ -70,12 +82,12 @@ class OwnRow(Service):
         self._was_made = True
         self._was_refused = False
         self._alive_at = now
-        self.due_at = now + self._interval
+        self._next = now + self._interval
         self._note_supervisor(*(found or (None, None)))
 
     def refused(self, error: BaseException) -> None:
         """Try again soon. The worker goes on settling meanwhile."""
-        self.due_at = time.monotonic() + min(self._interval, RETRY_DELAY)
+        self._next = time.monotonic() + min(self._interval, RETRY_DELAY)
         if not self._was_refused:
             liveness_logs.heartbeat_refused(self._row["name"], error)
         self._was_refused = True
@@ -83,6 +95,7 @@ class OwnRow(Service):
     def _note_supervisor(self, before: datetime | None, written: datetime | None) -> None:
         """Note whether the supervisor wrote a heartbeat: `before` is then not the one that this worker wrote last."""
         now = time.monotonic()
+        self._supervisor_seen_at = max(self._supervisor_seen_at, self._standby.heartbeat_at)
         if before is None or before != self._written:
             self._supervisor_seen_at = now
             if self._is_alone:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable
 
 from ..events import logs
+from ..values.batch_size import BatchSize
 from ..values.outcomes import COMPLETED
 from ..values.records import Attempt, LeaseRef
 from ..values.times import NEVER
-from .batch_size import BatchSize
 from .slow_outcomes import Locked, SlowOutcomes, size_of
 
 INTERVAL = 1.0

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from ..claiming.kinds import Free
+from ..claiming.policy import Claim, ClaimPolicy
 from ..runtime.control_connection import ANSWER_TIME, ControlConnection
 from ..store import Store
 from ..store.parameters import ExchangeResult
 from ..values.records import Attempt, QueuePosition
-from .claiming.kinds import Free
-from .claiming.policy import Claim, ClaimPolicy
 from .pending_outcomes import PendingOutcomes
 
 SEARCH_TIME = 20.0

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 
 from ..runtime.control_connection import ControlConnection
 from ..runtime.service import Service
+from ..store.notify import jobs_in
 from .in_flight import InFlightJobs
 
 
@@ -43,4 +44,4 @@ class SettleAndClaim(Service):
 
     def notified(self, payloads: Collection[str]) -> None:
         """Claim at once from the queues that have new jobs."""
-        self._in_flight.claiming.queues_notified(set(payloads))
+        self._in_flight.claiming.queues_notified({jobs_in(payload)[0] for payload in payloads} - {""})

@@ -17,10 +17,20 @@ from ..execution.running_jobs import RunningJobs
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.loop import Loop
-from ..runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP_NOW
+from ..runtime.protocol import (
+    CALL,
+    COMMANDS_SIZE,
+    EXIT_BLOCKED,
+    EXIT_CLEAN,
+    EXIT_RECYCLED,
+    EXIT_STUCK,
+    STOP_NOW,
+    decode_commands,
+)
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import Service, Timer
 from ..runtime.stamps import Stamps
+from ..runtime.standby import Standby
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
@@ -30,6 +40,7 @@ from .own_row import OwnRow
 from .recycle import Recycling
 from .settle_and_claim import SettleAndClaim
 from .surplus_check import SurplusCheck
+from .watch_itself import WatchItself
 
 LOCKED_DELAY = 0.05
 """Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
@@ -57,6 +68,7 @@ class Worker:
         lifeline: int,
         running_jobs: RunningJobs | None = None,
         stamps: Stamps | None = None,
+        standby: Standby | None = None,
     ) -> None:
         self.id = id
         self.name = name
@@ -64,10 +76,11 @@ class Worker:
         self._lifeline: int | None = lifeline
         self._wakeup = Wakeup()
         self._stamps = stamps or Stamps()
+        self._standby = standby or Standby()
         self._dispatcher = EventDispatcher()
         self._store = Store(options.database, send=self._dispatcher.send)
         self._control = ControlConnection(self._store, who=f"worker {name}", before_statements=self._stamp)
-        self._own_row = OwnRow(self._store, options, id=id, name=name)
+        self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, running_jobs=running_jobs)
@@ -79,13 +92,13 @@ class Worker:
             control=self._control,
             pool=self._pool,
             dispatcher=self._dispatcher,
+            standby=self._standby,
         )
         self._loop = Loop(
             self._control, self._wakeup, heartbeat=self._own_row, services=self._services(options, interrupter)
         )
         self._claims_nothing_because = ""  # the reason that was logged last
-        self._stopping = False
-        self._shutdown_deadline = NEVER
+        self._stopping, self._shutdown_deadline = False, NEVER
         self._exit_code = EXIT_CLEAN
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
@@ -99,6 +112,7 @@ class Worker:
             in_flight.cancel_check,
             Recycling(options, interrupter, jobs_done=lambda: self.jobs_done, recycle=self._stop_to_be_replaced),
             in_flight.orphan_check,
+            *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
         ]
@@ -208,27 +222,31 @@ class Worker:
 
     def _sleep(self, longest: float) -> None:
         """Sleep until an attempt finishes, a notification or a command arrives, or a service is due."""
+        can_claim = not self._control.is_broken and self._room(time.monotonic()) > 0
+        self._standby.offer(room=self._in_flight.free_slots if can_claim else 0, claimed=self._in_flight.jobs_claimed)
         if self._loop.sleep(
             until=time.monotonic() + min(longest, STAMP_INTERVAL),
             lifeline=self._lifeline,
             unless=lambda: self._pool.finished and not self._control.is_broken,
         ):
-            self._read_command()
+            self._read_commands()
 
-    def _read_command(self) -> None:
-        """Read a command of the supervisor. If the supervisor is gone, stop before this worker can count as dead."""
+    def _read_commands(self) -> None:
+        """Read commands of the supervisor. If the supervisor is gone, stop before this worker can count as dead."""
         assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
-        command = os.read(self._lifeline, 16)
-        if not command:
+        data = os.read(self._lifeline, COMMANDS_SIZE)
+        if not data:
             timeout = min(self.options.shutdown_timeout, self.options.worker_timeout / 2)
             if not self._stopping:
                 liveness_logs.supervisor_gone(self.name, timeout)
             self._lifeline = None
             self._stop(timeout)
-        elif STOP_NOW in command:
-            self._stop(0)
-        else:
-            self._stop()
+        for kind, queue_name in decode_commands(data):
+            if kind == CALL:
+                self._standby.hear()
+                self._in_flight.claiming.called(queue_name)
+            else:
+                self._stop(0 if kind == STOP_NOW else None)
 
     # Stopping
 

@@ -9,7 +9,7 @@ from django.db import connection, connections
 
 from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.execution.threads import ThreadRunner
-from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW
+from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_STUCK, STOP, STOP_NOW, encode_command
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.worker.worker import Worker
@@ -58,7 +58,7 @@ class WorkerThread:
 
     def stop(self, *, now: bool = False) -> None:
         """What its supervisor would say."""
-        os.write(self._lifeline, STOP_NOW if now else STOP)
+        os.write(self._lifeline, encode_command(STOP_NOW if now else STOP))
 
     def abandon(self) -> None:
         """What it sees when its supervisor is killed."""

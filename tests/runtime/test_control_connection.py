@@ -153,14 +153,14 @@ def test_it_hears_of_jobs_between_statements_and_while_they_run(in_thread: Calla
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
         control.listen()
-        assert control.notified() == set()
+        assert control.notified() == []
         defer("a")
         defer("b")
         assert set(collect(control.notified, 2)) == {"a", "b"}
         defer("c")
         wait_until(lambda: Job.objects.count() == 3 and control._payloads, "a statement brought the notification along")
-        assert control.notified() == {"c"}
-        assert control.notified() == set()
+        assert control.notified() == ["c"]
+        assert control.notified() == []
 
     in_thread(body)
 
@@ -278,5 +278,52 @@ def test_a_probe_that_cannot_be_sent_says_nothing_about_notifications(
         probe_for(control)
         probe_for(control)
         assert "notifications unheard" not in caplog.text
+
+    in_thread(body)
+
+
+def exchange(control: ControlConnection) -> str | None:
+    """Claim once; the statement's text as PostgreSQL knows it if it was prepared."""
+    with control.handling_errors():
+        Store("default").exchange([], queue_names=["a"], limit=1, worker_id="w")
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT count(*) FROM pg_prepared_statements")
+            return str(cursor.fetchone()[0])
+    return None
+
+
+def test_a_session_prepares_the_statements_of_exchanges_and_others_do_not(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection(Store("default"), who="w")
+        assert [exchange(control) for _ in range(7)] == ["0"] * 7
+        with control.handling_errors():
+            control.prepare_statements()
+            control.prepare_statements()
+        assert exchange(control) == "1"
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SHOW plan_cache_mode")
+            assert cursor.fetchone() == ("force_generic_plan",)
+        control.close()
+        assert exchange(control) == "0"
+
+    in_thread(body)
+
+
+def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Callable[..., None]) -> None:
+    """A pooler that shares sessions takes it away."""
+
+    def body() -> None:
+        control = ControlConnection(Store("default"), who="w")
+        with control.handling_errors():
+            control.prepare_statements()
+        assert exchange(control) == "1"
+        with connections["default"].cursor() as cursor:
+            cursor.execute("DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # as psycopg does not notice
+        assert exchange(control) is None
+        assert control.is_broken
+        with control.handling_errors():
+            control.prepare_statements()
+        assert exchange(control) == "0"
+        assert not control.is_broken
 
     in_thread(body)

@@ -150,7 +150,7 @@ def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
         loop.sleep(until=time.monotonic() + DEADLINE)
 
     control.submit(run).result()
-    assert [service.payloads for service in services] == [[{"q"}]] * 3
+    assert [service.payloads for service in services] == [[["q"]]] * 3
 
 
 def notify_and_close() -> None:

@@ -1,8 +1,18 @@
-"""How the end of a process is said."""
+"""What goes down to a worker, and how the end of a process is named."""
 
 import signal
 
-from django_skipqueue.runtime.protocol import signal_name
+from django_skipqueue.runtime.protocol import CALL, STOP, STOP_NOW, decode_commands, encode_command, signal_name
+
+
+def test_commands_that_are_read_together_come_out_one_by_one() -> None:
+    commands = [(CALL, "mail"), (STOP, ""), (CALL, "größer als\n: ; 'x'"), (CALL, ""), (STOP_NOW, "")]
+    data = b"".join(encode_command(kind, queue_name) for kind, queue_name in commands)
+    assert list(decode_commands(data)) == commands
+
+
+def test_of_nothing_come_no_commands() -> None:
+    assert list(decode_commands(b"")) == []
 
 
 def test_a_signal_without_a_name_is_said_as_well() -> None:

@@ -51,8 +51,8 @@ class Observer:
     def __init__(self, clock: Clock, *own: str) -> None:
         self.clock = clock
         self.recovered: list[RecoveredJob] = []
-        self.dead = DeadWorkers(store, timeout=TIMEOUT, own=lambda: own)
-        self.heartbeat = Heartbeat(store, workers=list, interval=1.0)
+        self.dead = DeadWorkers(store, timeout=TIMEOUT, own=lambda: own, seen=lambda _: None)
+        self.heartbeat = Heartbeat(store, workers=list, interval=1.0, written=lambda _: None)
         reporting = Store("default", send=self._note)
         self.recover = Recover(reporting, dead=self.dead, timeout=TIMEOUT, heartbeat=self.heartbeat)
 

@@ -7,11 +7,13 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
+from psycopg.pq import TransactionStatus
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store
+from django_skipqueue.store import Store, sql
+from django_skipqueue.store.notify import jobs_in
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
@@ -33,6 +35,10 @@ class Listener:
         self.fence = 0
 
     def heard(self) -> list[str]:
+        """The queues that were named since the last call."""
+        return [jobs_in(payload)[0] for payload in self.payloads()]
+
+    def payloads(self) -> list[str]:
         """What was said since the last call: messages come in the order of commits, so one of ours ends them."""
         self.fence += 1
         mark = f"fence {self.fence}"
@@ -72,6 +78,17 @@ def test_in_a_transaction_every_queue_is_told_once_after_the_commit(listener: Li
         jobs.noop.using(queue_name="a").defer_many([()] * 10)
         assert listener.heard() == []
     assert sorted(listener.heard()) == ["a", "b"]
+
+
+def test_the_payload_has_the_number_of_jobs(listener: Listener) -> None:
+    noop("a")
+    jobs.noop.using(queue_name="b").defer_many([()] * 10)
+    with transaction.atomic():
+        noop("a")
+        jobs.noop.using(queue_name="a").defer_many([()] * 10)
+    payloads = listener.payloads()
+    assert payloads == ["a", "b,10", "a,11"]
+    assert [jobs_in(payload) for payload in payloads] == [("a", 1), ("b", 10), ("a", 11)]
 
 
 def test_the_notify_is_a_statement_of_its_own_after_the_commit() -> None:
@@ -307,7 +324,7 @@ def test_a_notify_that_fails_harms_neither_the_caller_nor_the_job(monkeypatch: p
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(refuse):
-        noop("a")
+        jobs.noop.using(queue_name="a", unique_key="k").defer()
         with transaction.atomic():
             noop("a")
     assert Job.objects.queued().count() == 2
@@ -335,3 +352,68 @@ def test_supervisors_hear_of_what_is_due_soon_and_of_nothing_else(delay: float, 
     noop("a")
     assert listener.heard() == []
     listener.connection.close()
+
+
+class TestInOneMessage:
+    """Outside of a transaction the INSERT, its commit and the NOTIFY are one round trip."""
+
+    def test_a_lone_job_is_told_with_one_statement(self, listener: Listener) -> None:
+        with CaptureQueriesContext(connection) as queries:
+            noop("a")
+        assert len(queries) == 1
+        assert listener.payloads() == ["a"]
+
+    @pytest.mark.parametrize("options", [{"unique_key": "k"}, {"run_after": timedelta(hours=1)}])
+    def test_a_job_that_may_not_be_queued_is_told_apart(self, listener: Listener, options: dict[str, Any]) -> None:
+        jobs.noop.using(queue_name="a", **options).defer()
+        jobs.noop.using(queue_name="a", **options).defer()
+        assert len(listener.heard()) == (1 if "unique_key" in options else 0)
+
+    def test_an_insert_that_fails_leaves_the_connection_usable(self, listener: Listener) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("ALTER TABLE skipqueue_job ADD CONSTRAINT no_b CHECK (queue_name <> 'b') NOT VALID")
+        try:
+            with pytest.raises(IntegrityError):
+                noop("b")
+            assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+            noop("a")
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("ALTER TABLE skipqueue_job DROP CONSTRAINT no_b")
+        assert listener.heard() == ["a"]
+        assert Job.objects.count() == 1
+
+    def test_a_commit_that_fails_is_raised_and_tells_nothing(self, listener: Listener) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;"
+                "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON skipqueue_job DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION refuse()"
+            )
+        try:
+            with pytest.raises(DatabaseError, match="refused"):
+                noop("a")
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("DROP FUNCTION refuse CASCADE")
+        noop("b")
+        assert listener.heard() == ["b"]
+        assert Job.objects.count() == 1
+
+    def test_a_notify_that_fails_after_the_commit_is_only_logged(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        refused = sql.ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
+        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
+        job = jobs.noop.using(queue_name="a").defer()
+        assert Job.objects.get().pk == job.pk
+        assert "channel name cannot be empty" in caplog.text
+        assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+
+    def test_where_the_session_is_another_one_the_error_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A pooler has moved the client: the job that this session inserted last may be somebody else's."""
+        refused = sql.ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
+        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
+        monkeypatch.setattr(sql, "INSERTED_LAST", sql.INSERTED_LAST.replace("%(backend_pid)s", "-%(backend_pid)s"))
+        with pytest.raises(DatabaseError, match="channel name cannot be empty"):
+            noop("a")

@@ -11,8 +11,8 @@ from django.db.backends.postgresql.base import DatabaseWrapper
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as module
 from django_skipqueue.runtime.control_connection import ControlConnection
+from django_skipqueue.runtime.own_connections import TIMEOUTS
 from django_skipqueue.store import Store
-from django_skipqueue.store.own_connections import TIMEOUTS
 
 from ..app.jobs import noop, record
 from ..app.models import Ledger

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
+from django_skipqueue.claiming.policy import ClaimPolicy
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import ExchangeResult
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
-from django_skipqueue.worker.claiming.policy import ClaimPolicy
 from django_skipqueue.worker.pending_outcomes import PendingOutcomes
 from django_skipqueue.worker.round_trips import Exchanger
 

@@ -16,18 +16,19 @@ from django.dispatch import Signal
 from django.test import override_settings
 
 from django_skipqueue import signals
+from django_skipqueue.claiming.policy import FEW
 from django_skipqueue.execution import event_loop
 from django_skipqueue.execution.running_jobs import RunningJobs
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import dispatcher as dispatcher
+from django_skipqueue.runtime import own_connections
 from django_skipqueue.runtime.protocol import EXIT_BLOCKED, EXIT_CLEAN
-from django_skipqueue.store import Store, own_connections
+from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import ExchangeResult
 from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 from django_skipqueue.worker import worker as worker_module
-from django_skipqueue.worker.claiming.policy import FEW
 from django_skipqueue.worker.orphan_check import DELAYS
 from django_skipqueue.worker.worker import Worker
 
@@ -102,12 +103,12 @@ def test_a_job_deferred_while_the_connection_was_broken_is_found_as_soon_as_it_i
     def prepare(worker: Worker) -> None:
         listen = worker._control.listen
 
-        def listen_after_the_job() -> None:
+        def listen_after_the_job() -> bool:
             if broken.is_set():
                 assert deferred.wait(DEADLINE)
-            listen()
+            return listen()
 
-        worker._control.listen = listen_after_the_job  # type: ignore[method-assign]
+        worker._control.listen = listen_after_the_job  # type: ignore[method-assign,assignment]
 
     worker = worker_thread(prepare=prepare, poll_interval=HOUR)
     wait_until(lambda: worker.listens and worker.worker._in_flight.claiming.next_look > time.monotonic(), "it is idle")

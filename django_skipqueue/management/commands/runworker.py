@@ -15,10 +15,10 @@ from ... import __version__, conf
 from ...events import logs
 from ...events.log_format import configure, counted, printable
 from ...exceptions import QueueUnavailable
+from ...runtime.own_connections import dedicated_connection
 from ...runtime.preflight import check_database
 from ...runtime.worker_options import WorkerOptions
 from ...store import Store
-from ...store.own_connections import dedicated_connection
 from ...supervisor.supervisor import Supervisor
 from ...tasks.registry import registry
 from ...values.limits import LIMITS

@@ -24,6 +24,25 @@ RETURNING id, status, run_after, enqueued_at
     run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
 )
 
+# enqueue, outside of a transaction → as ENQUEUE, as the second of four results. The client sends all of it in one
+# message: the INSERT, its commit, and the NOTIFY after it, in a transaction of its own.
+ENQUEUE_AND_NOTIFY = f"""
+BEGIN;
+{ENQUEUE};
+COMMIT;
+SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)
+"""  # noqa: S608 (of literals)
+
+# enqueue, after an error of ENQUEUE_AND_NOTIFY → as ENQUEUE: the job that this session inserted last; no row if it is
+# not committed, or if a pooler has moved the client to another session. Index: the primary key.
+INSERTED_LAST = """
+SELECT id, status, run_after, enqueued_at
+FROM skipqueue_job
+WHERE
+    pg_backend_pid() = %(backend_pid)s
+    AND id = (SELECT currval(pg_get_serial_sequence('skipqueue_job', 'id')))
+"""
+
 # enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
 # and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
 # There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.

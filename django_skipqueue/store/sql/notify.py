@@ -13,8 +13,16 @@ SELECT pg_notify(%(channel)s, %(payload)s)
 FROM set_config('synchronous_commit', 'off', true)
 """
 
-# worker: to be notified when a queue gets jobs. One channel for all queues; the payload is the queue's name.
+# supervisor, and a worker whose supervisor is silent: to be notified when a queue gets jobs. One channel for all
+# queues; the payload has the queue's name and the number of jobs.
 LISTEN = "LISTEN skipqueue"
+
+# worker: to be notified of nothing any more, when its supervisor is back.
+UNLISTEN = "UNLISTEN *"
+
+# worker, on a connection that no pooler shares: to plan each prepared statement once. Without it PostgreSQL plans a
+# statement with each call until it has compared the plans: 1 ms for a claim, which takes another.
+PLAN_ONCE = "SET plan_cache_mode = force_generic_plan"
 
 # supervisor: to be notified when a job is scheduled that is due before the next poll. The payload is empty.
 LISTEN_SCHEDULED = "LISTEN skipqueue_scheduled"

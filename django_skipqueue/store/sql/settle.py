@@ -58,9 +58,9 @@ RETURNING job.id, outcome.lease
     run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
 )
 
-# settle, after outcomes put jobs straight back into their queues → the names of these queues. Index: the primary key.
+# settle, after outcomes put jobs straight back into their queues → the queue of each job. Index: the primary key.
 QUEUES_OF = """
-SELECT DISTINCT queue_name
+SELECT queue_name
 FROM skipqueue_job
 WHERE id = ANY (%(ids)s::bigint[]) AND status = 'queued'
 """

@@ -10,8 +10,8 @@ Pure: callers pass the time, in monotonic seconds.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...tasks.registry import registry
-from ...values.records import ClaimedJob
+from ..tasks.registry import registry
+from ..values.records import ClaimedJob
 
 KNOWN_FOR = 1.0
 """Seconds for which the jobs of a queue are assumed to need the same runners as those last claimed from it."""

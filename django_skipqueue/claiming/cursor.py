@@ -11,7 +11,7 @@ Pure: callers pass the time, in monotonic seconds.
 
 from collections.abc import Mapping, Sequence
 
-from ...values.records import QUEUE_HEAD, ClaimedJob, QueuePosition
+from ..values.records import QUEUE_HEAD, ClaimedJob, QueuePosition
 
 FULL_SCAN_SHARE = 1 / 20
 """The share of its time that a worker spends on claims from the front; more if `MAX_FULL_SCAN_PAUSE` demands it."""

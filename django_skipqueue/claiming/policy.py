@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ...events import logs
-from ...runtime.worker_options import WorkerOptions
-from ...tasks.registry import RUNNER_NAMES, THREADS, registry
-from ...values.records import ClaimedJob, QueuePosition
-from ..batch_size import BatchSize
+from ..events import logs
+from ..runtime.standby import Standby
+from ..runtime.worker_options import WorkerOptions
+from ..tasks.registry import RUNNER_NAMES, THREADS, registry
+from ..values.batch_size import BatchSize
+from ..values.records import ClaimedJob, QueuePosition
 from .capacity import Capacity
 from .cursor import ClaimCursor, pause_after
 from .kinds import KNOWN_FOR, Free, Kinds
@@ -54,15 +55,19 @@ class Claim(NamedTuple):
 class ClaimPolicy:
     """Used by the control loop's thread."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, options: WorkerOptions, standby: Standby | None = None) -> None:
         self.queue_names = list(options.queue_names)
         """The queues to claim from, in this order: those given by --queues, or those in which a search found jobs."""
-        self.next_look = 0.0
-        """When to claim, even if no outcome is to be written."""
         self.capacities = {runner: Capacity(options.concurrency) for runner in RUNNER_NAMES}
         self.lost: Claim | None = None
         """The last claim, if it timed out: find the positions of its jobs before the next claim."""
         self._cursor = ClaimCursor()
+        self._standby = standby or Standby()
+        self._is_drain = options.drain
+        self._look_at = 0.0
+        self._is_idle = False  # whether the next look is only in case that a notification was lost
+        self._owes_front = True  # whether a job may have come in before the positions
+        self._was_called = False  # whether a notification has ended the rest
         self._most = LARGEST  # jobs to hold, by the size of the last ones
         self._kinds = Kinds()
         self.free: Free = dict.fromkeys(RUNNER_NAMES, 1)
@@ -74,6 +79,11 @@ class ClaimPolicy:
         self._next_search = 0.0
         self._search_pause = 0.0  # until the next search, if the last one failed
         self._searched_to = ""  # the name after which the next search continues
+
+    @property
+    def next_look(self) -> float:
+        """When to claim, even if no outcome is to be written. While the supervisor watches, it calls."""
+        return max(self._look_at, self._standby.watched_until) if self._is_idle else self._look_at
 
     def room(self, unfinished: Mapping[str, int], coming: int, now: float) -> int:
         """How many more jobs to claim, beside the `unfinished` of each runner and the `coming` ones already claimed."""
@@ -100,8 +110,9 @@ class ClaimPolicy:
     def choose_queues(self, search: Search, clock: Callable[[], float], room: int) -> list[str]:
         """The queues to claim up to `room` jobs from. Without --queues: some that have jobs, in turn."""
         now = clock()
-        if not self._listed and self._next_search <= now:
+        if not self._listed and self._next_search <= now and not self._was_called:
             self._search(search, clock)
+        self._was_called = False
         names = self.queue_names
         if not self._listed:
             most = max(room, FEW)
@@ -158,18 +169,33 @@ class ClaimPolicy:
         if not registry.uses_threads_alone:
             self._kinds.note(names, jobs, is_full=is_full, now=ended)
         if is_full:
-            self.next_look = ended
+            self._look_again(ended)
         elif len(names) >= max(room, FEW) and not self._listed:  # other queues may have jobs
             self._forget(names, ended)
-            self.next_look = ended
+            self._look_again(ended)
             return False
-        elif from_front:
-            self.next_look = self._next_search if self._searched_to else ended + self._poll_interval
         else:
-            self.next_look = min(ended + self._poll_interval, self._cursor.due_at)
-        if len(names) < len(self.queue_names):  # the other queues were skipped
-            self.next_look = min(self.next_look, ended + KNOWN_FOR)
+            self._rest(names, from_front, ended)
         return from_front and not jobs
+
+    def _look_again(self, at: float) -> None:
+        self._look_at = at
+        self._is_idle = False
+
+    def _rest(self, names: Sequence[str], from_front: bool, now: float) -> None:
+        """Set the next look after a claim that left room: soon, if there may be jobs where it did not look."""
+        self._owes_front = self._owes_front and not from_front
+        self._look_at = now + self._poll_interval
+        self._is_idle = not self._is_drain
+        if from_front and self._searched_to:
+            self._look_again(self._next_search)
+        elif self._owes_front or (not from_front and not self._is_watched(now)):
+            self._look_again(min(self._look_at, self._cursor.due_at))
+        if len(names) < len(self.queue_names):  # the other queues were skipped
+            self._look_again(min(self._look_at, now + KNOWN_FOR))
+
+    def _is_watched(self, now: float) -> bool:
+        return not self._is_drain and self._standby.watched_until > now
 
     def limit(self, room: int, after: Mapping[str, QueuePosition]) -> int:
         """How many jobs to claim after these positions, with this much room."""
@@ -211,14 +237,23 @@ class ClaimPolicy:
 
         If the last search for queues failed, the next search comes at its time.
         """
-        self.next_look = 0.0
+        self._look_again(0.0)
+        self._owes_front = True
         if not self._search_pause:
             self._next_search = 0.0
         self._cursor.start_over()
 
     def look_at(self, time: float) -> None:
         """Search and claim again at this time."""
-        self.next_look = self._next_search = time
+        self._look_again(time)
+        self._next_search = time
+
+    def called(self, queue_name: str) -> None:
+        """Claim at once from this queue, or search for queues and claim, if the name is empty."""
+        if queue_name:
+            self.queues_notified({queue_name})
+        else:
+            self.start_over()
 
     def queues_notified(self, queue_names: set[str]) -> None:
         """Claim at once if jobs were added to queues that this worker serves."""
@@ -227,4 +262,6 @@ class ClaimPolicy:
         if not self._listed:
             self.queue_names = sorted(queue_names.difference(self.queue_names)) + self.queue_names
         if queue_names.intersection(self.queue_names):
-            self.next_look = 0.0
+            self._was_called = self._is_idle and self._standby.watched_until > 0.0
+            self._look_again(0.0)
+            self._owes_front = True

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from django_skipqueue.claiming import kinds as module
+from django_skipqueue.claiming.kinds import KNOWN_FOR, Free, Kinds
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import EVENT_LOOP, THREADS
 from django_skipqueue.values.records import ClaimedJob
-from django_skipqueue.worker.claiming import kinds as module
-from django_skipqueue.worker.claiming.kinds import KNOWN_FOR, Free, Kinds
 
-from ...app import jobs, worker_jobs
-from ...app.waiting import wait_until
-from ...harness.processes import wait_for_statuses
-from ...harness.threads import WorkerThread
+from ..app import jobs, worker_jobs
+from ..app.waiting import wait_until
+from ..harness.processes import wait_for_statuses
+from ..harness.threads import WorkerThread
 
 Start = Callable[..., WorkerThread]
 HOUR = 3600.0

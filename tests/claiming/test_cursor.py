@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
+from django_skipqueue.claiming import cursor as module
+from django_skipqueue.claiming.cursor import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import ClaimedJob, QueuePosition
-from django_skipqueue.worker.claiming import cursor as module
-from django_skipqueue.worker.claiming.cursor import FULL_SCAN_SHARE, MAX_FULL_SCAN_PAUSE, ClaimCursor
 
-from ...app import jobs
-from ...app.models import Ledger
-from ...app.sessions import Session
-from ...app.waiting import wait_until
-from ...harness.threads import WorkerThread
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.sessions import Session
+from ..app.waiting import wait_until
+from ..harness.threads import WorkerThread
 
 store = Store("default")
 

@@ -1,0 +1,117 @@
+"""A supervisor watches the queues for its workers, and they watch themselves while it cannot."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job
+
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def listeners(name: str) -> int:
+    """How many sessions of this application wait for notifications: LISTEN was their last statement."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s AND query LIKE 'LISTEN%%'", [name]
+        )
+        return int(cursor.fetchone()[0])
+
+
+def test_a_worker_that_is_called_does_not_listen_itself(runworker: Run) -> None:
+    runworker("--processes", "3", "--poll-interval", HOUR)
+    workers(3)
+    for _ in range(10):
+        jobs.noop.defer()
+        wait_until(lambda: not Job.objects.unfinished().exists())
+    assert listeners("skipqueue worker %") == 0
+
+
+def test_one_job_makes_one_worker_claim(runworker: Run) -> None:
+    """The others send no statement at all."""
+    runworker("--processes", "4", "--poll-interval", HOUR)
+    workers(4)
+    wait_until(lambda: active_workers("'-infinity'") == 4)
+    for _ in range(5):
+        wait_until(lambda: active_workers("now() - interval '1 second'") == 0, "all are idle")
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT now()::text")
+            before = cursor.fetchone()[0]
+        jobs.noop.defer()
+        wait_until(lambda: not Job.objects.unfinished().exists())
+        assert active_workers(f"'{before}'") == 1
+
+
+def active_workers(since: str) -> int:
+    """How many workers' sessions have done anything since this time."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'skipqueue worker %%'"
+            f" AND state_change > {since}"
+        )
+        return int(cursor.fetchone()[0])
+
+
+def test_a_job_that_nobody_was_notified_of_is_found_by_the_supervisors_look(runworker: Run) -> None:
+    runworker("--processes", "2", "--poll-interval", "0.2")
+    workers(2)
+    make_job("queued", task=jobs.noop.name)
+    wait_for_statuses(completed=1)
+
+
+def test_jobs_wait_for_no_worker_that_is_busy_while_another_is_idle(runworker: Run) -> None:
+    """Neither beside a coroutine's free slots nor with a look-ahead does a worker with no free thread count as free."""
+    runworker("--processes", "2", "--concurrency", "1", "--poll-interval", HOUR)
+    workers(2)
+    for _ in range(50):
+        jobs.noop.defer()
+    wait_for_statuses(completed=50)
+    jobs.record_and_hold.defer("first")
+    wait_until(lambda: Ledger.objects.filter(entry="first").exists())
+    jobs.record_and_hold.defer("second")
+    wait_until(lambda: Ledger.objects.filter(entry="second").exists())
+    jobs.arecord_and_hold.defer("third")
+    wait_until(lambda: Ledger.objects.filter(entry="third").exists())
+    Ledger.objects.create(entry="go")
+    wait_for_statuses(completed=53)
+
+
+def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(runworker: Run) -> None:
+    process = runworker("--poll-interval", HOUR)
+    workers(1)
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    process.send(signal.SIGSTOP)
+    jobs.noop.defer()
+    wait_for_statuses(completed=2)
+    jobs.noop.defer()
+    wait_for_statuses(completed=3)
+    process.send(signal.SIGCONT)
+    wait_until(lambda: last_statement("skipqueue worker %").startswith("UNLISTEN"), "the worker listens no more")
+    jobs.noop.defer()
+    wait_for_statuses(completed=4)
+
+
+def test_without_notifications_the_supervisor_looks_at_intervals(runworker: Run) -> None:
+    runworker("--no-listen", "--processes", "2", "--poll-interval", "0.2")
+    workers(2)
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    assert listeners("skipqueue %") == 0
+
+
+def last_statement(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name LIKE %s", [name])
+        return str(cursor.fetchone()[0])
