@@ -138,7 +138,10 @@ def test_the_reader_sees_a_statement_that_is_put_together(code: str) -> None:
 
 
 def is_literal(value: ast.expr) -> bool:
-    """Whether this is a literal, or one into which `entering` puts the conditions of the gates, literals themselves."""
+    """Whether this is a literal, or one into which other literals are put: the conditions of gates, a statement."""
+    if isinstance(value, ast.JoinedStr):
+        parts = (part.value for part in value.values if isinstance(part, ast.FormattedValue))
+        return all(isinstance(part, ast.Name) and part.id.isupper() for part in parts)
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "entering":
         return all(isinstance(part, ast.Constant) for part in (*value.args, *(named.value for named in value.keywords)))
     return isinstance(value, ast.Constant)

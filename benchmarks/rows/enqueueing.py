@@ -40,7 +40,7 @@ def defer_many(sizes: Sizes) -> Figures:
 
 
 def queries(_sizes: Sizes) -> Figures:
-    """What one `.defer()` asks of the database: in its transaction, and in all, the NOTIFY after the commit too."""
+    """What one `.defer()` asks of the database: in a transaction, and outside of one, with its commit and its NOTIFY."""
     jobs.noop.defer(0)
     with transaction.atomic(), CaptureQueriesContext(connection) as inside:
         jobs.noop.defer(1)

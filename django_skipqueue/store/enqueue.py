@@ -127,6 +127,6 @@ class Enqueueing(Statements):
     def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> None:
         """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event."""
         if queued:
-            wake(self, [spec.queue_name])
+            wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])
         self.send(JobsDeferred(spec.task, spec.queue_name, ids))
