@@ -40,7 +40,7 @@ def defer_many(sizes: Sizes) -> Figures:
 
 
 def queries(_sizes: Sizes) -> Figures:
-    """What one `.defer()` asks of the database: in a transaction, and outside of one, with its commit and its NOTIFY."""
+    """What one `.defer()` asks of the database: in a transaction, and outside of one, with commit and NOTIFY."""
     jobs.noop.defer(0)
     with transaction.atomic(), CaptureQueriesContext(connection) as inside:
         jobs.noop.defer(1)

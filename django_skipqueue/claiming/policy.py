@@ -239,6 +239,7 @@ class ClaimPolicy:
         """
         self._look_again(0.0)
         self._owes_front = True
+        self._was_called = False
         if not self._search_pause:
             self._next_search = 0.0
         self._cursor.start_over()
@@ -246,6 +247,7 @@ class ClaimPolicy:
     def look_at(self, time: float) -> None:
         """Search and claim again at this time."""
         self._look_again(time)
+        self._was_called = False
         self._next_search = time
 
     def called(self, queue_name: str) -> None:

@@ -89,25 +89,23 @@ class JobManager(_JobManager["Job"]):
 
     def _as_inserted(self, spec: JobSpec, call: EncodedCall, inserted: InsertedJob) -> "Job":
         """Make the job from the values that were sent and those that the database returned, without another query."""
-        job: Job = self.model(
-            **spec._asdict()
-            | inserted._asdict()
-            | {
-                "args": decode(call.args),
-                "kwargs": decode(call.kwargs),
-                "unique_key": call.unique_key,
-                "max_attempts": settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
-                "retention": spec.retention and decode(spec.retention),
-                "metadata": decode(spec.metadata),
-                "attempts": 0,
-                "lease": 0,
-                "locked_by": "",
-                "last_error": "",
-                "errors": [],
-            }
-        )
-        job._state.adding, job._state.db = False, self.db
-        return job
+        values = {
+            **spec._asdict(),
+            **inserted._asdict(),
+            "args": decode(call.args),
+            "kwargs": decode(call.kwargs),
+            "unique_key": call.unique_key,
+            "max_attempts": settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
+            "retention": spec.retention and decode(spec.retention),
+            "metadata": decode(spec.metadata),
+            "attempts": 0,
+            "lease": 0,
+            "locked_by": "",
+            "last_error": "",
+            "errors": [],
+        }
+        names = [field.attname for field in self.model._meta.concrete_fields]
+        return self.model.from_db(self.db, names, list(map(values.get, names)))  # the other columns are NULL
 
 
 class WorkerQuerySet(models.QuerySet["Worker"]):

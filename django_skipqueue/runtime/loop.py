@@ -62,15 +62,17 @@ class Loop:
         return self._due_at(service) <= time.monotonic()
 
     def _run(self, service: Service) -> None:
-        if not service.loop_handles_errors:
+        """Run a service, and then deliver the notifications that came meanwhile: the next one may take long."""
+        if service.loop_handles_errors:
+            with self._control.handling_errors(refused=service.refused):
+                service.run(time.monotonic())
+                service.succeeded()
+        else:
             service.run(time.monotonic())
-            return
-        with self._control.handling_errors(refused=service.refused):
-            service.run(time.monotonic())
-            service.succeeded()
+        self._deliver_notifications()
 
     def _deliver_notifications(self) -> None:
-        if self._control.fileno() is not None:
+        if self._control.listens:
             with self._control.handling_errors():
                 if payloads := self._control.notified():
                     for service in (self._heartbeat, *self._services):

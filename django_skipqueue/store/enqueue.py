@@ -1,10 +1,13 @@
 """The methods that insert jobs, on the caller's connection and in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from secrets import token_hex
 from typing import Any
 
-from django.db import DatabaseError
-from psycopg.pq import TransactionStatus
+import psycopg
+from django.db import Error
+from psycopg.pq import PipelineStatus, TransactionStatus
 
 from ..conf import settings
 from ..events.events import JobsDeferred, NotifyFailed
@@ -25,10 +28,13 @@ class Enqueueing(Statements):
         Raises `InvalidOption` for a value of the spec that the table cannot store.
         """
         values = {**self._values(spec), **call._asdict()}
-        if self._is_announced_at_once(spec, call):
-            inserted = InsertedJob._make(self._enqueue_and_notify(values))
-            self.send(JobsDeferred(spec.task, spec.queue_name, [inserted.id]))
-            return inserted
+        if call.unique_key is None and spec.run_after is None and self.connection.get_autocommit():
+            with self.connection.cursor() as cursor:
+                if _takes_transactions(cursor):
+                    row = self._enqueue_and_notify(cursor, values)
+                    inserted = InsertedJob._make(row[:4])
+                    self.send(JobsDeferred(spec.task, spec.queue_name, [inserted.id]))
+                    return inserted
         for row in self.rows(sql.ENQUEUE, values):
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
@@ -36,46 +42,34 @@ class Enqueueing(Statements):
             return inserted
         return None
 
-    def _is_announced_at_once(self, spec: JobSpec, call: EncodedCall) -> bool:
-        """Whether the job is sure to be queued and committed at once, so that the NOTIFY can go along.
-
-        Only the simple protocol takes several statements in one message.
-        """
-        connection: Any = self.connection
-        connection.ensure_connection()
-        return (
-            call.unique_key is None
-            and spec.run_after is None
-            and connection.get_autocommit()
-            and not connection.in_atomic_block
-            and connection.vendor == "postgresql"
-            and not connection.features.uses_server_side_binding
-        )
-
-    def _enqueue_and_notify(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _enqueue_and_notify(self, cursor: Any, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Insert one job, commit, and notify the workers, in one round trip. Returns the inserted columns."""
-        with self.connection.cursor() as cursor:
-            try:
-                cursor.execute(sql.ENQUEUE_AND_NOTIFY, values)
-            except DatabaseError as error:
-                raw = self.connection.connection
-                was_committed = raw.info.transaction_status == TransactionStatus.IDLE
-                raw.rollback()
-                rows = self._inserted_last() if was_committed else []
-                if not rows:
-                    raise
-                self.send(NotifyFailed(values["queue_name"], error))
-                return rows[0]
+        mark = token_hex(8)
+        try:
+            cursor.execute(sql.ENQUEUE_AND_NOTIFY, {**values, "call": mark})
             cursor.nextset()  # the first result is that of BEGIN
             row: tuple[Any, ...] = cursor.fetchone()
             return row
+        except BaseException as error:
+            self._end_transaction()
+            rows = self._inserted(mark) if isinstance(error, Error) else []
+            if not rows:
+                raise
+            self.send(NotifyFailed(values["queue_name"], error))
+            return rows[0]
 
-    def _inserted_last(self) -> list[tuple[Any, ...]]:
-        """The job that this session inserted last. Empty if there is none, or if it cannot be known."""
-        try:
-            return self.rows(sql.INSERTED_LAST, {"backend_pid": self.connection.connection.info.backend_pid})
-        except DatabaseError:
-            return []
+    def _end_transaction(self) -> None:
+        """Roll back the transaction that the message has begun, if it is not over."""
+        raw = self.connection.connection
+        if raw is not None and raw.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+            with suppress(psycopg.Error):
+                raw.rollback()
+
+    def _inserted(self, mark: str) -> list[tuple[Any, ...]]:
+        """The job that the call with this mark has inserted and committed. Empty if it has not, or if nobody knows."""
+        with suppress(Error):
+            return self.rows(sql.INSERTED, {"call": mark})
+        return []
 
     def enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
         """Insert a job for each of `calls`: in one statement if no call has a unique key.
@@ -130,3 +124,16 @@ class Enqueueing(Statements):
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])
         self.send(JobsDeferred(spec.task, spec.queue_name, ids))
+
+
+def _takes_transactions(cursor: Any) -> bool:
+    """Whether this cursor can send a transaction of its own in one message.
+
+    Not within a transaction that the caller has begun without Django, in pipeline mode, or with a cursor that binds its
+    parameters on the server: only the simple protocol takes several statements in one message.
+    """
+    raw = getattr(cursor, "cursor", None)
+    if not isinstance(raw, psycopg.ClientCursor):
+        return False
+    session = raw.connection.pgconn
+    return session.transaction_status == TransactionStatus.IDLE and session.pipeline_status == PipelineStatus.OFF

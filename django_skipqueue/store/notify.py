@@ -1,5 +1,6 @@
 """Notifies workers of queued jobs, and supervisors of scheduled jobs, after the commit."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ..events.events import NotifyFailed
 from ..events.sinks import Send, send
 from . import sql
+from .columns import MAX_KEY_BYTES
 from .statements import Statements
 
 QUEUED, SCHEDULED = "skipqueue", "skipqueue_scheduled"
@@ -72,9 +74,14 @@ class Notification:
 
 
 def jobs_in(payload: str) -> tuple[str, int]:
-    """The queue and the number of jobs that a payload names; no queue if it announces scheduled jobs, or is a probe."""
-    queue_name, _, jobs = payload.partition(",")
-    return queue_name, int(jobs) if queue_name and jobs else 1
+    """The queue and the number of jobs that a payload names; no queue if it announces scheduled jobs, or is a probe.
+
+    Whoever may connect to the database can send any payload: without a number that is one, a single job is meant.
+    """
+    queue_name, _, number = payload.partition(",")
+    if len(queue_name.encode()) > MAX_KEY_BYTES:
+        return "", 1
+    return queue_name, int(number) if re.fullmatch("[1-9][0-9]{0,8}", number) else 1
 
 
 def echo(connection: BaseDatabaseWrapper, payload: str) -> None:

@@ -1,52 +1,71 @@
 """Calls workers when there are jobs: as many as have free slots for them, those with the most first.
 
-Invariant: a call is answered by a claim, or somebody else is called. A worker that has no free slot is called too, if
-the others have too few: it looks as soon as it has room.
+Invariant: a call is answered by a claim, or others are called. If the free slots are too few, the other workers are
+called as well: each of them claims once it has room.
 """
 
-import time
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from ..runtime.service import Service
 from ..store.notify import jobs_in
 from ..values.times import NEVER
-from .process import MOST_CALLS, WorkerProcess
+from .process import MOST_CALLS, PATIENCE, WorkerProcess
 from .turns import Turns
-
-PATIENCE = 0.02
-"""Seconds for which a worker may let a call wait before another is called."""
 
 
 @dataclass
-class Call:
-    """A call of one worker."""
+class CalledWorker:
+    """A worker that was called because it had free slots."""
 
     process: WorkerProcess
     id: str
     """The process that was called: another may have its place by now."""
     number: int
-    queue_name: str
-    vacancy: int
-    """How many jobs it could claim."""
+    """The number of the call."""
+    slots: int
+    """How many slots were free."""
     claimed: int
-    """How many it had claimed before."""
+    """How many jobs it had claimed before."""
 
     @property
-    def is_over(self) -> bool:
-        """Whether the worker has answered, or is gone."""
-        return self.process.id != self.id or not self.process.pid or self.process.standby.heard >= self.number
+    def has_answered(self) -> bool:
+        """Whether a claim of this process has answered the call."""
+        return self.process.id == self.id and self.process.standby.answered >= self.number
 
     @property
     def found(self) -> int:
-        """How many jobs the worker has claimed since."""
+        """How many jobs it has claimed since."""
         return self.process.standby.claimed - self.claimed if self.process.id == self.id else 0
 
+
+@dataclass
+class Round:
+    """The calls for some jobs of a queue."""
+
+    queue_name: str
+    jobs: int
+    called: list[CalledWorker]
+    review_at: float
+    tried: list[WorkerProcess]
+    """Those that were called in this round and in earlier ones for the same jobs."""
+
     @property
-    def is_in_vain(self) -> bool:
-        """Whether the worker has claimed nothing because it had no room, or does not answer."""
-        return not self.found and (not self.is_over or self.process.vacancy == 0)
+    def missing(self) -> int:
+        """For how many jobs others should look.
+
+        A worker that has not answered may have left jobs behind, and so may one that has filled its slots.
+        """
+        if not all(worker.has_answered for worker in self.called):
+            return max(self.jobs - self.found, 1)
+        return self.jobs - self.found if any(worker.found >= worker.slots for worker in self.called) else 0
+
+    @property
+    def found(self) -> int:
+        """How many jobs the called workers have claimed."""
+        return sum(worker.found for worker in self.called)
 
 
 class CallWorkers(Service):
@@ -61,79 +80,81 @@ class CallWorkers(Service):
         self._queue_names = frozenset(queue_names)
         self._turns = turns
         self._wanted: Counter[str] = Counter()  # jobs to call workers for, by queue
-        self._calls: list[Call] = []  # of workers with room, not reviewed yet
-        self._unheard: list[Call] = []  # of full workers
-        self._answer_at = NEVER  # when to call for the jobs that were announced
-        self._review_at = NEVER
+        self._answer_at = NEVER  # when to call for them
+        self._rounds: deque[Round] = deque()  # those to review, in the order of their times
+        self._claimed = 0
 
     @property
     def due_at(self) -> float:
-        """When to answer the notifications, or to see what became of the last calls."""
-        return min(self._answer_at, self._review_at)
+        """When to answer notifications, or to see what became of the first calls."""
+        return min(self._answer_at, self._rounds[0].review_at if self._rounds else NEVER)
 
     def run(self, now: float) -> None:
-        """See what became of the last calls, and call for the jobs that were announced."""
-        self._review(now)
+        """See what became of earlier calls, and call for the jobs that were announced."""
+        self._note_claims(now)
+        while self._rounds and self._rounds[0].review_at <= now:
+            self._review(self._rounds.popleft(), now)
         if self._answer_at <= now:
             self._answer_at = NEVER
             wanted, self._wanted = self._wanted, Counter()
             if len(wanted) > MOST_CALLS:
                 wanted = Counter({"": wanted.total()})
             for queue_name, jobs in wanted.items():
-                self._call(queue_name, jobs)
-            self._review_at = now + PATIENCE if self._calls else NEVER
+                self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Note the jobs of notifications."""
-        self.announce(jobs_in(payload) for payload in payloads)
-
-    def announce(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Note that queues have so many jobs."""
-        total = 0
-        for queue_name, jobs in queues:
-            if queue_name and (not self._queue_names or queue_name in self._queue_names):
+        """Call for the jobs of notifications, now or at the machine's turn."""
+        for queue_name, jobs in map(jobs_in, payloads):
+            if self._serves(queue_name):
                 self._wanted[queue_name] += jobs
-                total += jobs
-        if total:
-            self._answer_at = min(self._answer_at, self._turns.answer_at(total, time.monotonic()))
+        if self._wanted:
+            now = monotonic()
+            self._note_claims(now)
+            self._answer_at = min(self._answer_at, self._turns.answer_at(self._wanted.total(), now))
+            if self._answer_at <= now:
+                self.run(now)
 
-    def _call(self, queue_name: str, jobs: int, *, besides: WorkerProcess | None = None) -> None:
-        """Call workers for so many jobs, those with the most room first."""
-        for process in sorted(self._processes, key=lambda process: process.vacancy, reverse=True):
-            vacancy = process.vacancy
-            if jobs <= 0 or not vacancy:
+    def call_all(self, queue_names: Collection[str]) -> None:
+        """Call all workers that have room: a look has found jobs in these queues, nobody knows how many."""
+        served = [queue_name for queue_name in queue_names if self._serves(queue_name)]
+        for queue_name in served if len(served) <= MOST_CALLS else [""]:
+            for process in self._processes:
+                if process.has_room:
+                    process.call(queue_name, 0, monotonic())
+
+    def _serves(self, queue_name: str) -> bool:
+        return bool(queue_name) and (not self._queue_names or queue_name in self._queue_names)
+
+    def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
+        """Call workers for so many jobs, those with the most free slots first, and without them those that are full."""
+        others = [process for process in self._processes if process not in tried]
+        called: list[CalledWorker] = []
+        wanted = jobs
+        for process in sorted(others, key=lambda process: process.vacancy(now), reverse=True):
+            slots = process.vacancy(now)
+            if jobs <= 0 or not slots:
                 break
-            if process is not besides:
-                self._calls.append(self._call_one(process, queue_name))
-                jobs -= vacancy
-        if jobs > 0 and not besides:
-            self._call_full(queue_name)
+            claimed = process.standby.claimed
+            number = process.call(queue_name, min(jobs, slots), now)
+            called.append(CalledWorker(process, process.id, number, slots, claimed))
+            jobs -= slots
+        if jobs > 0:
+            for process in others:
+                process.call(queue_name, 0, now)
+        if called:
+            asked = [*tried, *(worker.process for worker in called)]
+            self._rounds.append(Round(queue_name, wanted, called, now + PATIENCE, asked))
 
-    def _call_full(self, queue_name: str) -> None:
-        """Call the workers without room as well: each of them looks once it has room."""
-        self._unheard = [call for call in self._unheard if not call.is_over]
-        for process in self._processes:
-            is_news = not any(call.process is process and call.queue_name == queue_name for call in self._unheard)
-            if process.pid and not process.vacancy and is_news:
-                self._unheard.append(self._call_one(process, queue_name))
-
-    def _call_one(self, process: WorkerProcess, queue_name: str) -> Call:
-        vacancy, claimed = process.vacancy, process.standby.claimed
-        return Call(process, process.id, process.call(queue_name), queue_name, vacancy, claimed)
-
-    def _review(self, now: float) -> None:
-        """Call others for the jobs that nobody may have claimed, and more workers where all rooms were filled."""
-        if now < self._review_at and not all(call.is_over for call in self._calls):
-            return
-        calls, self._calls, self._review_at = self._calls, [], NEVER
-        if any(call.found for call in calls):
-            self._turns.won(now)
-        elif calls and all(call.is_over for call in calls):
+    def _review(self, ended: Round, now: float) -> None:
+        """Call others for the jobs that the called workers may have left."""
+        if ended.missing > 0:
+            self._call(ended.queue_name, ended.missing, now, ended.tried)
+        elif not ended.found:
             self._turns.lost(now)
-        for call in calls:
-            if call.is_in_vain:
-                self._call(call.queue_name, 1, besides=call.process)
-            elif call.found >= call.vacancy:
-                self.announce([(call.queue_name, 2 * call.vacancy)])
-        if self._calls:
-            self._review_at = now + PATIENCE
+
+    def _note_claims(self, now: float) -> None:
+        """Note whether workers of this machine have claimed jobs since the last time."""
+        claimed = sum(process.standby.claimed for process in self._processes if process.pid)
+        if claimed != self._claimed:
+            self._turns.won(now)
+        self._claimed = claimed

@@ -38,12 +38,27 @@ its jobs are recovered after the worker timeout, as after the death of a machine
 LOCKED_INTERVAL = 1.0
 """Seconds between two tries to recover jobs of a dead process whose rows another transaction has locked."""
 
+PATIENCE = 0.02
+"""Seconds for which a worker may let a call wait before another is called."""
+
 MOST_CALLS = 3
-"""Calls for single queues that a process may have to answer. With their names, of a thousand bytes at most, all that it
-may have to read fits into a page: the smallest pipe of Linux, in which no write has to wait."""
+"""Calls for single queues that a process has not heard yet, at most; the next one is for all. With their names, of a
+thousand bytes at most, they fit into a page: the smallest pipe of Linux, in which no write has to wait."""
 
 LAST_LINES = 2.0
 """Seconds for which a log that blocks may delay the end of a process."""
+
+
+@dataclass
+class Call:
+    """A call that the process has not answered yet."""
+
+    number: int
+    queue_name: str
+    """Empty: all queues."""
+    jobs: int
+    """For how many jobs the process was called."""
+    sent_at: float
 
 
 @dataclass(eq=False)
@@ -85,6 +100,7 @@ class WorkerProcess:
     _lifeline: int = -1
     _calls: int = 0
     """Number of calls that the process was sent."""
+    _unanswered: list[Call] = field(default_factory=list)
     _filled_at: float = 0.0
     _frozen: str = ""
     """Why the watchdog killed the process; empty if it did not."""
@@ -105,7 +121,7 @@ class WorkerProcess:
             os.set_blocking(self._lifeline, False)
             self.stamps = Stamps()
             self.standby = Standby()
-            self._calls = 0
+            self._calls, self._unanswered = 0, []
             self.running_jobs = RunningJobs(ENTRIES_PER_SLOT * self.concurrency)
             self.pid = os.fork()
             if self.pid == 0:
@@ -118,24 +134,44 @@ class WorkerProcess:
         self._send_command(command)
 
     @property
-    def unheard(self) -> int:
-        """Number of calls that the process has not read yet, or not answered."""
-        return self._calls - self.standby.heard
+    def has_room(self) -> bool:
+        """Whether the process would claim a job."""
+        return bool(self.pid) and self.standby.room > 0
 
-    @property
-    def vacancy(self) -> int:
-        """How many more jobs the process could claim, beside those that it was called for."""
-        return max(self.standby.room - self.unheard, 0) if self.pid else 0
+    def vacancy(self, now: float) -> int:
+        """How many more jobs the process could begin at once, beside those that it was called for.
 
-    def call(self, queue_name: str) -> int:
+        0 if it lets a call wait too long.
+        """
+        waiting = self._waiting_calls()
+        if not self.pid or (waiting and now - waiting[0].sent_at > PATIENCE):
+            return 0
+        return max(self.standby.slots - sum(call.jobs for call in waiting), 0)
+
+    def call(self, queue_name: str, jobs: int, now: float) -> int:
         """Have the process look for jobs in this queue; in all queues, if the name is empty. Returns the call's number.
 
-        If it has several calls to answer first, the next one is for all queues, and then there is no need for more.
+        If it has yet to hear a call for this queue, that one will do: it begins its claim later.
         """
-        if self.pid and self.unheard <= MOST_CALLS:
-            self._calls += 1
-            self._send_command(CALL, "" if self.unheard > MOST_CALLS else queue_name)
+        if not self.pid:
+            return 0
+        unheard = [call for call in self._waiting_calls() if call.number > self.standby.heard]
+        for call in unheard:
+            if call.queue_name in (queue_name, ""):
+                call.jobs += jobs
+                return call.number
+        if len(unheard) >= MOST_CALLS:
+            queue_name = ""
+        self._calls += 1
+        self._unanswered.append(Call(self._calls, queue_name, jobs, now))
+        self._send_command(CALL, queue_name)
         return self._calls
+
+    def _waiting_calls(self) -> list[Call]:
+        """The calls that wait for an answer, the first one first."""
+        answered = self.standby.answered
+        self._unanswered = [call for call in self._unanswered if call.number > answered]
+        return self._unanswered
 
     def _send_command(self, kind: bytes, queue_name: str = "") -> None:
         """Write a command into the lifeline of the process, if it runs."""

@@ -67,7 +67,7 @@ class Supervisor:
         self._turns = Turns()
         self._call_workers = CallWorkers(self._processes, options.queue_names, self._turns)
         self._watch = WatchQueues(
-            self._store, self._control, self._processes, options, announce=self._call_workers.announce
+            self._store, self._control, self._processes, options, found=self._call_workers.call_all
         )
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []

@@ -1,19 +1,15 @@
 """When a machine answers a notification, if others do so as well. Pure: callers pass the time, in monotonic seconds.
 
-Each notification reaches every machine, and one of them wins the job. A machine that claims in vain waits for a random
-time of up to a tenth of a second, and answers the notifications of that time together. With many machines it waits
-longer, so that all of them together send 40 vain claims a second. The winner goes on answering at once. If the winner
-is full, a machine that waits finds the job, after 25 ms on the average.
+Each notification reaches every machine, and one of them wins a lone job. A machine that claims in vain answers the next
+notifications together, ten times a second. The winner goes on answering at once. If the winner is full, another machine
+with a free slot finds the job within a tenth of a second.
 """
 
 import random
 from collections.abc import Collection
 
-SHORTEST = 0.1
-"""The longest wait, in seconds, with few machines."""
-
-SHARE = 1 / 20
-"""Seconds that each machine adds to the longest wait, if this is more. The mean wait is half the longest."""
+PAUSE = 0.1
+"""Seconds between two answers of a machine that claims in vain, at most."""
 
 EARLY = 0.05
 """Seconds after a win in which a vain claim counts for nothing."""
@@ -25,6 +21,7 @@ class Turns:
     def __init__(self) -> None:
         self.machines = 1
         """How many supervisors have live workers, this one included."""
+        self._phase = random.uniform(0, PAUSE)  # noqa: S311 (spreads the machines, guards nothing)
         self._quiet_until = 0.0
         self._won_at = float("-inf")
 
@@ -33,16 +30,15 @@ class Turns:
         self.machines = 1 + len({id.rpartition("/")[0] for id in others})
 
     def answer_at(self, jobs: int, now: float) -> float:
-        """When to answer a notification of so many jobs. At once if there are jobs for all."""
+        """When to answer notifications of so many jobs. At once if there are jobs for all."""
         return now if jobs >= self.machines else max(self._quiet_until, now)
 
     def won(self, now: float) -> None:
-        """Note that workers of this machine have claimed the jobs that they were called for."""
+        """Note that workers of this machine have claimed jobs."""
         self._quiet_until = 0.0
         self._won_at = now
 
     def lost(self, now: float) -> None:
         """Note that they have found none. After a win that means nothing: the notification may come after the claim."""
         if self.machines > 1 and now - self._won_at > EARLY:
-            longest = max(SHORTEST, self.machines * SHARE)
-            self._quiet_until = now + random.uniform(0, longest)  # noqa: S311 (spreads load, guards nothing)
+            self._quiet_until = now + PAUSE - (now - self._phase) % PAUSE

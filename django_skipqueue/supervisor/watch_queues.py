@@ -11,10 +11,11 @@ from ..runtime.service import Periodic
 from ..runtime.standby import PROMISE
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
+from ..values.times import NEVER
 from .process import WorkerProcess
 
-INTERVAL = 1.0
-"""Seconds between two promises, at most. Then it is seen as well whether the connection still listens."""
+INTERVAL = 0.5
+"""Seconds between two promises. Then it is seen as well whether the connection still listens."""
 
 SEARCHED = 5_000
 """Queues that one look finds, at most. If there are more, workers are called for every queue that they are given."""
@@ -32,28 +33,39 @@ class WatchQueues(Periodic):
         processes: Sequence[WorkerProcess],
         options: WorkerOptions,
         *,
-        announce: Callable[[list[tuple[str, int]]], object],
+        found: Callable[[list[str]], object],
     ) -> None:
-        """`announce` is called with the queues that have jobs, each with a number of jobs."""
+        """`found` is called with the queues in which a look has found jobs."""
         self._store = store
         self._control = control
         self._processes = processes
         self._options = options
-        self._announce = announce
+        self._found = found
         self._look_at = 0.0
+        self._ran_at = NEVER
+        control.on_broken = self._end_promises
 
     def run(self, now: float) -> None:
         """Listen, look for jobs if it is time, and promise the workers to go on."""
         if self._options.listen and self._control.listen(for_scheduled=True):
             self._look_at = now  # what came before was not announced here
-        if self._look_at <= now:
+        if self._look_at <= now and any(process.has_room for process in self._processes):
             self._look_at = now + self._options.poll_interval
-            if any(process.vacancy for process in self._processes):
-                names = self._store.queues_with_jobs(limit=SEARCHED)
-                more = self._options.queue_names if len(names) == SEARCHED else ()
-                self._announce([(name, 1) for name in (*names, *more)])
+            names = self._store.queues_with_jobs(limit=SEARCHED)
+            more = self._options.queue_names if len(names) == SEARCHED else ()
+            self._found([*names, *more])
+        if now - self._ran_at < PROMISE / 2:  # else other services take so long that calls would come late
+            self._promise()
+        self._ran_at = now
+        self.run_again_in(min(INTERVAL, self._look_at - now) if self._look_at > now else INTERVAL)
+
+    def _promise(self) -> None:
         for process in self._processes:
             if process.pid:
                 process.standby.watched_until = time.monotonic() + PROMISE
                 process.standby.is_session = self._control.is_session
-        self.run_again_in(max(min(INTERVAL, self._look_at - now), 0.0))
+
+    def _end_promises(self) -> None:
+        for process in self._processes:
+            if process.pid:
+                process.standby.watched_until = 0.0

@@ -141,7 +141,10 @@ class InFlightJobs:
         with self._control.handling_errors():
             if self._standby.is_session or self._control.is_session:
                 self._control.prepare_statements()
+            self._standby.looks()
             exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
+            if exchanged.room:
+                self._standby.looked()
             self.apply_exchange()  # not yet applied if the database refused an outcome
             self._buffer.put(exchanged)
             if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):

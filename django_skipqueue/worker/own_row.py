@@ -1,7 +1,7 @@
 """Writes the heartbeat of a worker into the worker's own row.
 
 A supervisor writes the heartbeats of all its workers, and shows each of them when. A worker whose supervisor has
-written none for a quarter of the worker timeout writes its own, so that its jobs are not recovered when only its
+written none for a third of the worker timeout writes its own, so that its jobs are not recovered when only its
 supervisor hangs, is stopped or has lost the database.
 
 Invariant: a worker claims only if its last heartbeat, its own or its supervisor's, is at most half a worker timeout
@@ -51,6 +51,7 @@ class OwnRow(Service):
         self._next = 0.0  # when to write the next, unless the supervisor writes one
         self._timeout = options.worker_timeout
         self._interval = options.worker_timeout / 4
+        self._silence = options.worker_timeout / 3  # longer than the pause between two heartbeats of the supervisor
         self._alive_at = float("-inf")  # time of the last heartbeat that this worker wrote
         self._written: datetime | None = None  # the last heartbeat that this worker wrote, by the database's clock
         self._supervisor_seen_at = time.monotonic()  # when the row last had a heartbeat from the supervisor
@@ -63,7 +64,7 @@ class OwnRow(Service):
         """When to write a heartbeat. The first one inserts the row; later ones follow a silence of the supervisor."""
         if self._is_alone or not self._was_made:
             return self._next
-        return max(self._next, self._standby.heartbeat_at + self._interval)
+        return max(self._next, self._standby.heartbeat_at + self._silence)
 
     def is_alive(self, now: float) -> bool:
         """Whether this worker or its supervisor wrote a heartbeat within half a worker timeout."""

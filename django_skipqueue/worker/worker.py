@@ -222,8 +222,9 @@ class Worker:
 
     def _sleep(self, longest: float) -> None:
         """Sleep until an attempt finishes, a notification or a command arrives, or a service is due."""
-        can_claim = not self._control.is_broken and self._room(time.monotonic()) > 0
-        self._standby.offer(room=self._in_flight.free_slots if can_claim else 0, claimed=self._in_flight.jobs_claimed)
+        room = 0 if self._control.is_broken else self._room(time.monotonic())
+        slots = min(self._in_flight.free_slots, room)
+        self._standby.offer(slots=slots, room=room, claimed=self._in_flight.jobs_claimed)
         if self._loop.sleep(
             until=time.monotonic() + min(longest, STAMP_INTERVAL),
             lifeline=self._lifeline,
@@ -243,7 +244,7 @@ class Worker:
             self._stop(timeout)
         for kind, queue_name in decode_commands(data):
             if kind == CALL:
-                self._standby.hear()
+                self._standby.read_call()
                 self._in_flight.claiming.called(queue_name)
             else:
                 self._stop(0 if kind == STOP_NOW else None)

@@ -1,6 +1,7 @@
 """NOTIFY: after the commit, once for each queue and transaction, and never needed."""
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, LiteralString
@@ -411,9 +412,110 @@ class TestInOneMessage:
         assert connection.connection.info.transaction_status == TransactionStatus.IDLE
 
     def test_where_the_session_is_another_one_the_error_is_raised(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A pooler has moved the client: the job that this session inserted last may be somebody else's."""
+        """A pooler has moved the client: nobody knows whether the job is committed."""
         refused = sql.ENQUEUE_AND_NOTIFY.replace("pg_notify('skipqueue'", "pg_notify(''")
         monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", refused)
-        monkeypatch.setattr(sql, "INSERTED_LAST", sql.INSERTED_LAST.replace("%(backend_pid)s", "-%(backend_pid)s"))
+        monkeypatch.setattr(sql, "INSERTED", sql.INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
         with pytest.raises(DatabaseError, match="channel name cannot be empty"):
             noop("a")
+
+    @pytest.mark.parametrize("how", ["refused at once", "by a wrapper", "before the commit", "the connection ended"])
+    def test_an_error_before_the_commit_never_returns_an_earlier_job(
+        self, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        noop("earlier")
+        statement = sql.ENQUEUE_AND_NOTIFY
+        if how == "refused at once":
+            statement = f"SELECT 1/0; {statement}"
+        elif how == "before the commit":
+            statement = statement.replace("COMMIT;", "SELECT 1/0; COMMIT;")
+        elif how == "the connection ended":
+            statement = statement.replace("COMMIT;", "SELECT pg_terminate_backend(pg_backend_pid()); COMMIT;")
+        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", statement)
+        with contextlib.ExitStack() as wrapped:
+            if how == "by a wrapper":
+                wrapped.enter_context(connection.execute_wrapper(refuse_job))
+            with pytest.raises(DatabaseError):
+                noop("a")
+        if how == "the connection ended":
+            connection.close()
+        assert list(Job.objects.values_list("queue_name", flat=True)) == ["earlier"]
+        assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+
+    def test_a_connection_that_is_gone_is_reported_as_django_reports_it(self) -> None:
+        connection.ensure_connection()
+        with connect_to() as other:
+            other.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+        try:
+            with pytest.raises(OperationalError, match="terminating connection"):
+                noop("a")
+        finally:
+            connection.close()
+
+    def test_an_interrupt_leaves_no_transaction_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        slow = sql.ENQUEUE_AND_NOTIFY.replace("COMMIT;", "SELECT pg_sleep(60); COMMIT;")
+        monkeypatch.setattr(sql, "ENQUEUE_AND_NOTIFY", slow)
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt):
+                noop("a")
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+        assert not Job.objects.exists()
+
+
+def refuse_job(execute: Callable[..., Any], statement: str, params: Any, many: bool, context: Any) -> Any:
+    """Stands for a wrapper of the user's, which sends a statement or raises."""
+    if "INSERT INTO skipqueue_job" in statement:
+        raise DatabaseError("no more jobs")
+    return execute(statement, params, many, context)
+
+
+class TestWhereOneMessageIsNotPossible:
+    """The INSERT is a statement of its own, and the NOTIFY another."""
+
+    def test_a_transaction_that_was_begun_without_django_is_the_callers(self) -> None:
+        connection.ensure_connection()
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            noop("a")
+            cursor.execute("ROLLBACK")
+        with contextlib.suppress(ZeroDivisionError), connection.connection.transaction():
+            noop("a")
+            raise ZeroDivisionError
+        assert not Job.objects.exists()
+
+    def test_a_pipeline_takes_it(self, listener: Listener) -> None:
+        connection.ensure_connection()
+        with connection.connection.pipeline():
+            noop("a")
+        assert listener.heard() == ["a"]
+
+    @pytest.mark.parametrize("option", [{"cursor_factory": psycopg.Cursor}, {"server_side_binding": True}])
+    def test_a_cursor_that_binds_on_the_server_takes_it(
+        self, listener: Listener, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        connection.close()
+        settings = connection.settings_dict
+        monkeypatch.setitem(settings, "OPTIONS", settings["OPTIONS"] | option)
+        try:
+            noop("a")
+            noop("b")
+        finally:
+            connection.close()
+        assert listener.heard() == ["a", "b"]
+        assert Job.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "meant"),
+    [
+        ("mail", ("mail", 1)), ("mail,12", ("mail", 12)), ("", ("", 1)), (",probe", ("", 1)), ("mail,x", ("mail", 1)),
+        ("mail,-5", ("mail", 1)), ("mail,0", ("mail", 1)), ("mail,3,high", ("mail", 1)), ("mail,", ("mail", 1)),
+        (f"mail,{'9' * 5000}", ("mail", 1)), ("mail,\u0663", ("mail", 1)), ("q" * 7999, ("", 1)),
+    ],
+)  # fmt: skip
+def test_whatever_a_stranger_sends_is_a_queue_and_a_number(payload: str, meant: tuple[str, int]) -> None:
+    assert jobs_in(payload) == meant

@@ -99,9 +99,11 @@ CASES = [
     Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case(
-        "ENQUEUE_AND_NOTIFY", COMMON | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None}, {"unique"}
+        "ENQUEUE_AND_NOTIFY",
+        {"call": "x"} | COMMON | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None},
+        {"unique"},
     ),
-    Case("INSERTED_LAST", {"backend_pid": 1}, {"pkey"}),
+    Case("INSERTED", {"call": "x"}, set()),
     Case("LISTEN", {}, set()),
     Case("UNLISTEN", {}, set()),
     Case("PLAN_ONCE", {}, set()),

@@ -2,14 +2,15 @@
 
 import os
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 import pytest
 
 from django_skipqueue.runtime.protocol import CALL, COMMANDS_SIZE, decode_commands
 from django_skipqueue.runtime.standby import Standby
-from django_skipqueue.supervisor.call_workers import PATIENCE, CallWorkers
-from django_skipqueue.supervisor.process import MOST_CALLS, WorkerProcess
-from django_skipqueue.supervisor.turns import Turns
+from django_skipqueue.supervisor.call_workers import CallWorkers
+from django_skipqueue.supervisor.process import MOST_CALLS, PATIENCE, WorkerProcess
+from django_skipqueue.supervisor.turns import PAUSE, Turns
 from django_skipqueue.values.times import NEVER
 
 Make = Callable[..., list["Worker"]]
@@ -18,38 +19,47 @@ Make = Callable[..., list["Worker"]]
 class Worker:
     """The other end of a `WorkerProcess`: reads calls, and offers slots."""
 
-    def __init__(self, number: int, room: int) -> None:
+    def __init__(self, number: int, slots: int) -> None:
         self.process = WorkerProcess(f"m/{number}", 4)
         self.process.id, self.process.pid = f"m/{number}:0", os.getpid()
         self.process.standby = self.standby = Standby()
         self.lifeline, self.process._lifeline = os.pipe()
         os.set_blocking(self.lifeline, False)
         self.claimed = 0
-        self.standby.offer(room=room, claimed=0)
+        self.slots = slots
+        self.sleep()
 
     def calls(self) -> list[str]:
-        """The queues of the calls that were sent since the last look."""
+        """Read the calls that were sent since the last look. Returns their queues."""
         try:
             commands = list(decode_commands(os.read(self.lifeline, COMMANDS_SIZE)))
         except BlockingIOError:
             return []
         assert {kind for kind, _ in commands} == {CALL}
+        for _ in commands:
+            self.standby.read_call()
         return [queue_name for _, queue_name in commands]
 
-    def answer(self, *, claimed: int, room: int) -> None:
+    def sleep(self, *, room: int | None = None) -> None:
+        self.standby.offer(slots=self.slots, room=self.slots if room is None else room, claimed=self.claimed)
+
+    def answer(self, *, claimed: int, slots: int) -> list[str]:
         """Read the calls, claim, and go to sleep again."""
-        for _ in self.calls():
-            self.standby.hear()
+        read = self.calls()
+        self.standby.looks()
+        self.standby.looked()
         self.claimed += claimed
-        self.standby.offer(room=room, claimed=self.claimed)
+        self.slots = slots
+        self.sleep()
+        return read
 
 
 @pytest.fixture
 def make() -> Iterator[Make]:
     made: list[Worker] = []
 
-    def workers(*rooms: int) -> list[Worker]:
-        made.extend(Worker(number, room) for number, room in enumerate(rooms, 1))
+    def workers(*slots: int) -> list[Worker]:
+        made.extend(Worker(number, each) for number, each in enumerate(slots, 1))
         return made
 
     yield workers
@@ -58,158 +68,255 @@ def make() -> Iterator[Make]:
         os.close(worker.process._lifeline)
 
 
-def service(workers: list[Worker], *queue_names: str) -> CallWorkers:
-    return CallWorkers([worker.process for worker in workers], queue_names, Turns())
+def service(workers: list[Worker], *queue_names: str, turns: Turns | None = None) -> CallWorkers:
+    return CallWorkers([worker.process for worker in workers], queue_names, turns or Turns())
 
 
-def run(calls: CallWorkers, *, later: float = 0.0) -> None:
-    """Run it as the loop does when it is due; `later`: after so many seconds."""
-    now = calls.due_at + later
-    assert now < NEVER
-    calls.run(now)
+def review(calls: CallWorkers) -> None:
+    """Run it as the loop does when the next review is due."""
+    assert calls.due_at < NEVER
+    calls.run(max(calls.due_at, monotonic() + PATIENCE * 1.01))
+
+
+def read(workers: list[Worker]) -> list[list[str]]:
+    return [worker.calls() for worker in workers]
 
 
 def test_one_job_calls_one_worker_the_one_with_the_most_free_slots(make: Make) -> None:
     workers = make(2, 4, 0)
-    calls = service(workers)
-    calls.notified(["mail"])
-    run(calls)
-    assert [worker.calls() for worker in workers] == [[], ["mail"], []]
+    service(workers).notified(["mail"])
+    assert read(workers) == [[], ["mail"], []]
 
 
 def test_several_jobs_call_as_many_workers_as_have_slots_for_them(make: Make) -> None:
     workers = make(2, 2, 2)
+    service(workers).notified(["mail,3"])
+    assert read(workers) == [["mail"], ["mail"], []]
+
+
+def test_a_slot_is_given_once(make: Make) -> None:
+    workers = make(1, 1)
     calls = service(workers)
-    calls.notified(["mail,3"])
-    run(calls)
-    assert [worker.calls() for worker in workers] == [["mail"], ["mail"], []]
+    calls.notified(["mail"])
+    calls.notified(["mail"])
+    assert read(workers) == [["mail"], ["mail"]]
+
+
+def test_jobs_are_counted_beside_a_call_that_is_not_heard_yet(make: Make) -> None:
+    workers = make(2, 1)
+    calls = service(workers)
+    for _ in range(3):
+        calls.notified(["mail"])
+    assert read(workers) == [["mail"], ["mail"]], "two for the first worker, in one call, and one for the second"
 
 
 def test_more_jobs_than_slots_call_the_full_ones_too_and_each_once(make: Make) -> None:
     workers = make(0, 1)
     calls = service(workers)
-    for _ in range(2):
+    for _ in range(3):
         calls.notified(["mail,9"])
-        run(calls)
-        workers[1].answer(claimed=0, room=1)
+        workers[1].answer(claimed=0, slots=1)
     assert workers[0].calls() == ["mail"]
 
 
-def test_a_queue_that_is_not_served_calls_nobody(make: Make) -> None:
+def test_a_full_worker_is_called_again_once_it_has_begun_a_claim(make: Make) -> None:
+    """The claim may have begun before the job was there."""
+    (worker,) = make(0)
+    calls = service([worker])
+    calls.notified(["mail"])
+    assert worker.calls() == ["mail"]
+    calls.notified(["mail"])
+    assert worker.calls() == [], "it has yet to claim"
+    worker.standby.looks()
+    calls.notified(["mail"])
+    assert worker.calls() == ["mail"]
+
+
+def test_queues_that_are_not_served_and_probes_call_nobody(make: Make) -> None:
     workers = make(4)
     calls = service(workers, "mail")
     calls.notified(["other", "", ",a probe"])
-    assert calls.due_at == NEVER
-
-
-def test_a_call_that_is_not_answered_soon_calls_another(make: Make) -> None:
-    workers = make(4, 3, 2)
+    calls.call_all(["other"])
+    assert (read(workers), calls.due_at) == ([[]], NEVER)
     calls = service(workers)
-    calls.notified(["mail"])
-    run(calls)
-    run(calls, later=PATIENCE)
-    assert [worker.calls() for worker in workers] == [["mail"], ["mail"], []]
+    calls.notified(["", ",a probe"])
+    assert (read(workers), calls.due_at) == ([[]], NEVER)
 
 
-def test_a_worker_that_has_become_full_calls_another(make: Make) -> None:
-    workers = make(4, 3)
-    calls = service(workers)
-    calls.notified(["mail"])
-    run(calls)
-    workers[0].answer(claimed=0, room=0)
-    run(calls)
-    assert workers[1].calls() == ["mail"]
+class TestReview:
+    """What became of a call."""
 
-
-def test_a_worker_that_fills_all_its_slots_has_others_look_for_more(make: Make) -> None:
-    workers = make(4, 4)
-    calls = service(workers)
-    calls.notified(["mail"])
-    run(calls)
-    workers[0].answer(claimed=4, room=0)
-    run(calls)
-    run(calls)
-    assert workers[1].calls() == ["mail"]
-
-
-def test_a_call_that_was_answered_is_forgotten(make: Make) -> None:
-    workers = make(4, 4)
-    calls = service(workers)
-    calls.notified(["mail"])
-    run(calls)
-    workers[0].answer(claimed=1, room=3)
-    run(calls)
-    assert calls.due_at == NEVER
-    assert workers[1].calls() == []
-
-
-def test_a_slot_is_promised_once(make: Make) -> None:
-    workers = make(1, 1)
-    calls = service(workers)
-    for _ in range(2):
+    def test_a_call_that_was_answered_is_over(self, make: Make) -> None:
+        workers = make(4, 4)
+        calls = service(workers)
         calls.notified(["mail"])
-        calls.run(calls.due_at)
-    assert [worker.calls() for worker in workers] == [["mail"], ["mail"]]
+        workers[0].answer(claimed=1, slots=3)
+        review(calls)
+        assert (read(workers), calls.due_at) == ([[], []], NEVER)
+
+    def test_a_call_that_is_not_answered_soon_calls_another_and_then_another(self, make: Make) -> None:
+        workers = make(4, 3, 2, 0)
+        calls = service(workers)
+        calls.notified(["mail"])
+        assert read(workers) == [["mail"], [], [], []]
+        review(calls)
+        assert read(workers) == [[], ["mail"], [], []]
+        review(calls)
+        assert read(workers) == [[], [], ["mail"], []]
+        review(calls)
+        assert read(workers) == [[], [], [], ["mail"]]
+        assert calls.due_at == NEVER
+
+    def test_a_worker_that_does_not_answer_is_not_the_first_to_be_called_again(self, make: Make) -> None:
+        workers = make(4, 3)
+        calls = service(workers)
+        calls.notified(["mail"])
+        read(workers)
+        review(calls)
+        workers[1].answer(claimed=1, slots=3)
+        review(calls)
+        calls.notified(["mail"])
+        assert read(workers) == [[], ["mail"]]
+
+    def test_steady_notifications_do_not_put_off_a_review(self, make: Make) -> None:
+        workers = make(10, 5)
+        calls, now = service(workers), monotonic()
+        for step in range(5):
+            calls._call("mail", 1, now + step * PATIENCE / 2)
+            calls.run(now + step * PATIENCE / 2)
+        assert workers[1].calls() == ["mail"]
+
+    def test_workers_that_do_not_answer_are_called_once_however_many_jobs_come(self, make: Make) -> None:
+        workers = make(10, 10)
+        calls, now = service(workers), monotonic()
+        for step in range(300):
+            calls._call("mail", 1, now + step * PATIENCE)
+            calls.run(now + step * PATIENCE)
+        assert read(workers) == [["mail"], ["mail"]]
+        calls.run(now + 301 * PATIENCE)
+        assert calls.due_at == NEVER
+
+    def test_a_worker_that_is_gone_has_not_answered(self, make: Make) -> None:
+        workers = make(4, 3)
+        calls = service(workers)
+        calls.notified(["mail"])
+        workers[0].process.pid = 0
+        review(calls)
+        assert read(workers)[1] == ["mail"]
+
+    def test_nor_has_the_one_in_its_place(self, make: Make) -> None:
+        workers = make(4, 3)
+        calls = service(workers)
+        calls.notified(["mail"])
+        workers[0].process.id = "m/1:1"
+        workers[0].answer(claimed=1, slots=3)
+        review(calls)
+        assert read(workers)[1] == ["mail"]
+
+    def test_others_look_for_what_a_full_worker_may_have_left(self, make: Make) -> None:
+        """It was called for one queue, and has claimed from another."""
+        workers = make(1, 1)
+        calls = service(workers)
+        calls.notified(["mail,2"])
+        workers[0].answer(claimed=1, slots=0)
+        workers[1].answer(claimed=0, slots=1)
+        review(calls)
+        assert calls.due_at == NEVER, "there is nobody left to be called"
+        calls.notified(["mail"])
+        workers[1].answer(claimed=1, slots=0)
+        review(calls)
+        assert read(workers) == [["mail"], []], "the full one is called for the job that the other did not find"
+
+    def test_one_job_for_a_worker_with_one_slot_is_one_call(self, make: Make) -> None:
+        workers = make(1, 1)
+        calls = service(workers)
+        calls.notified(["mail"])
+        workers[0].answer(claimed=1, slots=0)
+        review(calls)
+        assert (read(workers), calls.due_at) == ([[], []], NEVER)
 
 
-def test_a_process_that_was_replaced_has_answered(make: Make) -> None:
-    workers = make(4)
-    calls = service(workers)
-    calls.notified(["mail"])
-    run(calls)
-    workers[0].process.id = "m/1:1"
-    run(calls)
-    assert calls.due_at == NEVER
+class TestLook:
+    """After a look of the supervisor, which finds queues, not the number of their jobs."""
+
+    def test_all_that_would_claim_are_called(self, make: Make) -> None:
+        workers = make(4, 0, 0, 1)
+        workers[1].sleep(room=7)
+        service(workers).call_all(["mail"])
+        assert read(workers) == [["mail"], ["mail"], [], ["mail"]]
+
+    def test_many_queues_are_one_call_for_all(self, make: Make) -> None:
+        (worker,) = make(4)
+        service([worker]).call_all([f"queue {number}" for number in range(MOST_CALLS + 1)])
+        assert worker.calls() == [""]
 
 
 def test_many_queues_at_once_are_one_call_for_all(make: Make) -> None:
-    workers = make(4)
-    calls = service(workers)
-    calls.notified([f"queue {number}" for number in range(MOST_CALLS + 1)])
-    run(calls)
-    assert workers[0].calls() == [""]
+    (worker,) = make(4)
+    service([worker]).notified([f"queue {number}" for number in range(MOST_CALLS + 1)])
+    assert worker.calls() == [""]
 
 
 def test_calls_never_fill_the_smallest_pipe_and_none_is_lost(make: Make) -> None:
     (worker,) = make(0)
     names = [f"{'q' * 990}{number:010}" for number in range(50)]
     for name in names:
-        worker.process.call(name)
+        worker.process.call(name, 1, monotonic())
     assert worker.calls() == [*names[:MOST_CALLS], ""]
-    for _ in range(MOST_CALLS + 1):
-        worker.standby.hear()
-    worker.answer(claimed=0, room=0)
-    assert worker.process.unheard == 0
+    worker.answer(claimed=0, slots=0)
+    assert worker.process.call("mail", 1, monotonic()) == MOST_CALLS + 2
+    assert worker.calls() == ["mail"]
 
 
 class TestTurns:
     """Beside other machines."""
 
     @pytest.fixture
-    def calls(self, make: Make) -> tuple[CallWorkers, list[Worker]]:
-        workers, turns = make(4), Turns()
+    def worker(self, make: Make) -> Worker:
+        (worker,) = make(4)
+        return worker
+
+    @pytest.fixture
+    def calls(self, worker: Worker) -> CallWorkers:
+        turns = Turns()
         turns.see(["other/1:0"])
-        return CallWorkers([worker.process for worker in workers], (), turns), workers
+        return service([worker], turns=turns)
 
-    def test_who_found_nothing_answers_the_next_notification_later(
-        self, calls: tuple[CallWorkers, list[Worker]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("random.uniform", lambda least, most: most)
-        service, (worker,) = calls
-        service.notified(["mail"])
-        at = service.due_at
-        service.run(at)
-        worker.answer(claimed=0, room=4)
-        service.run(at + 0.01)
-        service.notified(["mail"])
-        assert service.due_at == pytest.approx(at + 0.11, abs=0.01)
-        service.notified(["mail,2"])
-        assert service.due_at < at + 0.1, "there are jobs for all"
+    def test_who_found_nothing_answers_the_next_notification_later(self, worker: Worker, calls: CallWorkers) -> None:
+        calls.notified(["mail"])
+        assert worker.answer(claimed=0, slots=4) == ["mail"]
+        calls._turns._phase = calls.due_at % PAUSE
+        review(calls)
+        calls.notified(["mail"])
+        assert calls.due_at == pytest.approx(monotonic() + PAUSE, abs=PAUSE)
+        assert worker.calls() == []
+        calls.notified(["mail"])
+        assert worker.calls() == ["mail"], "two jobs: there is one for each machine"
 
-    def test_who_won_answers_at_once(self, calls: tuple[CallWorkers, list[Worker]]) -> None:
-        service, (worker,) = calls
+    def test_who_won_answers_at_once(self, worker: Worker, calls: CallWorkers) -> None:
         for _ in range(3):
-            service.notified(["mail"])
-            service.run(service.due_at)
-            worker.answer(claimed=1, room=4)
-            service.run(service.due_at)
+            calls.notified(["mail"])
+            assert worker.answer(claimed=1, slots=4) == ["mail"]
+            review(calls)
+
+    def test_who_claims_without_a_call_answers_at_once_too(self, worker: Worker, calls: CallWorkers) -> None:
+        """A busy worker claims when it settles, and so before the notification of the job is there."""
+        calls._turns._quiet_until = monotonic() + 3600
+        worker.claimed += 1
+        worker.sleep()
+        calls.notified(["mail"])
+        assert worker.calls() == ["mail"]
+
+    def test_a_look_is_answered_at_once(self, worker: Worker, calls: CallWorkers) -> None:
+        calls._turns._quiet_until = monotonic() + 3600
+        calls.call_all(["mail"])
+        assert worker.calls() == ["mail"]
+
+    def test_notifications_that_wait_are_answered_together(self, worker: Worker, calls: CallWorkers) -> None:
+        calls._turns.machines = 50
+        calls._turns._quiet_until = monotonic() + PAUSE
+        for _ in range(10):
+            calls.notified(["mail"])
+        assert worker.calls() == []
+        calls.run(calls.due_at)
+        assert worker.calls() == ["mail"]

@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from django_skipqueue.supervisor.turns import EARLY, SHORTEST, Turns
+from django_skipqueue.supervisor.turns import EARLY, PAUSE, Turns
 
 
 def machines(number: int) -> list[Turns]:
@@ -27,10 +27,8 @@ def test_alone_every_notification_is_answered_at_once() -> None:
 def test_who_lost_waits_a_tenth_of_a_second_at_most_and_who_won_does_not() -> None:
     turns, _ = machines(2)
     assert turns.answer_at(1, 10.0) == 10.0
-    for _ in range(100):
-        turns.lost(10.0)
-        assert 10.0 <= turns.answer_at(1, 10.0) <= 10.0 + SHORTEST
-    assert turns.answer_at(1, 10.0) > 10.0
+    turns.lost(10.0)
+    assert 10.0 < turns.answer_at(1, 10.0) <= 10.0 + PAUSE
     assert turns.answer_at(1, 10.2) == 10.2
     turns.won(10.2)
     assert turns.answer_at(1, 10.2) == 10.2
@@ -59,19 +57,26 @@ def test_the_workers_of_one_supervisor_are_one_machine() -> None:
     assert turns.machines == 3
 
 
+def test_machines_that_lost_at_the_same_time_answer_at_different_times() -> None:
+    many = machines(50)
+    for turns in many:
+        turns.lost(10.0)
+    assert len({turns.answer_at(1, 10.0) for turns in many}) == 50
+
+
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
-def test_many_machines_together_claim_little_in_vain(number: int) -> None:
-    """A job each 20 ms that takes no time: between one and two claims in vain for each job, whatever the number."""
+def test_a_machine_that_wins_nothing_claims_ten_times_a_second(number: int) -> None:
+    """A job each 20 ms that takes no time. A machine that answered every notification would claim fifty times."""
     result = Simulation(number, seconds=0.0).run()
-    assert result.claims / JOBS < 2.8
+    assert result.claims / JOBS < 1 + 1.1 * number * APART / PAUSE
     assert percentile(result.waits, 0.95) <= 2 * CLAIM, "the winner is idle, and answers at once"
 
 
-@pytest.mark.parametrize("number", [10, 25, 200])
-def test_a_busy_winner_hardly_delays_the_next_job(number: int) -> None:
+@pytest.mark.parametrize("number", [25, 200])
+def test_a_busy_winner_delays_the_next_job_by_a_pause_at_most(number: int) -> None:
     """A job takes as long as the next seven need to come, so that most are found by machines that have lost before."""
     result = Simulation(number, seconds=0.15).run()
-    assert percentile(result.waits, 0.95) <= SHORTEST
+    assert max(result.waits) <= PAUSE + 2 * CLAIM
 
 
 JOBS = 1000

@@ -2,10 +2,9 @@
 
 from .gates import entering
 
-# enqueue → the columns that the database has set; no row if an unfinished job holds the unique key. Index: unique.
-# A delay counts from now. A job that is not due yet enters as scheduled.
+# The beginning of the next two statements. A delay counts from now. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
-ENQUEUE = entering(
+_INSERT = entering(
     """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
@@ -17,30 +16,38 @@ VALUES (
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     %(unique_key)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb
 )
-ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-RETURNING id, status, run_after, enqueued_at
 """,
     column="%({})s",
     run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
 )
 
-# enqueue, outside of a transaction → as ENQUEUE, as the second of four results. The client sends all of it in one
-# message: the INSERT, its commit, and the NOTIFY after it, in a transaction of its own.
+# enqueue → the columns that the database has set; no row if an unfinished job holds the unique key. Index: unique.
+ENQUEUE = f"""
+{_INSERT}
+ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
+RETURNING id, status, run_after, enqueued_at
+"""
+
+# enqueue without a unique key, outside of a transaction → as ENQUEUE, and one column more, as the second of four
+# results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it, in a transaction
+# of its own. A setting of the session keeps what was inserted, under a text that is different in each call; PostgreSQL
+# takes the setting back if the INSERT is not committed.
 ENQUEUE_AND_NOTIFY = f"""
 BEGIN;
-{ENQUEUE};
+{_INSERT}
+RETURNING
+    id, status, run_after, enqueued_at,
+    set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, status, run_after, enqueued_at), false);
 COMMIT;
 SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)
 """  # noqa: S608 (of literals)
 
-# enqueue, after an error of ENQUEUE_AND_NOTIFY → as ENQUEUE: the job that this session inserted last; no row if it is
-# not committed, or if a pooler has moved the client to another session. Index: the primary key.
-INSERTED_LAST = """
-SELECT id, status, run_after, enqueued_at
-FROM skipqueue_job
-WHERE
-    pg_backend_pid() = %(backend_pid)s
-    AND id = (SELECT currval(pg_get_serial_sequence('skipqueue_job', 'id')))
+# enqueue, after an error of ENQUEUE_AND_NOTIFY → as ENQUEUE; no row if the job is not committed, or if a pooler has
+# moved the client to another session. Reads no table.
+INSERTED = """
+SELECT part[2]::bigint, part[3], part[4]::timestamptz, part[5]::timestamptz
+FROM string_to_array(current_setting('skipqueue.inserted', true), '|') AS part
+WHERE part[1] = %(call)s
 """
 
 # enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
