@@ -144,13 +144,38 @@ def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
         loop = make_loop(*services)
         for service in services:
             service.due_at = NEVER
-        store.listen()
+        loop._control.listen()
         with ThreadPoolExecutor(1) as other:
             other.submit(notify_and_close).result()
         loop.sleep(until=time.monotonic() + DEADLINE)
 
     control.submit(run).result()
     assert [service.payloads for service in services] == [[["q"]]] * 3
+
+
+def test_notifications_that_come_while_a_service_runs_do_not_wait_for_the_next_one(control: ThreadPoolExecutor) -> None:
+    runs: list[str] = []
+
+    class Slow(Noted):
+        def run(self, now: float) -> None:
+            super().run(now)
+            with ThreadPoolExecutor(1) as other:
+                other.submit(notify_and_close).result()
+
+    class Next(Noted):
+        def run(self, now: float) -> None:
+            super().run(now)
+            runs.append(f"after {self.payloads}")
+
+    def run() -> None:
+        heartbeat = Noted("heartbeat", runs)
+        heartbeat.due_at = NEVER
+        loop = make_loop(heartbeat, Slow("slow", runs), Next("next", runs))
+        loop._control.listen()
+        loop.run_due()
+
+    control.submit(run).result()
+    assert runs == ["slow", "next", "after [['q']]"]
 
 
 def notify_and_close() -> None:

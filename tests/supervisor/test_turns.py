@@ -66,9 +66,9 @@ def test_machines_that_lost_at_the_same_time_answer_at_different_times() -> None
 
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
 def test_a_machine_that_wins_nothing_claims_ten_times_a_second(number: int) -> None:
-    """A job each 20 ms that takes no time. A machine that answered every notification would claim fifty times."""
+    """A job each 20 ms that takes no time. A machine that answers every notification claims fifty times a second."""
     result = Simulation(number, seconds=0.0).run()
-    assert result.claims / JOBS < 1 + 1.1 * number * APART / PAUSE
+    assert result.claims / JOBS < 1.1 + 1.3 * number * APART / PAUSE
     assert percentile(result.waits, 0.95) <= 2 * CLAIM, "the winner is idle, and answers at once"
 
 
