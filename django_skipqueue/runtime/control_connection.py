@@ -35,6 +35,12 @@ first while the server can be reached."""
 NOT_PREPARED = ("26000", "42P05")
 """The SQLSTATEs of a prepared statement that is gone, and of one that is there already: a pooler shares the session."""
 
+SLOW = 0.005
+"""Seconds. A prepared exchange that takes longer may have plans for a table that was smaller."""
+
+PLANS_KEPT = 1.0
+"""Seconds for which plans are kept at least."""
+
 STATEMENT_TIMEOUT = "57014"
 """The SQLSTATE of a statement that the server has cancelled."""
 
@@ -70,6 +76,7 @@ class ControlConnection:
         self._payloads: list[str] = []
         self._prepares = False
         self._may_prepare = True
+        self._planned_at = 0.0
         self._probe = NotificationProbe(store.alias, who)
         self._label = who
         self._failures = 0
@@ -141,7 +148,7 @@ class ControlConnection:
 
     @property
     def is_session(self) -> bool:
-        """Whether a notification has proved that connections to this database are not shared by a pooler."""
+        """Whether a notification has proved that this connection, and so those of the workers, is no pooler's."""
         return self._probe.has_arrived
 
     def prepare_statements(self) -> None:
@@ -150,6 +157,18 @@ class ControlConnection:
             self._prepares = True
             self._store.plan_once()
             self._wrapper.connection.prepare_threshold = 0
+            self._planned_at = time.monotonic()
+
+    def note_exchange(self, seconds: float) -> None:
+        """Have the prepared statements planned anew if an exchange took long: the table may have grown since.
+
+        A plan made for a small table reads all of a large one. Where the exchange took long for another reason, that
+        costs two milliseconds a second.
+        """
+        now = time.monotonic()
+        if self._prepares and seconds > SLOW and now - self._planned_at > PLANS_KEPT:
+            self._planned_at = now
+            self._store.plan_anew()
 
     def notified(self) -> list[str]:
         """The payloads of the notifications since the last call. Does not wait.
@@ -228,7 +247,7 @@ class ControlConnection:
         if self._has_timed_out or raw is None or raw.closed or raw.info.transaction_status != TransactionStatus.IDLE:
             return False
         # After a failover this server is a standby: another connection may lead to the new primary.
-        return getattr(error.__cause__, "sqlstate", None) != errors.ReadOnlySqlTransaction.sqlstate
+        return getattr(error.__cause__, "sqlstate", None) not in (errors.ReadOnlySqlTransaction.sqlstate, *NOT_PREPARED)
 
     def _failed(self, error: Error) -> None:
         self.close()
@@ -253,10 +272,10 @@ class ControlConnection:
 
 
 class NotificationProbe:
-    """Checks, once, whether notifications arrive: a pooler in transaction mode loses them.
+    """Checks, once for each connection, whether notifications arrive: a pooler in transaction mode loses them.
 
-    The probe is sent through a connection of its own. Behind such a pooler, a notification sent on the listening
-    connection itself may arrive although those of other connections never do.
+    The probe is sent through a connection of its own, while the listening one sends nothing. Behind such a pooler, a
+    notification may arrive by chance with the answer of a statement that the listening connection sends meanwhile.
     """
 
     def __init__(self, database: str, who: str) -> None:
@@ -267,6 +286,7 @@ class NotificationProbe:
         """Whether the notification has arrived."""
         self._sent_at = 0.0
         self._is_settled = False
+        self._has_warned = False
 
     def check(self) -> None:
         """Send the probe, and log a warning if it has not arrived in time."""
@@ -276,11 +296,14 @@ class NotificationProbe:
             self._send()
         elif time.monotonic() - self._sent_at > ECHO_TIME:
             self._is_settled = True
-            liveness_logs.notifications_unavailable(self._label)
+            if not self._has_warned:
+                liveness_logs.notifications_unavailable(self._label)
+            self._has_warned = True
 
     def interrupt(self) -> None:
-        """Note that the connection is closed: the next check sends another probe."""
+        """Note that the connection is closed: the next one may be a pooler's, and so the next check sends a probe."""
         self._sent_at = 0.0
+        self._is_settled = self.has_arrived = False
 
     def without_probes(self, payloads: list[str]) -> list[str]:
         """The payloads except for probes, of this process or of others."""

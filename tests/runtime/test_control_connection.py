@@ -12,10 +12,12 @@ from psycopg import IsolationLevel
 
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as module
-from django_skipqueue.runtime.control_connection import LONGEST_DELAY, ControlConnection
+from django_skipqueue.runtime.control_connection import LONGEST_DELAY, PLANS_KEPT, SLOW, ControlConnection
 from django_skipqueue.store import Store
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
+from ..app.sessions import connect as connect_to
 from ..app.waiting import DEADLINE, collect, wait_until
 from ..harness.threads import terminate
 
@@ -327,3 +329,65 @@ def test_where_a_prepared_statement_is_gone_none_is_prepared_again(in_thread: Ca
         assert not control.is_broken
 
     in_thread(body)
+
+
+def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thread: Callable[..., None]) -> None:
+    """The statement is not at fault, and the connection is a pooler's."""
+
+    def body() -> None:
+        control = ControlConnection(Store("default"), who="w")
+        refused: list[Error] = []
+        with control.handling_errors(refused=refused.append), connections["default"].cursor() as cursor:
+            cursor.execute("EXECUTE gone")
+        assert control.is_broken
+        assert not refused
+
+    in_thread(body)
+
+
+def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(in_thread: Callable[..., None]) -> None:
+    def body() -> None:
+        control = ControlConnection(Store("default"), who="w")
+        with connect_to() as other:
+            other.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+            other.execute("VACUUM ANALYZE skipqueue_job")
+        try:
+            with control.handling_errors():
+                control.prepare_statements()
+            assert reads_the_table(control), "it is empty"
+            make_many()
+            assert reads_the_table(control)
+            control.note_exchange(SLOW / 2)
+            assert reads_the_table(control), "it was quick"
+            control.note_exchange(SLOW * 2)
+            assert reads_the_table(control), "the plans are a moment old"
+            control._planned_at -= 2 * PLANS_KEPT
+            control.note_exchange(SLOW * 2)
+            assert not reads_the_table(control)
+        finally:
+            with connect_to() as other:
+                other.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
+
+    in_thread(body)
+
+
+def make_many() -> None:
+    """Insert so many jobs of another queue that no plan for a table of this size would read them all."""
+    spec = JobSpec("a.task", "other", 0, 1)
+    Store("default").enqueue_many(spec, [EncodedCall("[]", "{}", None)] * 20_000)
+
+
+def reads_the_table(control: ControlConnection) -> bool:
+    """Whether an exchange reads the whole table."""
+    before = seq_scans()
+    assert exchange(control) == "1"
+    return seq_scans() > before
+
+
+def seq_scans() -> int:
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
+    with connect_to() as other:
+        [(count,)] = other.execute("SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'skipqueue_job'")
+        return int(count)

@@ -31,7 +31,7 @@ from ..app.sessions import LAST_MIGRATION, connect, schema
 
 PACKAGE = Path(django_skipqueue.__file__).parent
 SOURCES = [path.read_text() for path in Path(sql.__file__).parent.glob("*.py")]
-PLANLESS = {"LISTEN", "LISTEN_SCHEDULED", "UNLISTEN", "PLAN_ONCE", "ENQUEUE_AND_NOTIFY"}
+PLANLESS = {"LISTEN", "LISTEN_SCHEDULED", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_NOTIFY"}
 """Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
 
 STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
@@ -107,6 +107,7 @@ CASES = [
     Case("LISTEN", {}, set()),
     Case("UNLISTEN", {}, set()),
     Case("PLAN_ONCE", {}, set()),
+    Case("PLAN_ANEW", {}, set()),
     Case("LISTEN_SCHEDULED", {}, set()),
     Case("CLAIM", CLAIM_VALUES, {"claim"}),
     Case("CLAIM", CLAIM_VALUES | {"limit": 1}, {"claim"}, "a single one"),
