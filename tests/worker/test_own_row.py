@@ -1,5 +1,6 @@
 """A worker's own row: it says itself that it is alive, whatever its supervisor does, and claims only while it can."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,10 @@ from django.db import OperationalError, connection
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.runtime import control_connection
+from django_skipqueue.runtime.standby import Standby
+from django_skipqueue.runtime.worker_options import WorkerOptions
 from django_skipqueue.store import Store
+from django_skipqueue.worker.own_row import OwnRow
 
 from ..app import jobs, worker_jobs
 from ..app.rows import are_in_order
@@ -48,6 +52,53 @@ def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
         wait_until(lambda before=before: heartbeat(worker) > before)  # type: ignore[misc]
     assert caplog.text.count("supervisor silent") == 1
     wait_until(lambda: store.heartbeat_worker(worker.id) and "supervisor back" in caplog.text)
+
+
+class TestHeartbeatsOfTheSupervisor:
+    """They count as the worker's own."""
+
+    @pytest.fixture
+    def standby(self) -> Standby:
+        return Standby()
+
+    @pytest.fixture
+    def row(self, standby: Standby) -> OwnRow:
+        options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
+        return OwnRow(store, options, id="w/1:0", name="w/1", standby=standby)
+
+    def test_a_worker_makes_its_row_itself(self, row: OwnRow, standby: Standby) -> None:
+        standby.heartbeat_at = 1000.0
+        assert not row.is_alive(1000.0)
+        assert row.due_at == 0.0
+        row.run(1000.0)
+        assert Worker.objects.filter(pk="w/1:0").exists()
+
+    def test_while_they_come_it_writes_none_and_is_alive(self, row: OwnRow, standby: Standby) -> None:
+        row.run(1000.0)
+        assert row.is_alive(1030.0)
+        assert not row.is_alive(1030.1)
+        assert row.due_at == 1015.0
+        standby.heartbeat_at = 1010.0
+        assert row.due_at == 1030.0, "after a third of the worker timeout"
+        assert row.is_alive(1040.0)
+        assert not row.is_alive(1040.1)
+
+    def test_the_pause_between_two_of_them_is_shorter_than_what_counts_as_silence(
+        self, row: OwnRow, standby: Standby
+    ) -> None:
+        row.run(1000.0)
+        standby.heartbeat_at = 1010.0
+        options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
+        assert row.due_at - standby.heartbeat_at > options.seconds_between_heartbeats
+
+    def test_one_that_came_meanwhile_says_that_the_supervisor_is_there(
+        self, row: OwnRow, standby: Standby, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        row.run(time.monotonic() - 60)
+        row._supervisor_seen_at -= 60
+        standby.heartbeat_at = time.monotonic()
+        row.run(time.monotonic())
+        assert "supervisor silent" not in caplog.text
 
 
 def test_a_row_that_somebody_removed_is_made_anew(worker_thread: Start, caplog: pytest.LogCaptureFixture) -> None:
