@@ -12,8 +12,8 @@ from time import monotonic
 from ..runtime.service import Service
 from ..store.notify import jobs_in
 from ..values.times import NEVER
+from .contention import Contention
 from .process import MOST_CALLS, PATIENCE, WorkerProcess
-from .turns import Turns
 
 
 @dataclass
@@ -74,11 +74,13 @@ class CallWorkers(Service):
     name = "call_workers"
     loop_handles_errors = False
 
-    def __init__(self, processes: Sequence[WorkerProcess], queue_names: Collection[str], turns: Turns) -> None:
+    def __init__(
+        self, processes: Sequence[WorkerProcess], queue_names: Collection[str], contention: Contention
+    ) -> None:
         """`queue_names`: the queues that the workers serve; empty: all."""
         self._processes = processes
         self._queue_names = frozenset(queue_names)
-        self._turns = turns
+        self._contention = contention
         self._wanted: Counter[str] = Counter()  # jobs to call workers for, by queue
         self._answer_at = NEVER  # when to call for them
         self._rounds: deque[Round] = deque()  # those to review, in the order of their times
@@ -110,7 +112,7 @@ class CallWorkers(Service):
         if self._wanted:
             now = monotonic()
             self._note_claims(now)
-            self._answer_at = min(self._answer_at, self._turns.answer_at(self._wanted.total(), now))
+            self._answer_at = min(self._answer_at, self._contention.answer_at(self._wanted.total(), now))
             if self._answer_at <= now:
                 self.run(now)
 
@@ -150,11 +152,11 @@ class CallWorkers(Service):
         if ended.missing > 0:
             self._call(ended.queue_name, ended.missing, now, ended.tried)
         elif not ended.found:
-            self._turns.lost(now)
+            self._contention.lost(now)
 
     def _note_claims(self, now: float) -> None:
         """Note whether workers of this machine have claimed jobs since the last time."""
         claimed = sum(process.standby.claimed for process in self._processes if process.pid)
         if claimed != self._claimed:
-            self._turns.won(now)
+            self._contention.won(now)
         self._claimed = claimed

@@ -32,9 +32,9 @@ from ..values.times import NEVER
 from ..worker.own_row import described
 from ..worker.worker import Worker
 from .call_workers import CallWorkers
+from .contention import Contention
 from .process import LAST_LINES, DeadProcess, WorkerProcess
 from .recover_own import RecoverOwn
-from .turns import Turns
 from .watch_queues import WatchQueues
 from .watchdog import Watchdog, print_stacks_on_signal
 
@@ -64,8 +64,8 @@ class Supervisor:
             written=self._heartbeats_written,
         )
         self._heartbeat.due_at = NEVER  # until there are workers
-        self._turns = Turns()
-        self._call_workers = CallWorkers(self._processes, options.queue_names, self._turns)
+        self._contention = Contention()
+        self._call_workers = CallWorkers(self._processes, options.queue_names, self._contention)
         self._watch = WatchQueues(
             self._store, self._control, self._processes, options, found=self._call_workers.call_all
         )
@@ -82,7 +82,7 @@ class Supervisor:
             self._store,
             timeout=timeout,
             own=lambda: [process.id for process in self._processes if process.pid],
-            seen=self._turns.see,
+            seen=self._contention.see,
         )
         return [
             Timer("kill", lambda: self._kill_at, self._kill),

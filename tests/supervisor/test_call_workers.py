@@ -8,8 +8,8 @@ import pytest
 from django_skipqueue.runtime.protocol import CALL, COMMANDS_SIZE, decode_commands
 from django_skipqueue.runtime.standby import Standby
 from django_skipqueue.supervisor.call_workers import CallWorkers
+from django_skipqueue.supervisor.contention import PAUSE, Contention
 from django_skipqueue.supervisor.process import MOST_CALLS, PATIENCE, WorkerProcess
-from django_skipqueue.supervisor.turns import PAUSE, Turns
 from django_skipqueue.values.times import NEVER
 
 Make = Callable[..., list["Worker"]]
@@ -84,8 +84,8 @@ def make() -> Iterator[Make]:
         os.close(worker.process._lifeline)
 
 
-def service(workers: list[Worker], *queue_names: str, turns: Turns | None = None) -> CallWorkers:
-    return CallWorkers([worker.process for worker in workers], queue_names, turns or Turns())
+def service(workers: list[Worker], *queue_names: str, contention: Contention | None = None) -> CallWorkers:
+    return CallWorkers([worker.process for worker in workers], queue_names, contention or Contention())
 
 
 def review(calls: CallWorkers) -> None:
@@ -282,7 +282,7 @@ def test_calls_never_fill_the_smallest_pipe_and_none_is_lost(make: Make) -> None
     assert worker.calls() == ["mail"]
 
 
-class TestTurns:
+class TestContention:
     """Beside other machines."""
 
     @pytest.fixture
@@ -292,14 +292,14 @@ class TestTurns:
 
     @pytest.fixture
     def calls(self, worker: Worker) -> CallWorkers:
-        turns = Turns()
-        turns.see(["other/1:0"])
-        return service([worker], turns=turns)
+        contention = Contention()
+        contention.see(["other/1:0"])
+        return service([worker], contention=contention)
 
     def test_who_found_nothing_answers_the_next_notification_later(self, worker: Worker, calls: CallWorkers) -> None:
         calls.notified(["mail"])
         assert worker.answer(claimed=0, slots=4) == ["mail"]
-        calls._turns._phase = calls.due_at % PAUSE
+        calls._contention._phase = calls.due_at % PAUSE
         review(calls)
         calls.notified(["mail"])
         assert calls.due_at == pytest.approx(clock.now + PAUSE, abs=PAUSE)
@@ -315,20 +315,20 @@ class TestTurns:
 
     def test_who_claims_without_a_call_answers_at_once_too(self, worker: Worker, calls: CallWorkers) -> None:
         """A busy worker claims when it settles, and so before the notification of the job is there."""
-        calls._turns._quiet_until = clock.now + 3600
+        calls._contention._quiet_until = clock.now + 3600
         worker.claimed += 1
         worker.sleep()
         calls.notified(["mail"])
         assert worker.calls() == ["mail"]
 
     def test_a_look_is_answered_at_once(self, worker: Worker, calls: CallWorkers) -> None:
-        calls._turns._quiet_until = clock.now + 3600
+        calls._contention._quiet_until = clock.now + 3600
         calls.call_all(["mail"])
         assert worker.calls() == ["mail"]
 
     def test_notifications_that_wait_are_answered_together(self, worker: Worker, calls: CallWorkers) -> None:
-        calls._turns.machines = 50
-        calls._turns._quiet_until = clock.now + PAUSE
+        calls._contention.machines = 50
+        calls._contention._quiet_until = clock.now + PAUSE
         for _ in range(10):
             calls.notified(["mail"])
         assert worker.calls() == []

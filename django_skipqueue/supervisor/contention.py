@@ -15,7 +15,7 @@ EARLY = 0.05
 """Seconds after a win in which a vain claim counts for nothing."""
 
 
-class Turns:
+class Contention:
     """One for each supervisor."""
 
     def __init__(self) -> None:

@@ -8,60 +8,60 @@ from typing import Self
 
 import pytest
 
-from django_skipqueue.supervisor.turns import EARLY, PAUSE, Turns
+from django_skipqueue.supervisor.contention import EARLY, PAUSE, Contention
 
 
-def machines(number: int) -> list[Turns]:
-    made = [Turns() for _ in range(number)]
-    for turns in made:
-        turns.see([f"m{other}/1:0" for other in range(number - 1)])
+def machines(number: int) -> list[Contention]:
+    made = [Contention() for _ in range(number)]
+    for contention in made:
+        contention.see([f"m{other}/1:0" for other in range(number - 1)])
     return made
 
 
 def test_alone_every_notification_is_answered_at_once() -> None:
-    (turns,) = machines(1)
-    turns.lost(10.0)
-    assert turns.answer_at(1, 10.0) == 10.0
+    (contention,) = machines(1)
+    contention.lost(10.0)
+    assert contention.answer_at(1, 10.0) == 10.0
 
 
 def test_who_lost_waits_a_tenth_of_a_second_at_most_and_who_won_does_not() -> None:
-    turns, _ = machines(2)
-    assert turns.answer_at(1, 10.0) == 10.0
-    turns.lost(10.0)
-    assert 10.0 < turns.answer_at(1, 10.0) <= 10.0 + PAUSE
-    assert turns.answer_at(1, 10.2) == 10.2
-    turns.won(10.2)
-    assert turns.answer_at(1, 10.2) == 10.2
+    contention, _ = machines(2)
+    assert contention.answer_at(1, 10.0) == 10.0
+    contention.lost(10.0)
+    assert 10.0 < contention.answer_at(1, 10.0) <= 10.0 + PAUSE
+    assert contention.answer_at(1, 10.2) == 10.2
+    contention.won(10.2)
+    assert contention.answer_at(1, 10.2) == 10.2
 
 
 def test_a_claim_in_vain_just_after_a_win_counts_for_nothing() -> None:
     """The claim that won came before the notification of its job, which is answered in vain."""
-    turns, _ = machines(2)
-    turns.won(10.0)
-    turns.lost(10.0 + EARLY / 2)
-    assert turns.answer_at(1, 10.1) == 10.1
-    turns.lost(10.2)
-    assert turns.answer_at(1, 10.2) > 10.2
+    contention, _ = machines(2)
+    contention.won(10.0)
+    contention.lost(10.0 + EARLY / 2)
+    assert contention.answer_at(1, 10.1) == 10.1
+    contention.lost(10.2)
+    assert contention.answer_at(1, 10.2) > 10.2
 
 
 def test_who_lost_answers_at_once_where_there_are_jobs_for_all() -> None:
-    turns, *_ = machines(5)
-    turns.lost(10.0)
-    assert turns.answer_at(4, 10.0) > 10.0
-    assert turns.answer_at(5, 10.0) == 10.0
+    contention, *_ = machines(5)
+    contention.lost(10.0)
+    assert contention.answer_at(4, 10.0) > 10.0
+    assert contention.answer_at(5, 10.0) == 10.0
 
 
 def test_the_workers_of_one_supervisor_are_one_machine() -> None:
-    turns = Turns()
-    turns.see(["a/1:0", "a/2:1", "b/c/1:2"])
-    assert turns.machines == 3
+    contention = Contention()
+    contention.see(["a/1:0", "a/2:1", "b/c/1:2"])
+    assert contention.machines == 3
 
 
 def test_machines_that_lost_at_the_same_time_answer_at_different_times() -> None:
     many = machines(50)
-    for turns in many:
-        turns.lost(10.0)
-    assert len({turns.answer_at(1, 10.0) for turns in many}) == 50
+    for contention in many:
+        contention.lost(10.0)
+    assert len({contention.answer_at(1, 10.0) for contention in many}) == 50
 
 
 @pytest.mark.parametrize("number", [1, 2, 8, 25, 200])
