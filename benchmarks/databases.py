@@ -61,6 +61,13 @@ def transactions(database: str) -> int:
     return int(row[0]) if row else 0
 
 
+def written_ahead() -> int:
+    """Bytes of write-ahead log that the server has written in its life."""
+    with server() as connection:
+        row = connection.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").fetchone()
+    return int(row[0]) if row else 0
+
+
 def wait_until_unused(database: str, seconds: float = 30) -> None:
     """Wait until the last session of the database has ended, and so has told its transactions."""
     deadline = time.monotonic() + seconds

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from ..figures import Figures
 from ..sizes import Sizes
+from .columns import columns
+from .cost import cost
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
 from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_many, queries
 from .floor import floor
@@ -23,6 +25,8 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         drain_two_processes,
         drain_async,
         floor,
+        cost,
+        columns,
         ten_ms,
         one_at_a_time,
         defer,

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+import psutil
 import psycopg
 
 from django_skipqueue.store import sql
@@ -20,6 +21,7 @@ from .. import jobs, workers
 from ..databases import connect
 from ..figures import Figures
 from ..sizes import Sizes
+from .cost import cpu_seconds
 
 
 def floor(sizes: Sizes) -> Figures:
@@ -28,13 +30,21 @@ def floor(sizes: Sizes) -> Figures:
     batch = round(ours["jobs in a batch"])
     workers.fill(jobs.noop, sizes.jobs)
     with connect() as connection:
-        started = time.perf_counter()
+        session = psutil.Process(connection.info.backend_pid)
+        used, here, started = cpu_seconds(session), time.process_time(), time.perf_counter()
         settled = _empty(connection, batch)
         seconds = time.perf_counter() - started
+        used, here = cpu_seconds(session) - used, time.process_time() - here
     if settled != sizes.jobs:
         raise RuntimeError(f"{settled} of {sizes.jobs} jobs were settled.")
     rate = sizes.jobs / seconds
-    return {"jobs/s": rate, "jobs in a batch": batch, "drain ÷ floor": ours["jobs/s"] / rate}
+    return {
+        "jobs/s": rate,
+        "jobs in a batch": batch,
+        "drain ÷ floor": ours["jobs/s"] / rate,
+        "us of the session": used / sizes.jobs * 1e6,
+        "us of the client": here / sizes.jobs * 1e6,
+    }
 
 
 def _empty(connection: psycopg.Connection[Any], batch: int) -> int:

@@ -13,6 +13,7 @@ from ..databases import server, transactions
 from ..figures import Figures, percentile
 from ..sizes import Sizes
 from ..workers import running_worker, wait_until
+from .cost import cpu_seconds
 
 COUNTED = 12.0
 """Seconds after which an idle session has reported all its transactions to the statistics."""
@@ -84,4 +85,4 @@ def _cpu_seconds(supervisors: list[psutil.Popen]) -> float:
         postmaster = psutil.Process(connection.info.backend_pid).parent()
         parents = [*supervisors, *([postmaster] if postmaster else [])]
         family = [process for parent in parents for process in (parent, *parent.children())]
-        return float(sum(sum(process.cpu_times()[:2]) for process in family))
+        return sum(map(cpu_seconds, family))

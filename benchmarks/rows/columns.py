@@ -1,0 +1,53 @@
+"""What the columns and indexes of the job table cost."""
+
+import time
+
+from django.db import connection
+
+from ..databases import written_ahead
+from ..figures import Figures
+from ..sizes import Sizes
+
+VARIANTS = {
+    "as it is": "",
+    "with a UUID as the key": "ALTER TABLE {0} DROP COLUMN id CASCADE;"
+    " ALTER TABLE {0} ADD id uuid DEFAULT gen_random_uuid() PRIMARY KEY;"
+    " CREATE INDEX ON {0} (queue_name, (-priority), run_after, id) WHERE status = 'queued'",
+    "without the JSON defaults": "ALTER TABLE {0} DROP COLUMN errors, DROP COLUMN metadata, DROP COLUMN kwargs",
+    "with a text of 100 characters more": "ALTER TABLE {0} ADD more text DEFAULT repeat('x', 100)",
+    "with one index more on all rows": "CREATE INDEX ON {0} (enqueued_at)",
+    "with one partial index more on finished rows": "CREATE INDEX ON {0} (task) WHERE status = 'completed'",
+    "without CHECK constraints": "DO $$ DECLARE name text; BEGIN FOR name IN SELECT conname FROM pg_constraint"
+    " WHERE conrelid = '{0}'::regclass AND contype = 'c' LOOP"
+    " EXECUTE format('ALTER TABLE {0} DROP CONSTRAINT %I', name); END LOOP; END $$",
+}  # fmt: skip
+
+INSERT = """
+INSERT INTO {0} (queue_name, task, args, status, priority, max_attempts, run_after)
+SELECT 'default', 'benchmarks.jobs.noop', '[1]', 'queued', 0, 10, now() FROM generate_series(1, {1})
+"""
+CLAIM = """
+UPDATE {0}
+SET status = 'running', lease = lease + 1, attempts = attempts + 1, locked_by = 'machine:1/1:0123456789ab',
+    locked_at = now(), started_at = now()
+"""
+SETTLE = "UPDATE {0} SET status = 'completed', lease = lease + 1, finished_at = now()"
+
+
+def columns(sizes: Sizes) -> Figures:
+    """Microseconds and bytes of log to insert, claim and settle a row, in tables that differ in one thing."""
+    rows = min(sizes.jobs, 50_000)
+    figures: Figures = {}
+    for variant, change in VARIANTS.items():
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE variant (LIKE skipqueue_job INCLUDING ALL)")
+            cursor.execute("ALTER TABLE variant ALTER kwargs SET DEFAULT '{}'")
+            if change:
+                cursor.execute(change.format("variant"))
+            began, wal = time.perf_counter(), written_ahead()
+            for statement in (INSERT, CLAIM, SETTLE):
+                cursor.execute(statement.format("variant", rows))
+            figures[f"us {variant}"] = (time.perf_counter() - began) / rows * 1e6
+            figures[f"WAL bytes {variant}"] = (written_ahead() - wal) / rows
+            cursor.execute("DROP TABLE variant")
+    return figures
