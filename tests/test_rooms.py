@@ -34,7 +34,7 @@ FLOORS = (
     {"tasks"},
     {"models"},
     {"store"},
-    {"conf", "events"},
+    {"columns", "conf", "events"},
     {"values"},
     {"backoff", "signals"},
     {"exceptions"},

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ..columns import check_run_after
 from ..conf import settings
 from ..store import Store
-from ..store.columns import check_run_after
 from ..store.statements import BATCH
 from ..values.outcomes import Delay
 from .status import Status

@@ -9,11 +9,11 @@ import psycopg
 from django.db import Error
 from psycopg.pq import PipelineStatus, TransactionStatus
 
+from ..columns import check_columns
 from ..conf import settings
 from ..events.events import JobsDeferred, NotifyFailed
 from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
-from .columns import check_columns
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, in_key_order
 from .statements import Statements

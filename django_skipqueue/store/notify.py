@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from ..columns import MAX_KEY_BYTES
 from ..events.events import NotifyFailed
 from ..events.sinks import Send, send
 from . import sql
-from .columns import MAX_KEY_BYTES
 from .statements import Statements
 
 QUEUED, SCHEDULED = "skipqueue", "skipqueue_scheduled"

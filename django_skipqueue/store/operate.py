@@ -9,12 +9,12 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from ..columns import check_run_after
 from ..events.events import JobsOperated
 from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
 from . import sql
-from .columns import check_run_after
 from .notify import wake, wake_supervisors
 from .statements import Statements
 

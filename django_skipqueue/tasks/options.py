@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import TypedDict
 
 from ..backoff import Backoff
+from ..columns import check_columns, check_key
 from ..exceptions import InvalidArguments, InvalidOption
-from ..store.columns import check_columns, check_key
 from ..values.codec import size_of
 from ..values.records import EncodedCall, JobSpec
 

@@ -14,10 +14,10 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
+from ..columns import check_key
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
 from ..store import Store
-from ..store.columns import check_key
 from ..values.codec import encode
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from ..values.redaction import Redacted

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from django_skipqueue import conf
+from django_skipqueue.columns import check_columns
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.store.columns import check_columns
 from django_skipqueue.values.limits import LIMITS, Limit, whole
 
 

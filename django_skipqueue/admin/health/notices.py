@@ -13,12 +13,12 @@ from datetime import timedelta
 from django.db import DatabaseError, transaction
 from django.db.models.functions import Now
 
+from ...columns import MAX_KEY_BYTES
 from ...conf import settings
 from ...events.log_format import printable
 from ...models import Job
 from ...models.expressions import CLAIM_ORDER
 from ...store import Store
-from ...store.columns import MAX_KEY_BYTES
 from ...tasks.registry import registry
 from ...values.codec import shorten
 from ..ui.durations import span

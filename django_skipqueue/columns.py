@@ -11,10 +11,10 @@ from typing import Any
 from django.conf import settings as django_settings
 from django.utils.timezone import is_naive
 
-from ..exceptions import InvalidOption
-from ..values.codec import encode
-from ..values.limits import LIMITS
-from ..values.outcomes import LONGEST_DELAY
+from .exceptions import InvalidOption
+from .values.codec import encode
+from .values.limits import LIMITS
+from .values.outcomes import LONGEST_DELAY
 
 MAX_KEY_BYTES = 1_000
 """Most bytes in a queue's name or a unique key: an index entry must fit into a third of a page."""
