@@ -31,10 +31,9 @@ class Enqueueing(Statements):
         if call.unique_key is None and spec.run_after is None and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
                 if _takes_transactions(cursor):
-                    row = self._enqueue_and_notify(cursor, values)
-                    inserted = InsertedJob._make(row[:4])
-                    self.send(JobsDeferred(spec.task, spec.queue_name, [inserted.id]))
-                    return inserted
+                    id, now, *_ = self._enqueue_and_notify(cursor, values)
+                    self.send(JobsDeferred(spec.task, spec.queue_name, [id]))
+                    return InsertedJob(id, "queued", now, now)
         for row in self.rows(sql.ENQUEUE, values):
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()

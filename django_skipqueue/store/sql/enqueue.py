@@ -28,24 +28,22 @@ ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO
 RETURNING id, status, run_after, enqueued_at
 """
 
-# enqueue without a unique key, outside of a transaction → as ENQUEUE, and one column more, as the second of four
-# results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it, in a transaction
-# of its own. A setting of the session keeps what was inserted, under a text that is different in each call; PostgreSQL
-# takes the setting back if the INSERT is not committed.
+# enqueue without a unique key, outside of a transaction → the id and the time of the enqueue, and what was set, as the
+# second of four results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it,
+# in a transaction of its own. A setting of the session keeps what was inserted, under a text that is different in each
+# call; PostgreSQL takes the setting back if the INSERT is not committed.
 ENQUEUE_AND_NOTIFY = f"""
 BEGIN;
 {_INSERT}
-RETURNING
-    id, status, run_after, enqueued_at,
-    set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, status, run_after, enqueued_at), false);
+RETURNING id, enqueued_at, set_config('skipqueue.inserted', concat_ws('|', %(call)s, id, enqueued_at), false);
 COMMIT;
 SELECT pg_notify('skipqueue', %(queue_name)s) FROM set_config('synchronous_commit', 'off', true)
 """  # noqa: S608 (of literals)
 
-# enqueue, after an error of ENQUEUE_AND_NOTIFY → as ENQUEUE; no row if the job is not committed, or if a pooler has
+# enqueue, after an error of ENQUEUE_AND_NOTIFY → as that one; no row if the job is not committed, or if a pooler has
 # moved the client to another session. Reads no table.
 INSERTED = """
-SELECT part[2]::bigint, part[3], part[4]::timestamptz, part[5]::timestamptz
+SELECT part[2]::bigint, part[3]::timestamptz
 FROM string_to_array(current_setting('skipqueue.inserted', true), '|') AS part
 WHERE part[1] = %(call)s
 """
