@@ -12,10 +12,12 @@ from django.db import DatabaseError, IntegrityError, OperationalError, connectio
 from django.test.utils import CaptureQueriesContext
 from psycopg.pq import TransactionStatus
 
+from django_skipqueue.events.events import JobsDeferred
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store, sql
 from django_skipqueue.store.notify import jobs_in
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
 from ..app.rows import lease_of, make_job, settle_and_claim
@@ -235,12 +237,12 @@ def test_whatever_makes_jobs_claimable_tells_their_queues(listener: Listener) ->
 AGAIN = Outcome("scheduled", delay=0.0)
 
 
-def test_a_retry_at_once_tells_its_queue_once(listener: Listener) -> None:
+def test_retries_at_once_tell_their_queue_and_their_number(listener: Listener) -> None:
     held = [make_job("running", queue_name=name) for name in ("a", "a", "b", "c")]
     outcomes = [AGAIN, AGAIN, COMPLETED, Outcome("scheduled", delay=60.0)]
     batch = [Settlement(job.pk, job.lease, outcome) for job, outcome in zip(held, outcomes, strict=True)]
     store.settle(batch)
-    assert listener.heard() == ["a"]
+    assert listener.payloads() == ["a,2"]
 
 
 def test_a_retry_at_once_in_a_round_trip_with_a_claim_tells_its_queue(listener: Listener) -> None:
@@ -418,6 +420,13 @@ class TestInOneMessage:
         monkeypatch.setattr(sql, "INSERTED", sql.INSERTED.replace("skipqueue.inserted", "skipqueue.other"))
         with pytest.raises(DatabaseError, match="channel name cannot be empty"):
             noop("a")
+
+    def test_a_lone_enqueue_is_an_event(self) -> None:
+        events: list[Any] = []
+        inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}", None))
+        assert inserted
+        assert events == [JobsDeferred("a.task", "a", [inserted.id])]
+        assert Job.objects.values_list("enqueued_at", "run_after").get() == (inserted.enqueued_at, inserted.run_after)
 
     @pytest.mark.parametrize("how", ["refused at once", "by a wrapper", "before the commit", "the connection ended"])
     def test_an_error_before_the_commit_never_returns_an_earlier_job(
