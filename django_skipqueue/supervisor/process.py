@@ -143,8 +143,10 @@ class WorkerProcess:
 
         0 if it lets a call wait too long.
         """
+        if not self.pid:
+            return 0
         waiting = self._waiting_calls()
-        if not self.pid or (waiting and now - waiting[0].sent_at > PATIENCE):
+        if waiting and now - waiting[0].sent_at > PATIENCE:
             return 0
         return max(self.standby.slots - sum(call.jobs for call in waiting), 0)
 

@@ -111,6 +111,12 @@ def test_several_jobs_call_as_many_workers_as_have_slots_for_them(make: Make) ->
     assert read(workers) == [["mail"], ["mail"], []]
 
 
+def test_a_process_that_could_not_be_started_is_not_called(make: Make) -> None:
+    (worker,) = make(1)
+    CallWorkers([WorkerProcess("m/2", 4), worker.process], (), Contention()).notified(["mail,9"])
+    assert worker.calls() == ["mail"]
+
+
 def test_a_slot_is_given_once(make: Make) -> None:
     workers = make(1, 1)
     calls = service(workers)
