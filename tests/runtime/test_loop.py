@@ -1,5 +1,6 @@
 """`Loop`: what is due, in which order, each apart from the others."""
 
+import select
 import time
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -161,6 +162,7 @@ def test_notifications_that_come_while_a_service_runs_do_not_wait_for_the_next_o
             super().run(now)
             with ThreadPoolExecutor(1) as other:
                 other.submit(notify_and_close).result()
+            assert select.select([connections["default"].connection], [], [], DEADLINE)[0], "it is there"
 
     class Next(Noted):
         def run(self, now: float) -> None:
