@@ -69,3 +69,4 @@ class WatchQueues(Periodic):
         for process in self._processes:
             if process.pid:
                 process.standby.watched_until = 0.0
+                process.standby.is_session = False  # the next connection may be a pooler's

@@ -1,12 +1,20 @@
 """A supervisor watches the queues for its workers, and they watch themselves while it cannot."""
 
+import os
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, connections
 
 from django_skipqueue.models import Job
+from django_skipqueue.runtime.control_connection import ControlConnection
+from django_skipqueue.runtime.standby import Standby
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.store import Store
+from django_skipqueue.supervisor.process import WorkerProcess
+from django_skipqueue.supervisor.watch_queues import WatchQueues
 
 from ..app import jobs
 from ..app.models import Ledger
@@ -158,3 +166,40 @@ def last_statement(name: str) -> str:
     with connection.cursor() as cursor:
         cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name LIKE %s", [name])
         return str(cursor.fetchone()[0])
+
+
+class TestPromises:
+    """What a supervisor lets its workers rely on."""
+
+    @pytest.fixture
+    def watched(self) -> Iterator[tuple[WatchQueues, WorkerProcess, ControlConnection]]:
+        process = WorkerProcess("m/1", 4)
+        process.pid, process.standby = os.getpid(), Standby()
+        store = Store("default")
+        before, alarm = connections["default"], signal.getsignal(signal.SIGALRM)
+        control = ControlConnection(store, who="test")
+        options = WorkerOptions(name="m", database="default", listen=False)
+        yield WatchQueues(store, control, [process], options, found=lambda names: None), process, control
+        control.close()
+        connections["default"] = before
+        signal.signal(signal.SIGALRM, alarm)
+
+    def test_they_are_renewed_as_long_as_it_runs_in_time(
+        self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]
+    ) -> None:
+        watch, process, _ = watched
+        promised = []
+        for now in (100.0, 100.5, 102.0, 102.5):
+            process.standby.watched_until = 0.0
+            watch.run(now)
+            promised.append(process.standby.watched_until > time.monotonic())
+        assert promised == [True, True, False, True], "other services have delayed the third run"
+
+    def test_they_end_with_the_connection(self, watched: tuple[WatchQueues, WorkerProcess, ControlConnection]) -> None:
+        watch, process, control = watched
+        watch.run(100.0)
+        process.standby.is_session = True
+        assert process.standby.watched_until > 0.0
+        with control.handling_errors():
+            raise OperationalError("gone")
+        assert (process.standby.watched_until, process.standby.is_session) == (0.0, False)
