@@ -145,11 +145,11 @@ class InFlightJobs:
             exchanged = self._exchanger.exchange(room, None if self._buffer.is_empty else self.apply_exchange)
             if exchanged.room:
                 self._standby.looked()
-            self._control.note_exchange(exchanged.ended - exchanged.started)
             self.apply_exchange()  # not yet applied if the database refused an outcome
             self._buffer.put(exchanged)
             if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):
                 found_empty = self.apply_exchange()
+            self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
         if self._control.is_broken:
             self._exchanger.failed(timed_out=self._control.timed_out, now=time.monotonic())
         self._report_lost()

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from django_skipqueue.claiming import cursor as frontier
 from django_skipqueue.claiming import policy as claiming
@@ -238,3 +238,19 @@ def test_a_way_to_the_first_job_that_takes_too_long_is_not_gone_again_and_again(
     worker_thread(poll_interval=0.5, queue_names=queue_names)
     wait_for_statuses(completed=2_000)
     old.execute("COMMIT")
+
+
+def test_an_error_after_the_exchange_takes_nothing_of_its_answer(
+    worker_thread: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To have the statements planned anew is a statement of its own, for which the connection may be gone."""
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("gone")
+
+    monkeypatch.setattr(control.ControlConnection, "note_exchange", fail)
+    made = [jobs.noop.defer() for _ in range(3)]
+    worker_thread(poll_interval=0.1)
+    wait_for_statuses(completed=3)
+    leases = Job.objects.filter(pk__in=[job.pk for job in made]).values_list("lease", "attempts")
+    assert set(leases) == {(2, 1)}, "claimed once, and settled once"
