@@ -10,6 +10,7 @@ from .gates import Admitting
 from .leases import Leases
 from .notify import Notifying
 from .operate import Operating
+from .plans import Planning
 from .prune import Pruning
 from .recover import Recovering
 from .release import Releasing
@@ -20,7 +21,18 @@ __all__ = ["Store"]
 
 
 class Store(
-    Enqueueing, Claiming, Settling, Releasing, Leases, Admitting, Recovering, Pruning, Operating, Notifying, Workers
+    Enqueueing,
+    Claiming,
+    Settling,
+    Releasing,
+    Leases,
+    Admitting,
+    Recovering,
+    Pruning,
+    Operating,
+    Notifying,
+    Planning,
+    Workers,
 ):
     """The queue of one database: `Store("default")`.
 

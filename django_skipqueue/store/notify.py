@@ -35,14 +35,6 @@ class Notifying(Statements):
         """Have this connection notified of nothing any more."""
         self._execute(sql.UNLISTEN)
 
-    def plan_once(self) -> None:
-        """Have this connection plan each prepared statement once, for all values of its parameters."""
-        self._execute(sql.PLAN_ONCE)
-
-    def plan_anew(self) -> None:
-        """Have this connection forget these plans."""
-        self._execute(sql.PLAN_ANEW)
-
     def listen_for_scheduled(self) -> None:
         """Have this connection notified when a job is scheduled and due soon."""
         self._execute(sql.LISTEN_SCHEDULED)

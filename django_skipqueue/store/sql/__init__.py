@@ -27,6 +27,7 @@ from .enqueue import *
 from .leases import *
 from .notify import *
 from .operate import *
+from .plans import *
 from .prune import *
 from .recover import *
 from .release import *
