@@ -32,6 +32,11 @@ INDEXES = {
         "WHERE ((retention IS NOT NULL) AND (status = ANY (ARRAY['completed', 'failed', 'discarded'])))"
     ),
     "skipqueue_job_failed": "(queue_name, finished_at DESC) WHERE (status = 'failed')",
+    "skipqueue_job_cause": (
+        "(hashtextextended(((((task || ' ') || COALESCE(((errors -> '-1'::integer) ->> 'exception'), '')) || "
+        "' ') || COALESCE(((errors -> '-1'::integer) ->> 'place'), '')), (0)::bigint), status, id) "
+        "WHERE ((status = 'failed') OR ((attempts > 0) AND (status = 'scheduled')))"
+    ),
     "skipqueue_job_unique": ("UNIQUE (unique_key) WHERE ((finished_at IS NULL) AND (unique_key IS NOT NULL))"),
     "skipqueue_worker_pkey": "UNIQUE (id)",
     "skipqueue_worker_id_43c5465b_like": "(id text_pattern_ops)",  # Django's, for every text that is unique
@@ -119,6 +124,10 @@ def described() -> dict[str, Any]:
             "SELECT relname, relkind, reloptions, pg_get_indexdef(oid) FROM pg_class "
             "WHERE relnamespace = 'migrating'::regnamespace AND relname LIKE 'skipqueue%' ORDER BY relname"
         ),
+        "columns": query(
+            "SELECT table_name, column_name, data_type, column_default FROM information_schema.columns "
+            "WHERE table_schema = 'migrating' AND table_name LIKE 'skipqueue%' ORDER BY 1, 2"
+        ),
         "constraints": query(
             "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint "
             "WHERE connamespace = 'migrating'::regnamespace AND conname LIKE 'skipqueue%' ORDER BY conname"
@@ -138,7 +147,7 @@ def test_forwards_backwards_and_forwards_again(migrate: Callable[[str | None], N
     made = described()
     assert len(made["relations"]) > 8
     migrate(None)
-    assert described() == {"relations": [], "constraints": []}
+    assert described() == {"relations": [], "columns": [], "constraints": []}
     migrate(LAST_MIGRATION)
     assert described() == made
 

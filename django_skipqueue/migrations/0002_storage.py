@@ -1,8 +1,8 @@
 """Tell PostgreSQL that the job table is hot: each job leaves three dead rows behind on its way through the statuses."""
 
-from typing import Any
-
 from django.db import migrations
+
+from ._postgresql import run_on_postgresql
 
 # autovacuum_vacuum_scale_factor, _threshold: vacuum after 2,000 dead rows and 1 % of the table, not after 20 % of it: the
 #   claim index must not grow a tail of dead entries because ten million finished jobs make 20 % a distant goal.
@@ -46,20 +46,9 @@ ALTER TABLE skipqueue_worker RESET (fillfactor, autovacuum_vacuum_scale_factor, 
 """
 
 
-def _on_postgresql(*statements: str) -> Any:
-    """Run these where the queue can live; in other databases of the project the tables stay empty, and as they are."""
-
-    def run(_apps: Any, schema_editor: Any) -> None:
-        if schema_editor.connection.vendor == "postgresql":
-            for statement in statements:
-                schema_editor.execute(statement)
-
-    return run
-
-
 class Migration(migrations.Migration):
     """Set the storage parameters of both tables."""
 
     dependencies = (("django_skipqueue", "0001_initial"),)
 
-    operations = (migrations.RunPython(_on_postgresql(JOB, WORKER), _on_postgresql(RESET)),)
+    operations = (migrations.RunPython(run_on_postgresql(JOB, WORKER), run_on_postgresql(RESET)),)

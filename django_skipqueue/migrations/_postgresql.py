@@ -1,4 +1,4 @@
-"""Operations that only PostgreSQL understands: for indexes, constraints and columns of the job table."""
+"""Operations that only PostgreSQL understands: indexes, constraints, columns and storage parameters."""
 
 from typing import Any
 
@@ -30,3 +30,14 @@ class AddConstraint(OnPostgreSQL, migrations.AddConstraint):
 
 class AddField(OnPostgreSQL, migrations.AddField):
     """A column of such a table: SQLite copies the table to add a column that must have a value."""
+
+
+def run_on_postgresql(*statements: str) -> Any:
+    """Run these where the queue can live; in other databases of the project the tables stay empty, and as they are."""
+
+    def run(_apps: Any, schema_editor: Any) -> None:
+        if schema_editor.connection.vendor == "postgresql":
+            for statement in statements:
+                schema_editor.execute(statement)
+
+    return run

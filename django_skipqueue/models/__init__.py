@@ -1,7 +1,28 @@
-"""The two tables as Django sees them: `Job`, one request to run a task, and `Worker`, one process that runs them."""
+"""The tables as Django sees them.
 
+`Job` is one request to run a task, `ArchivedJob` one that has left the job table, `Queue` a queue that was paused,
+`Worker` a process that runs jobs, `Incident` a limit of `ALERTS` that is exceeded.
+"""
+
+from .archived_job import ArchivedJob
+from .incident import Incident
 from .job import Job
+from .queue import Queue
+from .rollup import FailureRollUp, RollUp, RollUpProgress
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .worker import Worker
 
-__all__ = ["FINISHED", "UNFINISHED", "WAITING", "Job", "Status", "Worker"]
+__all__ = [
+    "FINISHED",
+    "UNFINISHED",
+    "WAITING",
+    "ArchivedJob",
+    "FailureRollUp",
+    "Incident",
+    "Job",
+    "Queue",
+    "RollUp",
+    "RollUpProgress",
+    "Status",
+    "Worker",
+]

@@ -2,13 +2,30 @@
 
 from typing import Any
 
-from django.db.models import F, Func, SmallIntegerField, TextField
+from django.db.models import BigIntegerField, F, Func, SmallIntegerField, TextField, Value
+from django.db.models.lookups import Exact
+
+from ..values.cause import Cause
 
 MINUS_PRIORITY = Func(F("priority"), template="(-%(expressions)s)", output_field=SmallIntegerField())
 """Django's own `-F("priority")` becomes another expression, for which there is no index."""
 
 CLAIM_ORDER: "tuple[F | Func[Any], ...]" = (F("queue_name"), MINUS_PRIORITY, F("run_after"), F("id"))
 """The order in which the jobs of a queue are claimed. Index: claim."""
+
+
+CAUSE = Func(
+    template="hashtextextended(task || ' ' || COALESCE(errors->-1->>'exception', '') || ' ' || "
+    "COALESCE(errors->-1->>'place', ''), 0)",
+    output_field=BigIntegerField(),
+)
+"""The cause of the job's last error as a number of 64 bits: an entry of an index must not be long. Index: cause."""
+
+
+def has_cause(cause: Cause) -> "Exact[Any]":
+    """The condition that a job's last error has this cause."""
+    hashed = Func(Value(" ".join(cause)), Value(0), function="hashtextextended", output_field=BigIntegerField())
+    return Exact(CAUSE, hashed)
 
 
 class Row(Func):

@@ -8,16 +8,17 @@ from typing import Any
 
 from django.db import models
 from django.db.models import F, Func, Q
-from django.db.models.functions import Now
-from django.db.models.lookups import Exact, IsNull
+from django.db.models.lookups import Exact, IsNull, LessThanOrEqual
 from django.utils.translation import gettext_lazy as _
 
+from ..columns import MAX_KEY_BYTES
 from ..exceptions import LeaseLost
-from ..values.codec import encode, shorten
+from ..values.codec import encode
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
-from ..values.records import LeaseRef, worker_name
+from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
-from .expressions import CLAIM_ORDER
+from .abstract_job import AbstractJob
+from .expressions import CAUSE, CLAIM_ORDER
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, Status
 from .verbs import JobVerbs
@@ -29,38 +30,21 @@ FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tz
 _UNFINISHED, _FINISHED = ([status.value for status in statuses] for statuses in (UNFINISHED, FINISHED))
 
 
+def _bytes(column: str) -> Func:
+    return Func(F(column), function="octet_length", output_field=models.IntegerField())
+
+
 def _json_type(column: str) -> Func:
     return Func(F(column), function="jsonb_typeof", output_field=models.TextField())
 
 
-class Job(JobVerbs, models.Model):
+class Job(JobVerbs, AbstractJob):
     """One request to run a task."""
 
-    queue_name = models.TextField(_("queue"))
-    task = models.TextField(_("task"))
-    args = models.JSONField(_("positional arguments"), default=list)
-    kwargs = models.JSONField(_("keyword arguments"), default=dict)
-    status = models.TextField(_("status"), choices=Status)
-    priority = models.SmallIntegerField(_("priority"), db_default=0)
-    attempts = models.SmallIntegerField(_("attempts"), db_default=0)
-    max_attempts = models.SmallIntegerField(_("maximum of attempts"), db_default=10)
-    run_after = models.DateTimeField(_("run after"), db_default=Now())
-    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
     lease = models.BigIntegerField(_("lease"), db_default=0)
     locked_at = models.DateTimeField(_("locked at"), null=True)
-    locked_by = models.TextField(_("worker"), db_default="")
-    started_at = models.DateTimeField(_("started at"), null=True)
-    finished_at = models.DateTimeField(_("finished at"), null=True)
-    result = models.JSONField(_("result"), null=True)
-    last_error = models.TextField(_("last error"), db_default="")
-    errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
-    timeout = models.FloatField(_("timeout"), null=True)
-    retention = models.JSONField(_("retention"), null=True)
     deaths = models.JSONField(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
-    unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
-    metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
-    operations = models.JSONField(_("operations"), null=True)
 
     objects = JobManager()
 
@@ -98,6 +82,14 @@ class Job(JobVerbs, models.Model):
             models.Index(
                 fields=["queue_name", "-finished_at"], name="skipqueue_job_failed", condition=Q(status="failed")
             ),
+            models.Index(
+                # The jobs that have failed, or will be tried again, by the cause of their last error.
+                CAUSE,
+                F("status"),
+                F("id"),
+                name="skipqueue_job_cause",
+                condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
+            ),
         )
         constraints = (
             models.UniqueConstraint(
@@ -119,18 +111,18 @@ class Job(JobVerbs, models.Model):
                 condition=Q(run_after__gte=FIRST_TIME, run_after__lt=END_OF_TIME),
             ),
             models.CheckConstraint(
+                # Roll-ups have both in their primary key, and an index entry must fit into a third of a page.
+                name="skipqueue_job_names",
+                condition=Q(
+                    LessThanOrEqual(_bytes("queue_name"), MAX_KEY_BYTES),
+                    LessThanOrEqual(_bytes("task"), MAX_KEY_BYTES),
+                ),
+            ),
+            models.CheckConstraint(
                 name="skipqueue_job_lists",
                 condition=Q(*(Exact(_json_type(column), "array") for column in ("errors", "operations", "deaths"))),
             ),
         )
-
-    def __str__(self) -> str:
-        return f"{shorten(self.task, 200)} #{self.pk}"
-
-    @property
-    def worker_name(self) -> str:
-        """The name of the worker that holds the job, or held it last; for a loop written by hand, its `worker_id`."""
-        return worker_name(self.locked_by)
 
     # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, if the lease is no longer valid.
 

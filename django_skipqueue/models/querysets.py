@@ -1,4 +1,4 @@
-"""`Job.objects` and `Worker.objects`, and the query sets that they make."""
+"""The managers of the tables, such as `Job.objects`, and the query sets that they make."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from django.db import models, transaction
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from ..conf import settings
@@ -16,7 +17,10 @@ from .status import StatusFilters
 from .verbs import QuerySetVerbs
 
 if TYPE_CHECKING:
+    from .archived_job import ArchivedJob
+    from .incident import Incident  # noqa: F401 (ruff does not see it in a subscript)
     from .job import Job
+    from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
     from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
 
 
@@ -108,6 +112,14 @@ class JobManager(_JobManager["Job"]):
         return self.model.from_db(self.db, names, list(map(values.get, names)))  # the other columns are NULL
 
 
+class ArchivedJobManager(models.Manager["ArchivedJob"]):
+    """`ArchivedJob.objects`: the jobs in the archive of the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
+        """All archived jobs, in the queue's database."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
+
+
 class WorkerQuerySet(models.QuerySet["Worker"]):
     """Filters for workers."""
 
@@ -126,3 +138,41 @@ class WorkerManager(_WorkerManager["Worker"]):
     def get_queryset(self) -> WorkerQuerySet:
         """All workers, in the queue's database."""
         return WorkerQuerySet(self.model, using=self._db or settings.database)
+
+
+class IncidentQuerySet(models.QuerySet["Incident"]):
+    """Filters for incidents."""
+
+    def open(self) -> "IncidentQuerySet":
+        """Incidents that are raised and not over."""
+        return self.filter(raised_at__isnull=False, over_at=None)
+
+
+_IncidentManager = models.Manager.from_queryset(IncidentQuerySet)
+
+
+class IncidentManager(_IncidentManager["Incident"]):
+    """`Incident.objects`: the limits that are exceeded, in the queue's database."""
+
+    def get_queryset(self) -> IncidentQuerySet:
+        """All of them, and the row of the last check."""
+        return IncidentQuerySet(self.model, using=self._db or settings.database)
+
+
+class QueueQuerySet(models.QuerySet["Queue"]):
+    """Filters for queues."""
+
+    def paused(self) -> "QueueQuerySet":
+        """Queues that are paused now."""
+        return self.filter(Q(paused_until=None) | Q(paused_until__gt=Now()), paused_at__isnull=False)
+
+
+_QueueManager = models.Manager.from_queryset(QueueQuerySet)
+
+
+class QueueManager(_QueueManager["Queue"]):
+    """`Queue.objects`: the queues that are or were paused, in the queue's database."""
+
+    def get_queryset(self) -> QueueQuerySet:
+        """All of them."""
+        return QueueQuerySet(self.model, using=self._db or settings.database)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..columns import check_run_after
+from ..columns import check_columns, check_run_after
 from ..conf import settings
 from ..store import Store
 from ..store.statements import BATCH
@@ -32,7 +32,9 @@ class JobVerbs(Model):
     Raises `InvalidOption` for a value that cannot be used.
     """
 
-    status: Any  # a column of the model
+    status: Any  # columns of the model
+    queue_name: Any
+    priority: Any
 
     def retry(self, *, over: Delay = 0.0, by: str = "", reason: str = "") -> bool:
         """Put a failed or discarded job back into its queue, with a fresh set of attempts, at once or within `over`."""
@@ -53,6 +55,24 @@ class JobVerbs(Model):
     def postpone(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
         """Move the due time of a waiting job to a later time; a timedelta counts from now."""
         return self._take_status(self._store().postpone([self.pk], run_after, by=by, reason=reason))
+
+    def reschedule(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> bool:
+        """Set the due time of a waiting job, to an earlier or a later one; a timedelta counts from now."""
+        return self._take_status(self._store().reschedule([self.pk], run_after, by=by, reason=reason))
+
+    def change_queue(self, queue_name: str, *, by: str = "", reason: str = "") -> bool:
+        """Put a waiting job into another queue."""
+        changed = self._take_status(self._store().change_queue([self.pk], queue_name, by=by, reason=reason))
+        if changed:
+            self.queue_name = queue_name
+        return changed
+
+    def change_priority(self, priority: int, *, by: str = "", reason: str = "") -> bool:
+        """Give a waiting job another priority."""
+        changed = self._take_status(self._store().change_priority([self.pk], priority, by=by, reason=reason))
+        if changed:
+            self.priority = priority
+        return changed
 
     def _take_status(self, changed: Mapping[int, str]) -> bool:
         """Set the status that the statement has written, if it changed the job. Returns whether it did."""
@@ -93,8 +113,23 @@ class QuerySetVerbs(JobQuerySet):
         check_run_after(run_after)
         return self._in_batches(lambda ids: Store(self.db).postpone(ids, run_after, by=by, reason=reason))
 
+    def reschedule(self, run_after: datetime | timedelta, *, by: str = "", reason: str = "") -> int:
+        """Set the due time of waiting jobs, to an earlier or a later one; a timedelta counts from now."""
+        check_run_after(run_after)
+        return self._in_batches(lambda ids: Store(self.db).reschedule(ids, run_after, by=by, reason=reason))
+
+    def change_queue(self, queue_name: str, *, by: str = "", reason: str = "") -> int:
+        """Put waiting jobs into another queue."""
+        check_columns({"queue_name": queue_name})
+        return self._in_batches(lambda ids: Store(self.db).change_queue(ids, queue_name, by=by, reason=reason))
+
+    def change_priority(self, priority: int, *, by: str = "", reason: str = "") -> int:
+        """Give waiting jobs another priority."""
+        check_columns({"priority": priority})
+        return self._in_batches(lambda ids: Store(self.db).change_priority(ids, priority, by=by, reason=reason))
+
     _verb: Any
-    for _verb in (retry, discard, cancel, run_now, postpone):
+    for _verb in (retry, discard, cancel, run_now, postpone, reschedule, change_queue, change_priority):
         _verb.queryset_only = _verb.alters_data = True
     del _verb
 

@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..conf import settings
+from ..store import Store
 from .querysets import WorkerManager
 
 
@@ -22,6 +24,12 @@ class Worker(models.Model):
     concurrency = models.IntegerField(_("concurrency"))
     started_at = models.DateTimeField(_("started at"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
+    memory_mb = models.IntegerField(_("memory in MiB"), null=True)
+    """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
+    jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
+    """How many attempts the process had settled at that time."""
+    requested = models.TextField(_("requested"), db_default="")
+    """`restart` or `stop`, if somebody has asked for it. It concerns this process, and not the one after it."""
 
     objects = WorkerManager()
 
@@ -32,6 +40,21 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def restart(self) -> bool:
+        """Have this process finish its jobs, however long they take, and be replaced. Returns whether its row exists.
+
+        Its supervisor is notified, and acts within about a second; without notifications, at its next heartbeat.
+        """
+        return self._store().request_of_worker(self.pk, "restart")
+
+    def stop(self) -> bool:
+        """Have the `runworker` that this process belongs to stop, as after SIGTERM. Returns whether the row exists."""
+        return self._store().request_of_worker(self.pk, "stop")
+
+    def _store(self) -> Store:
+        """The queue that the worker serves."""
+        return Store(self._state.db or settings.database)
 
     def is_live(self, now: Any, worker_timeout: timedelta) -> bool:
         """Whether the last heartbeat is younger than `worker_timeout`. `now` is the database's time."""

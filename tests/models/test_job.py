@@ -159,6 +159,10 @@ OPERATORS_VERBS: dict[str, tuple[Callable[[Job], bool], str, Status]] = {
     "cancel": (lambda job: job.cancel(), "running", Status.DISCARDED),
     "run_now": (lambda job: job.run_now(), "scheduled", Status.QUEUED),
     "postpone": (lambda job: job.postpone(timedelta(hours=1)), "queued", Status.SCHEDULED),
+    "reschedule": (lambda job: job.reschedule(timedelta(hours=1)), "queued", Status.SCHEDULED),
+    "reschedule earlier": (lambda job: job.reschedule(timedelta(hours=-1)), "scheduled", Status.QUEUED),
+    "change_queue": (lambda job: job.change_queue("mail"), "queued", Status.QUEUED),
+    "change_priority": (lambda job: job.change_priority(7), "scheduled", Status.SCHEDULED),
 }
 """Each with a status that allows it, and the one that it leads to."""
 
@@ -276,6 +280,8 @@ class TestConstraints:
             "run_after = '-infinity'": "run_after",
             "run_after = '9999-01-01 00:00 UTC'": "run_after",
             "run_after = '0044-03-15 BC'": "run_after",
+            "queue_name = repeat('ä', 501)": "names",
+            "task = repeat('ä', 501)": "names",
             "errors = '{}'": "lists",
             "operations = '{}'": "lists",
             "operations = 'null'": "lists",

@@ -30,7 +30,13 @@ VERBS: dict[str, tuple[Callable[[JobQuerySet], int], str, str]] = {
     "cancel": (lambda chosen: chosen.cancel(by="anna", reason="mended"), "running", "discarded"),
     "run_now": (lambda chosen: chosen.run_now(by="anna", reason="mended"), "scheduled", "queued"),
     "postpone": (lambda chosen: chosen.postpone(LATER, by="anna", reason="mended"), "queued", "scheduled"),
+    "reschedule": (lambda chosen: chosen.reschedule(LATER, by="anna", reason="mended"), "queued", "scheduled"),
+    "change_queue": (lambda chosen: chosen.change_queue("mail", by="anna", reason="mended"), "queued", "queued"),
+    "change_priority": (lambda chosen: chosen.change_priority(7, by="anna", reason="mended"), "queued", "queued"),
 }
+
+
+VERBS_BY_NAME = [name for name in VERBS if name != "retry later"]
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -123,6 +129,12 @@ def test_a_time_that_no_row_can_have_is_refused_before_anything_is_written(found
     made = [make_job("queued") for _ in range(found)]
     with pytest.raises(InvalidOption, match="run_after"):
         Job.objects.all().postpone(timedelta(days=1_000_000))
+    with pytest.raises(InvalidOption, match="run_after"):
+        Job.objects.all().reschedule(timedelta(days=1_000_000))
+    with pytest.raises(InvalidOption, match="queue_name"):
+        Job.objects.all().change_queue("a,b")
+    with pytest.raises(InvalidOption, match="priority"):
+        Job.objects.all().change_priority(101)
     assert list(Job.objects.queued()) == made
 
 
@@ -133,7 +145,7 @@ def test_of_several_with_one_key_the_newest_is_retried_whatever_their_number(mon
     assert list(Job.objects.queued()) == [made[-1]]
 
 
-@pytest.mark.parametrize("verb", ["retry", "discard", "cancel", "run_now", "postpone"])
+@pytest.mark.parametrize("verb", VERBS_BY_NAME)
 def test_who_means_all_jobs_says_so(verb: str) -> None:
     """As with `delete`: neither a slip of the keyboard nor a template changes the whole table."""
     assert not hasattr(Job.objects, verb)

@@ -1,0 +1,46 @@
+"""The columns of a job that stay with it when it moves to the archive: all but those by which it is claimed."""
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..values.codec import shorten
+from ..values.records import worker_name
+from .status import Status
+
+
+class AbstractJob(models.Model):
+    """A job, in the job table or in the archive."""
+
+    queue_name = models.TextField(_("queue"))
+    task = models.TextField(_("task"))
+    args = models.JSONField(_("positional arguments"), default=list)
+    kwargs = models.JSONField(_("keyword arguments"), default=dict)
+    status = models.TextField(_("status"), choices=Status)
+    priority = models.SmallIntegerField(_("priority"), db_default=0)
+    attempts = models.SmallIntegerField(_("attempts"), db_default=0)
+    max_attempts = models.SmallIntegerField(_("maximum of attempts"), db_default=10)
+    run_after = models.DateTimeField(_("run after"), db_default=Now())
+    enqueued_at = models.DateTimeField(_("enqueued at"), db_default=Now())
+    locked_by = models.TextField(_("worker"), db_default="")
+    started_at = models.DateTimeField(_("started at"), null=True)
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    result = models.JSONField(_("result"), null=True)
+    last_error = models.TextField(_("last error"), db_default="")
+    errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
+    timeout = models.FloatField(_("timeout"), null=True)
+    retention = models.JSONField(_("retention"), null=True)
+    unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
+    metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
+    operations = models.JSONField(_("operations"), null=True)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{shorten(self.task, 200)} #{self.pk}"
+
+    @property
+    def worker_name(self) -> str:
+        """The name of the worker that holds the job, or held it last; for a loop written by hand, its `worker_id`."""
+        return worker_name(self.locked_by)

@@ -1,0 +1,39 @@
+"""`ArchivedJob`: a finished job that was pruned while `SKIPQUEUE["ARCHIVE"]` was set.
+
+Only `Store.prune` writes these rows, and only `Store.drop_partition` deletes them, a month at a time.
+"""
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from .abstract_job import AbstractJob
+from .querysets import ArchivedJobManager
+from .status import FINISHED, Status
+
+_NOT_COMPLETED = [status.value for status in FINISHED if status != Status.COMPLETED]
+
+
+class ArchivedJob(AbstractJob):
+    """A job that has left the job table. In PostgreSQL the table is partitioned by the month of `finished_at`."""
+
+    id = models.BigIntegerField(primary_key=True)
+    """The job's id. PostgreSQL's primary key is `(id, finished_at)`: that of a partitioned table has the time in it."""
+    finished_at = models.DateTimeField(_("finished at"))
+
+    objects = ArchivedJobManager()
+
+    class Meta:
+        db_table = "skipqueue_archivedjob"
+        verbose_name = _("archived job")
+        verbose_name_plural = _("archived jobs")
+        default_permissions = ("view",)
+        indexes = (
+            models.Index(fields=["finished_at"], name="skipqueue_archivedjob_time"),
+            models.Index(fields=["task", "finished_at"], name="skipqueue_archivedjob_task"),
+            models.Index(
+                fields=["status", "finished_at"],
+                name="skipqueue_archivedjob_failed",
+                condition=Q(status__in=_NOT_COMPLETED),
+            ),
+        )

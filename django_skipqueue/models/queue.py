@@ -1,0 +1,46 @@
+"""`Queue`: one queue that is paused, or was. A queue that was never paused needs no row."""
+
+from datetime import timedelta
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from ..conf import settings
+from ..store import Store
+from .querysets import QueueManager
+
+
+class Queue(models.Model):
+    """A queue that is paused, or was. Workers claim nothing of a paused queue."""
+
+    name = models.TextField(_("name"), primary_key=True)
+    paused_at = models.DateTimeField(_("paused at"), null=True)
+    """`None` if the queue was resumed."""
+    paused_until = models.DateTimeField(_("paused until"), null=True)
+    """The pause ends at this time by itself. `None`: it lasts until somebody resumes the queue."""
+    paused_by = models.TextField(_("paused by"), db_default="")
+    reason = models.TextField(_("reason"), db_default="")
+
+    objects = QueueManager()
+
+    class Meta:
+        db_table = "skipqueue_queue"
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def pause(name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
+        """Pause a queue: no claim that begins after the commit takes a job of it. Jobs that are claimed still run.
+
+        `for_`: the time after which it goes on by itself; `None`: until somebody resumes it. A pause of a paused queue
+        replaces the first one. Raises `InvalidOption` for a value that cannot be used.
+        """
+        Store(settings.database).pause_queue(name, for_=for_, by=by, reason=reason)
+
+    @staticmethod
+    def resume(name: str, *, by: str = "") -> bool:
+        """Resume a queue, and notify its workers after the commit. Returns whether it was paused."""
+        return Store(settings.database).resume_queue(name, by=by)

@@ -1,0 +1,112 @@
+"""`RollUp` and `FailureRollUp`: what has happened to jobs, added up by minute and by hour, and since the beginning."""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models.functions import Now
+
+if TYPE_CHECKING:
+    _Field = models.Field[list[int] | None, list[int] | None]
+else:
+    _Field = models.Field
+
+
+class BigIntegers(_Field):
+    """An array of integers. Django's `ArrayField` asks for another app in `INSTALLED_APPS`."""
+
+    def db_type(self, connection: Any) -> str:
+        """The type of the column."""
+        return "bigint[]" if connection.vendor == "postgresql" else "text"
+
+
+class Span(IntEnum):
+    """The length of the time that a row covers, in seconds."""
+
+    EVER = 0
+    MINUTE = 60
+    HOUR = 3600
+
+
+class RollUp(models.Model):
+    """The attempts that ended within a minute or an hour, or ever, of one task in one queue.
+
+    An empty `task` stands for all tasks of the queue, and an empty `queue_name` beside it for all queues.
+    """
+
+    pk = models.CompositePrimaryKey("span", "queue_name", "task", "starts_at")
+    span = models.SmallIntegerField()
+    queue_name = models.TextField()
+    task = models.TextField()
+    starts_at = models.DateTimeField()
+    changed_at = models.DateTimeField(db_default=Now())
+    enqueued = models.BigIntegerField(db_default=0)
+    completed = models.BigIntegerField(db_default=0)
+    retried = models.BigIntegerField(db_default=0)
+    snoozed = models.BigIntegerField(db_default=0)
+    failed = models.BigIntegerField(db_default=0)
+    discarded = models.BigIntegerField(db_default=0)
+    recovered = models.BigIntegerField(db_default=0)
+    lost = models.BigIntegerField(db_default=0)
+    waited = BigIntegers(null=True)
+    ran = BigIntegers(null=True)
+    waited_seconds = models.FloatField(db_default=0.0)
+    ran_seconds = models.FloatField(db_default=0.0)
+    claims = models.BigIntegerField(db_default=0)
+    claim_times = BigIntegers(null=True)
+    claim_seconds = models.FloatField(db_default=0.0)
+    depth = models.BigIntegerField(null=True)
+    oldest_seconds = models.FloatField(null=True)
+    claim_pages = models.BigIntegerField(null=True)
+    claim_rows = models.BigIntegerField(null=True)
+
+    class Meta:
+        db_table = "skipqueue_rollup"
+        default_permissions = ()
+        indexes = (models.Index(fields=["span", "starts_at"], name="skipqueue_rollup_prune"),)
+
+    def __str__(self) -> str:
+        return f"{self.queue_name or '*'} {self.task or '*'} {self.starts_at:%Y-%m-%d %H:%M} {Span(self.span).name}"
+
+
+class FailureRollUp(models.Model):
+    """The failed attempts of one task with one cause within a minute or an hour, or ever."""
+
+    pk = models.CompositePrimaryKey("span", "task", "exception", "place", "starts_at")
+    span = models.SmallIntegerField()
+    task = models.TextField()
+    exception = models.TextField()
+    place = models.TextField()
+    starts_at = models.DateTimeField()
+    number = models.BigIntegerField()
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+    last_line = models.IntegerField(null=True)
+    last_job_id = models.BigIntegerField()
+
+    class Meta:
+        db_table = "skipqueue_failure_rollup"
+        default_permissions = ()
+        indexes = (models.Index(fields=["span", "starts_at"], name="skipqueue_failure_rollup_prune"),)
+
+    def __str__(self) -> str:
+        return f"{self.exception} in {self.place} {self.starts_at:%Y-%m-%d %H:%M} {Span(self.span).name}"
+
+
+class RollUpProgress(models.Model):
+    """How far the enqueued jobs are counted: one row. See `COUNT_ENQUEUED` in `store/sql/rollups.py`."""
+
+    id = models.SmallIntegerField(primary_key=True, db_default=1)
+    counted_to = models.BigIntegerField()
+    ready_to = models.BigIntegerField()
+    ready_xid = models.BigIntegerField()
+    seen_to = models.BigIntegerField()
+    ready_at = models.DateTimeField(db_default=Now())
+    changed_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        db_table = "skipqueue_rollup_progress"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"counted to job {self.counted_to}"
