@@ -59,5 +59,6 @@ LIMITS = {
     "max_jobs": whole(1, INTEGER),
     "max_jobs_per_worker": whole(1, INTEGER),
     "max_memory_mb": whole(1, INTEGER),
+    "health_port": whole(1, 65_535),
 }
 """By the name of the setting or the option, which have the same name wherever both exist."""

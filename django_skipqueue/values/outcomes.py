@@ -9,10 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 from ..exceptions import InvalidOption
 from .codec import clean, shorten
-from .tracebacks import cut, formatted
+from .tracebacks import cut, formatted, place
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 16_000
+NAME_LIMIT = 200
+"""Characters of the names in an error entry: the roll-ups of failures have them in their primary key."""
 
 Delay = timedelta | float
 
@@ -129,14 +131,16 @@ def error_entry(
     wait_ms: how long the job had been due when the attempt began; `None`: it is not known.
     Removes the frames of this package from the error's traceback.
     """
-    kind = type(error)
     cut(error)
+    function, line = place(error)
     return {
         "attempt": attempt,
         "worker": worker,
         "duration_ms": round(duration_ms, 3),
         **({} if wait_ms is None else {"wait_ms": round(wait_ms, 3)}),
-        "exception": f"{kind.__module__}.{kind.__qualname__}",
+        "exception": shorten(_class_name(error), NAME_LIMIT),
+        "place": shorten(function, NAME_LIMIT),
+        "line": line,
         "message": clean(_message(error), MESSAGE_LIMIT),
         "traceback": clean(formatted(error), TRACEBACK_LIMIT),
     }
@@ -151,6 +155,14 @@ def summary(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """The first line of the exception's message that is not blank; empty if there is none."""
     return next((line.strip() for line in _message(error).splitlines() if line.strip()), "")
+
+
+def _class_name(error: BaseException) -> str:
+    kind = type(error)
+    try:
+        return f"{kind.__module__}.{kind.__qualname__}"
+    except BaseException:  # a class with a module of its own making must not cost the job its outcome
+        return kind.__name__
 
 
 def _message(error: BaseException) -> str:

@@ -79,6 +79,50 @@ def redact(
     )
 
 
+class UnknownMask(ValueError):
+    """A mask stands where the masked copy of a value has none, so nobody knows the value that it hides."""
+
+
+def restored(given: Any, shown: Any, original: Any) -> Any:
+    """Put the secrets of `original` back into `given`, which was edited from its masked copy `shown`.
+
+    Whatever is as it was shown has its original value. An item of a list is put back only as a whole, because its place
+    alone does not say that it is the same item. Raises `UnknownMask` for any other mask.
+    """
+    if _is_same(given, shown):
+        return original
+    if isinstance(given, dict):
+        known = isinstance(shown, dict)
+        return {
+            key: restored(item, shown[key], original[key]) if known and key in shown else _without_mask(item)
+            for key, item in given.items()
+        }
+    if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
+        return [
+            value if _is_same(item, masked) else _without_mask(item)
+            for item, masked, value in zip(given, shown, original, strict=True)
+        ]
+    return _without_mask(given)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether the two are written in the same way: unlike in Python, 1 is neither true nor 1.0."""
+    return value == other and repr(value) == repr(other)
+
+
+def _without_mask(value: Any) -> Any:
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if item == MASK:
+            raise UnknownMask
+        if isinstance(item, dict):
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return value
+
+
 def words(name: str) -> list[str]:
     """Split a name in snake_case, camelCase or kebab-case into lower-case words: `stripeAPIKey` is stripe, api, key."""
     return [word.lower() for word in WORD.findall(name[:LONGEST_NAME])]

@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -9,6 +10,15 @@ PACKAGE = str(Path(__file__).parents[1]) + "/"
 
 EXECUTOR = PACKAGE + "execution/executor.py"
 """The file that calls tasks."""
+
+LIBRARY = re.compile(
+    r"[\\/](?:site|dist)-packages[\\/]"  # what pip installs
+    r"|[\\/]lib(?:64)?[\\/]python\d"  # Python itself
+    r"|[\\/]django_skipqueue[\\/]"  # ourselves, however installed
+    r"|^<(?:frozen|string)",
+    re.IGNORECASE,
+)
+"""Files that are not the project's."""
 
 CALL = re.compile(r"^(?=  File )", re.MULTILINE)
 """The beginning of a call in a formatted stack."""
@@ -38,6 +48,25 @@ def innermost_calls(stack: str, most: int) -> str:
     """The last calls of a formatted stack, in one line. A line about repeated calls belongs to the call above it."""
     calls = CALL.split(stack)[-most:]
     return " > ".join(line.strip() for call in calls for line in call.splitlines() if line.strip())
+
+
+def place(error: BaseException) -> tuple[str, int | None]:
+    """The function that raised the error, such as `payments.mailbox.deliver`, and the line in its file.
+
+    It is the innermost function of the project; of a library, if there is none of the project. Empty without traceback.
+    """
+    frames = [(found.tb_frame, found.tb_lineno) for found in _links(error.__traceback__)]
+    own = [(frame, line) for frame, line in frames if not LIBRARY.search(frame.f_code.co_filename)]
+    for frame, line in reversed(own or frames):
+        module = dict.get(frame.f_globals, "__name__")
+        return f"{module if isinstance(module, str) else '?'}.{frame.f_code.co_qualname}", line
+    return "", None
+
+
+def _links(found: TracebackType | None) -> Iterator[TracebackType]:
+    while found is not None:
+        yield found
+        found = found.tb_next
 
 
 def stand_in(error: BaseException, message: str) -> Exception:

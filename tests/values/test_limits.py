@@ -39,7 +39,7 @@ def test_a_limit_allows_the_numbers_within_it(limit: Limit, value: Any, is_allow
 
 
 def test_each_number_among_the_settings_has_a_limit_and_a_default_within_it() -> None:
-    numbers = {field.name for field in fields(conf.Settings) if isinstance(field.default, int | float)}
+    numbers = {field.name for field in fields(conf.Settings) if type(field.default) in (int, float)}
     assert numbers
     for name in numbers:
         assert LIMITS[name].allows(getattr(conf.DEFAULTS, name))

@@ -1,11 +1,20 @@
 """Outcomes, and how they describe exceptions."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.retry_policy import RetryPolicy
+
+
+def entry_of(fail: Callable[[], object]) -> dict[str, Any]:
+    """The entry for the exception that this function raises."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (whichever it is)
+        fail()
+    return error_entry(raised.value, attempt=1, worker="", duration_ms=0)
 
 
 class TestDescribing:
@@ -15,11 +24,15 @@ class TestDescribing:
         except KeyError as error:
             entry = error_entry(error, attempt=2, worker="web-1", duration_ms=1.23456)
         assert entry.pop("traceback").endswith("KeyError: 'payment 7'\n")
+        assert entry.pop("line") > 10
         assert entry == {
             "attempt": 2,
             "worker": "web-1",
             "duration_ms": 1.235,
             "exception": "builtins.KeyError",
+            "place": (
+                "tests.values.test_outcomes.TestDescribing.test_an_entry_says_what_happened_where_and_how_long_it_took"
+            ),
             "message": "'payment 7'",
         }
 
@@ -58,6 +71,35 @@ class TestDescribing:
         assert entry["message"] == "<its message could not be read: RuntimeError>"
         assert summary(Broken()) == "Broken: <its message could not be read: RuntimeError>"
         assert RetryPolicy().decide(Broken(), entry, attempt=1, max_attempts=3).status == "scheduled"
+
+    @pytest.mark.parametrize("name", ["x" * 1_000_000, "\ud800", "\0"], ids=["long", "surrogate", "NUL"])
+    def test_the_names_of_a_class_and_of_a_function_are_cut_and_can_be_stored(self, name: str) -> None:
+        def fail() -> None:
+            raise Named
+
+        class Named(Exception):
+            pass
+
+        Named.__qualname__ = name
+        fail.__code__ = fail.__code__.replace(co_qualname=name)
+        entry = entry_of(fail)
+        for text in (entry["exception"], entry["place"]):
+            assert len(text) <= 200
+            assert "\0" not in text
+            text.encode()
+
+    def test_a_module_without_a_usable_name_costs_nobody_the_entry(self) -> None:
+        class Unreadable:
+            def __format__(self, spec: str) -> str:
+                raise RuntimeError("no name")
+
+        class Error(Exception):
+            __module__ = Unreadable()  # type: ignore[assignment]
+
+        names: dict[str, Any] = {"__name__": Unreadable(), "Error": Error}
+        exec(compile("def fail():\n    raise Error", "/shop/jobs.py", "exec"), names)
+        entry = entry_of(names["fail"])
+        assert (entry["exception"], entry["place"], entry["line"]) == ("Error", "?.fail", 2)
 
     def test_exceptions_that_cause_each_other_have_an_entry(self) -> None:
         first, second = ValueError("first"), ValueError("second")

@@ -1,0 +1,79 @@
+"""Metrics in the text format of Prometheus, written without its library. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+from .histogram import BOUNDS
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+LE = (*map(str, BOUNDS), "+Inf")
+"""The label of each bucket."""
+
+
+class Metric(NamedTuple):
+    """A metric, of which there is a series for each combination of its labels."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    text: str
+    """One sentence, for people."""
+    labels: tuple[str, ...] = ()
+
+
+class Histogram(NamedTuple):
+    """The value of a series of a histogram, with the buckets of `values.histogram`."""
+
+    counts: Sequence[int]
+    total: float
+    """The sum of all durations in seconds."""
+
+
+Value = float | Histogram
+
+
+@dataclass(frozen=True)
+class Family:
+    """The series of one metric: a value for each combination of labels."""
+
+    metric: Metric
+    values: dict[tuple[str, ...], Value] = field(default_factory=dict)
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """All series of these metrics."""
+    return "".join(line for family in families for line in _lines(family))
+
+
+def cumulative(counts: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """For each bucket its label, and the number of durations up to its bound."""
+    return zip(LE, accumulate(counts), strict=True)
+
+
+def _lines(family: Family) -> Iterator[str]:
+    name = family.metric.name
+    yield f"# HELP {name} {family.metric.text}\n"
+    yield f"# TYPE {name} {family.metric.kind}\n"
+    for values, value in family.values.items():
+        labels = ",".join(
+            f'{label}="{_escaped(text)}"' for label, text in zip(family.metric.labels, values, strict=True)
+        )
+        shown = f"{{{labels}}}" if labels else ""
+        if isinstance(value, Histogram):
+            before = f"{labels}," if labels else ""
+            for bound, number in cumulative(value.counts):
+                yield f'{name}_bucket{{{before}le="{bound}"}} {number}\n'
+            yield f"{name}_sum{shown} {_number(value.total)}\n"
+            yield f"{name}_count{shown} {sum(value.counts)}\n"
+        else:
+            yield f"{name}{shown} {_number(value)}\n"
+
+
+def _number(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,22 @@
+"""`served`: which queues a worker serves."""
+
+import pytest
+
+from django_skipqueue.values.served import DEMO_PREFIX, serves
+
+
+@pytest.mark.parametrize(
+    ("given", "queue_name", "expected"),
+    [
+        ((), "mail", True),
+        (("mail",), "mail", True),
+        (("mail",), "other", False),
+        ((), f"{DEMO_PREFIX}mail", False),
+        ((f"{DEMO_PREFIX}mail",), f"{DEMO_PREFIX}mail", True),
+        ((), "demo-mail", True),
+    ],
+)
+def test_a_worker_serves_what_it_was_given_or_all_but_the_demo(
+    given: tuple[str, ...], queue_name: str, expected: bool
+) -> None:
+    assert serves(given, queue_name) is expected
