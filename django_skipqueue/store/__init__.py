@@ -4,16 +4,22 @@ Invariant: no other module contains SQL, and nothing here depends on tasks, work
 """
 
 from ..conf import settings
+from .archive import Archiving
 from .claim import Claiming
+from .claim_costs import ClaimCosts
 from .enqueue import Enqueueing
+from .failures import Failures
 from .gates import Admitting
 from .leases import Leases
 from .notify import Notifying
+from .observe import Observing
 from .operate import Operating
 from .plans import Planning
 from .prune import Pruning
+from .queues import Queues
 from .recover import Recovering
 from .release import Releasing
+from .rollups import RollingUp
 from .settle import Settling
 from .workers import Workers
 
@@ -29,9 +35,15 @@ class Store(
     Admitting,
     Recovering,
     Pruning,
+    Archiving,
     Operating,
     Notifying,
+    Observing,
+    ClaimCosts,
+    RollingUp,
+    Failures,
     Planning,
+    Queues,
     Workers,
 ):
     """The queue of one database: `Store("default")`.

@@ -8,10 +8,10 @@ from django.db import transaction
 from ..values.records import ClaimedJob, QueuePosition
 from . import sql
 from .parameters import claim_values, in_claim_order, positions_as_values
-from .statements import Statements
+from .session import Session
 
 
-class Claiming(Statements):
+class Claiming(Session):
     """Used by workers, and by loops written by hand."""
 
     def claim(self, *, queue_names: Sequence[str], limit: int, worker_id: str) -> list[ClaimedJob]:
@@ -19,9 +19,13 @@ class Claiming(Statements):
         values = claim_values(queue_names, after={}, limit=limit, worker_id=worker_id)
         return in_claim_order(starmap(ClaimedJob, self.rows(sql.CLAIM, values)), queue_names)
 
-    def queues_with_jobs(self, *, after: str = "", limit: int | None = None) -> list[str]:
-        """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`."""
-        return [name for (name,) in self.rows(sql.QUEUES_WITH_JOBS, {"after": after, "limit": limit})]
+    def queues_with_jobs(self, *, after: str = "", limit: int | None = None, with_paused: bool = False) -> list[str]:
+        """The names of the queues with jobs to claim: at most `limit` names, alphabetically after `after`.
+
+        `with_paused`: also those that are paused, whose jobs nobody claims now.
+        """
+        values = {"after": after, "limit": limit, "with_paused": with_paused}
+        return [name for (name,) in self.rows(sql.QUEUES_WITH_JOBS, values)]
 
     def first_in_queues(
         self, queue_names: Sequence[str], *, after: Mapping[str, QueuePosition], seconds: float
@@ -32,6 +36,6 @@ class Claiming(Statements):
         position is that of a job of priority 0 that is due now. `seconds` replaces the connection's statement timeout.
         """
         with transaction.atomic(using=self.alias):
-            self.rows(sql.SET_STATEMENT_TIMEOUT, {"timeout": f"{seconds:.3f}s"})
+            self.limit_statements(seconds)
             rows = self.rows(sql.FIRST_IN_QUEUES, positions_as_values(queue_names, after))
         return [(name, id, QueuePosition(*position)) for name, id, *position in rows]

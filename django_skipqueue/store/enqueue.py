@@ -12,6 +12,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from ..columns import check_columns
 from ..conf import settings
 from ..events.events import JobsDeferred, NotifyFailed
+from ..tracing import sending, tracers
 from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .notify import wake, wake_supervisors
@@ -27,6 +28,14 @@ class Enqueueing(Statements):
 
         Raises `InvalidOption` for a value of the spec that the table cannot store.
         """
+        if not tracers:
+            return self._enqueue(spec, call)
+        with sending(spec, 1) as batch:
+            inserted = self._enqueue(batch.spec, call)
+            batch.job_ids = [inserted.id] if inserted else []
+            return inserted
+
+    def _enqueue(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
         values = {**self._values(spec), **call._asdict()}
         if call.unique_key is None and spec.run_after is None and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
@@ -76,6 +85,13 @@ class Enqueueing(Statements):
         Returns the ids in the order of the calls. If an unfinished job holds the unique key of a call, its id is
         returned for this call. Raises as `enqueue` does.
         """
+        if not (tracers and calls):
+            return self._enqueue_many(spec, calls)
+        with sending(spec, len(calls)) as batch:
+            batch.job_ids = self._enqueue_many(batch.spec, calls)
+            return batch.job_ids
+
+    def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
         values = self._values(spec)
         if any(call.unique_key is not None for call in calls):
             return self._enqueue_unique(spec, values, calls)

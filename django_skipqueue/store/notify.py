@@ -1,4 +1,4 @@
-"""Notifies workers of queued jobs, and supervisors of scheduled jobs, after the commit."""
+"""Notifies workers of queued jobs, and supervisors of scheduled jobs and paused queues, after the commit."""
 
 import re
 from collections import Counter
@@ -14,11 +14,15 @@ from ..events.sinks import Send, send
 from . import sql
 from .statements import Statements
 
-QUEUED, SCHEDULED = "skipqueue", "skipqueue_scheduled"
-"""The channels for queued jobs, and for scheduled ones. `Notification.payload` and `jobs_in` describe the payloads."""
+QUEUED, SUPERVISORS = "skipqueue", "skipqueue_supervisors"
+"""The channels for queued jobs, and for supervisors. `Notification.payload` and `jobs_in` describe payloads of jobs."""
 
-SCHEDULED_PAYLOAD = ""
-"""The payload for scheduled jobs: no queue has this name."""
+SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD = "", ",queues", ",workers"
+"""The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
+requested of a worker. No queue is called so: no name is empty or has a comma."""
+
+PROBE_PREFIX = ",probe "
+"""The beginning of a payload that only tests whether notifications arrive."""
 
 SOON = 2.0
 """Seconds between the polls of a supervisor for scheduled jobs: only a job that is due earlier needs a notification."""
@@ -29,15 +33,15 @@ class Notifying(Statements):
 
     def listen(self) -> None:
         """Have this connection notified when a queue gets jobs."""
-        self._execute(sql.LISTEN)
+        self.execute(sql.LISTEN)
 
     def unlisten(self) -> None:
         """Have this connection notified of nothing any more."""
-        self._execute(sql.UNLISTEN)
+        self.execute(sql.UNLISTEN)
 
-    def listen_for_scheduled(self) -> None:
-        """Have this connection notified when a job is scheduled and due soon."""
-        self._execute(sql.LISTEN_SCHEDULED)
+    def listen_as_supervisor(self) -> None:
+        """Have this connection notified of what concerns supervisors: the payloads above."""
+        self.execute(sql.LISTEN_AS_SUPERVISOR)
 
 
 @dataclass
@@ -46,7 +50,8 @@ class Notification:
 
     database: str
     channel: str
-    queue_name: str = ""
+    subject: str
+    """The name of the queue that got jobs, or one of the payloads for supervisors."""
     jobs: int = field(default=0, compare=False)
     """How many jobs the queue got, at most: a savepoint may be rolled back after its jobs were counted."""
     send: Send = field(default=send, compare=False)
@@ -55,7 +60,7 @@ class Notification:
     @property
     def payload(self) -> str:
         """The queue's name, followed by a comma and the number of jobs if there are several. No name has a comma."""
-        return self.queue_name if self.jobs <= 1 else f"{self.queue_name},{self.jobs}"
+        return self.subject if self.jobs <= 1 else f"{self.subject},{self.jobs}"
 
     def __call__(self) -> None:
         """Send the notification now. An error is only logged: the job is committed, and polling finds it."""
@@ -66,7 +71,7 @@ class Notification:
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:
-            self.send(NotifyFailed(self.queue_name, error))
+            self.send(NotifyFailed(self.subject if self.channel == QUEUED else "", error))
 
 
 def jobs_in(payload: str) -> tuple[str, int]:
@@ -100,7 +105,12 @@ def wake(store: Statements, queue_names: Iterable[str] | Mapping[str, int]) -> N
 def wake_supervisors(store: Statements, delays: Iterable[float]) -> None:
     """Notify the supervisors after the commit if a job is due soon. `delays`: the seconds until each job is due."""
     if any(0 < delay < SOON for delay in delays):
-        _after_commit(Notification(store.alias, SCHEDULED, send=store.send))
+        notify_supervisors(store, SCHEDULED_PAYLOAD)
+
+
+def notify_supervisors(store: Statements, payload: str) -> None:
+    """Notify the supervisors after the commit, with one of the payloads for them."""
+    _after_commit(Notification(store.alias, SUPERVISORS, payload, send=store.send))
 
 
 def _after_commit(notification: Notification) -> None:

@@ -9,16 +9,14 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from ..columns import check_run_after
+from ..columns import check_columns, check_run_after
 from ..events.events import JobsOperated
-from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
 from . import sql
 from .notify import wake, wake_supervisors
+from .parameters import noted
 from .statements import Statements
-
-NAME_LIMIT = 200
 
 
 class Operating(Statements):
@@ -65,15 +63,42 @@ class Operating(Statements):
         A job in another status stays unchanged, and so does one that is due later anyway. Raises `InvalidOption` for a
         time that the column cannot store.
         """
-        check_run_after(run_after)
-        values = _noted(ids, by, reason) | {
-            "run_after": run_after if isinstance(run_after, datetime) else None,
-            "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0,
-        }
+        values = _noted(ids, by, reason) | _due(run_after)
         rows = self.rows(sql.POSTPONE, values)
         if rows:
             wake_supervisors(self, [values["delay"]])
         return self._operated("postpone", rows, by, reason)
+
+    def reschedule(
+        self, ids: Iterable[int], run_after: datetime | timedelta, *, by: str = "", reason: str = ""
+    ) -> dict[int, str]:
+        """Set the due time of waiting jobs, to an earlier or a later one; a timedelta counts from now.
+
+        A job in another status stays unchanged. Raises `InvalidOption` for a time that the column cannot store.
+        """
+        values = _noted(ids, by, reason) | _due(run_after)
+        rows = self.rows(sql.RESCHEDULE, values)
+        if rows:
+            wake_supervisors(self, [values["delay"]])
+        return self._operated("reschedule", rows, by, reason)
+
+    def change_queue(self, ids: Iterable[int], queue_name: str, *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Put waiting jobs into another queue. A job that is in it already, or in another status, stays unchanged.
+
+        Raises `InvalidOption` for a name that no queue can have.
+        """
+        check_columns({"queue_name": queue_name})
+        values = _noted(ids, by, reason) | {"queue_name": queue_name}
+        return self._operated("change_queue", self.rows(sql.CHANGE_QUEUE, values), by, reason)
+
+    def change_priority(self, ids: Iterable[int], priority: int, *, by: str = "", reason: str = "") -> dict[int, str]:
+        """Give waiting jobs another priority. A job that has it already, or in another status, stays unchanged.
+
+        Raises `InvalidOption` for a number that is no priority.
+        """
+        check_columns({"priority": priority})
+        values = _noted(ids, by, reason) | {"priority": priority}
+        return self._operated("change_priority", self.rows(sql.CHANGE_PRIORITY, values), by, reason)
 
     def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
         """Notify the workers that can claim these jobs, and send the event. Returns the ids, with the new status."""
@@ -85,10 +110,16 @@ class Operating(Statements):
 
 
 def _noted(ids: Iterable[int], by: str, reason: str) -> dict[str, Any]:
-    for name, text in (("by", by), ("reason", reason)):
-        if not isinstance(text, str):
-            raise InvalidOption(f"{name} must be a str, not {text!r}.")
-    return {"ids": list(ids), "by": shorten(by, NAME_LIMIT), "reason": shorten(reason)}
+    return {"ids": list(ids), **noted(by, reason)}
+
+
+def _due(run_after: datetime | timedelta) -> dict[str, Any]:
+    """The parameters of a due time. Raises `InvalidOption` for one that the column cannot store."""
+    check_run_after(run_after)
+    return {
+        "run_after": run_after if isinstance(run_after, datetime) else None,
+        "delay": run_after.total_seconds() if isinstance(run_after, timedelta) else 0.0,
+    }
 
 
 def _reason_line(done: str, by: str, reason: str) -> str:

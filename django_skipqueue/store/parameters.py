@@ -12,12 +12,17 @@ from typing import Any
 import psycopg
 from django.db import DatabaseError
 
+from ..exceptions import InvalidOption
+from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
 from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, QueuePosition
 
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
+
+NAME_LIMIT = 200
+"""Characters of the name of an operator that are kept."""
 
 
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
@@ -78,6 +83,14 @@ def positions_as_values(queue_names: Sequence[str], after: Mapping[str, QueuePos
         "run_afters": [start.run_after for start in starts],
         "ids": [start.id for start in starts],
     }
+
+
+def noted(by: str, reason: str) -> dict[str, str]:
+    """Who did something, and why, as a statement of an operator records it. Raises `InvalidOption` for another type."""
+    for name, text in (("by", by), ("reason", reason)):
+        if not isinstance(text, str):
+            raise InvalidOption(f"{name} must be a str, not {text!r}.")
+    return {"by": shorten(by, NAME_LIMIT), "reason": shorten(reason)}
 
 
 def leases_as_values(refs: Iterable[LeaseRef]) -> dict[str, Any]:

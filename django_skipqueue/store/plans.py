@@ -9,8 +9,8 @@ class Planning(Statements):
 
     def plan_once(self) -> None:
         """Have this connection plan each prepared statement once, for all values of its parameters."""
-        self._execute(sql.PLAN_ONCE)
+        self.execute(sql.PLAN_ONCE)
 
     def plan_anew(self) -> None:
         """Have this connection forget these plans."""
-        self._execute(sql.PLAN_ANEW)
+        self.execute(sql.PLAN_ANEW)

@@ -13,9 +13,12 @@ from .statements import Statements
 class Releasing(Statements):
     """Used by workers, by loops written by hand, and by supervisors after a worker died."""
 
-    def release(self, leases: Iterable[LeaseRef]) -> set[int]:
-        """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid."""
-        rows = self.rows(sql.RELEASE, leases_as_values(leases))
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False) -> set[int]:
+        """Put jobs back into their queues without charging the attempt. Returns the ids whose lease was still valid.
+
+        `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
+        """
+        rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted})
         return self._released(rows)
 
     def release_orphans(self, worker_id: str, *, known: Iterable[int]) -> set[int]:

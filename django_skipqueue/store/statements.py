@@ -33,6 +33,7 @@ class Statements:
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
-    def _execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
+    def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
+        """Run a statement that returns no rows."""
         with self.connection.cursor() as cursor:
             cursor.execute(statement, values)

@@ -50,7 +50,16 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
     assert says_queued == {"gates", "release", "recover"}
     asking = {name for text in sources.values() for name in re.findall(r"^(\w+) = entering\($", text, re.MULTILINE)}
-    assert asking == {"ADMIT", "_INSERT", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE", "RETRY", "RUN_NOW", "SETTLE"}
+    assert asking == {
+        "ADMIT",
+        "_INSERT",
+        "ENQUEUE_MANY",
+        "ENQUEUE_MANY_UNIQUE",
+        "RESCHEDULE",
+        "RETRY",
+        "RUN_NOW",
+        "SETTLE",
+    }
     assert not [name for name in vars(sql) if name.isupper() and "{status}" in getattr(sql, name)]
 
 

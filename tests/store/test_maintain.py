@@ -305,6 +305,39 @@ class TestRetentionOfItsOwn:
         assert store.prune() == {"completed": 1}
 
 
+class TestPruneLag:
+    """For how long the job to be deleted next has been past its retention."""
+
+    def test_nothing_to_prune_is_no_lag(self) -> None:
+        make_job("queued")
+        make_job("completed", finished_at=-HOUR)
+        assert store.prune_lag() == 0.0
+
+    def test_it_is_that_of_the_status_that_is_furthest_behind(self) -> None:
+        make_job("completed", finished_at=timedelta(days=-1, hours=-3))
+        make_job("completed", finished_at=timedelta(days=-1, hours=-2))
+        make_job("failed", finished_at=timedelta(days=-30, hours=-1))
+        assert store.prune_lag() == pytest.approx(3 * 3600, abs=60)
+
+    def test_a_status_that_is_kept_for_ever_is_never_behind(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": None}}
+        make_job("completed", finished_at=timedelta(days=-1000))
+        assert store.prune_lag() == 0.0
+
+    def test_a_retention_of_its_own_counts(self) -> None:
+        make_job("completed", finished_at=-HOUR, retention={"completed": 60})
+        make_job("failed", finished_at=-HOUR, retention={"completed": 60})
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
+        assert store.prune_lag() == pytest.approx(3540, abs=60)
+
+    def test_after_the_prune_there_is_none(self) -> None:
+        make_job("failed", finished_at=timedelta(days=-31))
+        assert store.prune_lag() == pytest.approx(86_400, abs=60)
+        assert store.prune() == {"failed": 1}
+        assert store.prune_lag() == 0.0
+
+
 @pytest.mark.parametrize("verb", ["admit", "recover", "prune", "next_due"])
 def test_each_is_one_statement_or_two(verb: str, settings: Any) -> None:
     settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
@@ -398,7 +431,7 @@ class TestWorkers:
 
     def test_a_worker_that_beats_for_itself_learns_what_stood_there(self) -> None:
         worker = make_worker(heartbeat=-HOUR)
-        before, written = store.heartbeat_worker(worker.pk) or (None, None)
+        before, written, _ = store.heartbeat_worker(worker.pk) or (None, None, None)
         assert before == worker.heartbeat_at
         worker.refresh_from_db()
         assert written == worker.heartbeat_at

@@ -340,7 +340,7 @@ def test_a_notify_that_fails_harms_neither_the_caller_nor_the_job(monkeypatch: p
     ("delay", "heard"), [(1.0, [""]), (3600.0, [])], ids=["due before the next look", "seen by the next look"]
 )
 def test_supervisors_hear_of_what_is_due_soon_and_of_nothing_else(delay: float, heard: list[str]) -> None:
-    listener = Listener("skipqueue_scheduled")
+    listener = Listener("skipqueue_supervisors")
     later = jobs.noop.using(run_after=timedelta(seconds=delay))
     keyed = jobs.noop.using(run_after=timedelta(seconds=delay), unique_key="k")
     retried = make_job("running")

@@ -15,6 +15,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
+from ..app.sessions import Session
 
 store = Store("default")
 
@@ -28,13 +29,23 @@ VERBS = {
     "cancel": "running",
     "run_now": "scheduled",
     "postpone": "scheduled",
+    "reschedule": "scheduled",
+    "change_queue": "queued",
+    "change_priority": "scheduled",
 }
 """Each with a status that allows it."""
 
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "postpone": {"run_after": 2 * HOUR},
+    "reschedule": {"run_after": 2 * HOUR},
+    "change_queue": {"queue_name": "mail"},
+    "change_priority": {"priority": 7},
+}
+
+
 def apply(verb: str, ids: Iterable[int], **noted: str) -> dict[int, str]:
-    options = {"run_after": 2 * HOUR} if verb == "postpone" else {}
-    changed: dict[int, str] = getattr(store, verb)(ids, **options, **noted)
+    changed: dict[int, str] = getattr(store, verb)(ids, **OPTIONS.get(verb, {}), **noted)
     return changed
 
 
@@ -272,6 +283,60 @@ class TestPostpone:
         assert state(job) == {name: getattr(job, name) for name in state(job)}
 
 
+class TestReschedule:
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_only_jobs_that_wait_are_rescheduled(self, status: str) -> None:
+        job = make_job(status)
+        assert store.reschedule([job.pk], 2 * HOUR).keys() == ({job.pk} if status in WAITING else set())
+
+    @pytest.mark.parametrize(("hours", "status"), [(48, "scheduled"), (2, "scheduled"), (-2, "queued")])
+    def test_the_time_may_be_later_or_earlier_and_the_gates_decide(self, hours: int, status: str) -> None:
+        job = make_job("scheduled", run_after=24 * HOUR, attempts=2)
+        assert store.reschedule([job.pk], hours * HOUR) == {job.pk: status}
+        (operation,) = (after := state(job))["operations"]
+        assert after["run_after"] - datetime.fromisoformat(operation["at"]) == hours * HOUR
+        assert datetime.fromisoformat(operation["from"]) == job.run_after
+        assert datetime.fromisoformat(operation["to"]) == after["run_after"]
+        changed = {"run_after", "operations"} | ({"status"} if status == "queued" else set())
+        assert {name for name in after if after[name] != getattr(job, name)} == changed
+
+
+class TestChanges:
+    @pytest.mark.parametrize("status", STATUSES)
+    @pytest.mark.parametrize(("verb", "column"), [("change_queue", "queue_name"), ("change_priority", "priority")])
+    def test_only_jobs_that_wait_are_changed_and_once(self, verb: str, column: str, status: str) -> None:
+        job = make_job(status)
+        [(_, value)] = OPTIONS[verb].items()
+        assert apply(verb, [job.pk]) == ({job.pk: status} if status in WAITING else {})
+        assert state(job)[column] == (value if status in WAITING else getattr(job, column))
+        assert apply(verb, [job.pk]) == {}, "it has the value already"
+
+    def test_the_old_and_the_new_value_are_noted(self) -> None:
+        job = make_job(priority=3)
+        job.change_queue("mail", by="ann")
+        job.change_priority(-5, by="ben")
+        noted = [(each["by"], each["from"], each["to"]) for each in state(job)["operations"]]
+        assert noted == [("ann", "default", "mail"), ("ben", 3, -5)]
+        assert (job.queue_name, job.priority) == ("mail", -5)
+
+    def test_a_job_is_claimed_from_its_new_queue_alone(self) -> None:
+        job = make_job()
+        job.change_queue("mail")
+        assert Job.objects.claim(queue_names=["default"], worker_id="w") == []
+        assert Job.objects.claim(queue_names=["mail"], worker_id="w") == [job]
+
+    @pytest.mark.django_db(transaction=True)
+    def test_a_job_that_is_being_claimed_is_left_alone(self, session: Callable[[], Session]) -> None:
+        job = make_job()
+        other = session()
+        other.begin()
+        other(lambda: Job.objects.claim(queue_names=["default"], worker_id="w"))
+        assert apply("change_queue", [job.pk]) == apply("change_priority", [job.pk]) == {}
+        other.commit()
+        assert apply("change_queue", [job.pk]) == {}
+        assert state(job)["queue_name"] == "default"
+
+
 class TestSpread:
     def test_retries_are_spread_over_a_time(self) -> None:
         jobs = [make_job("failed") for _ in range(60)]
@@ -296,7 +361,9 @@ class TestOperations:
         assert apply(verb, [job.pk], by="anna", reason="the shop was down")
         (operation,) = state(job)["operations"]
         assert datetime.fromisoformat(operation.pop("at")).tzinfo
+        values = {operation.pop("from", None), operation.pop("to", None)}
         assert operation == {"verb": verb, "by": "anna", "reason": "the shop was down", "attempts": 3}
+        assert (None not in values) == (verb in ("reschedule", "change_queue", "change_priority"))
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_nothing_is_noted_of_what_was_not_changed(self, verb: str) -> None:

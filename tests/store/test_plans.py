@@ -56,6 +56,9 @@ class Table:
         self.size = EMPTY
         connection.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
         connection.execute("ALTER TABLE skipqueue_job ALTER COLUMN id RESTART WITH 10000000")
+        connection.execute(
+            "CREATE TABLE months PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('2000-1-1') TO (MAXVALUE)"
+        )
 
     def become(self, size: int, believed: int) -> None:
         """Have `size` rows, and the statistics of a table of `believed`."""

@@ -170,7 +170,7 @@ class TestTransitions:
                 "FROM skipqueue_job, jsonb_array_elements(errors) AS entry"
             )
             assert cursor.fetchone() == (True,)
-        described = {"attempt", "worker", "duration_ms", "exception", "message", "traceback"}
+        described = {"attempt", "worker", "duration_ms", "exception", "place", "line", "message", "traceback"}
         assert set(errors[0]) == {*described, "at", "worker_id"}
 
     @BOTH

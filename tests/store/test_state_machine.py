@@ -98,6 +98,8 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         Job.objects.all().delete()
         Worker.objects.all().delete()
+        store.resume_queue("default")
+        self.is_paused = False
         self.model: dict[int, Row] = {}
         self.given: dict[str, list[Job]] = {worker: [] for worker in WORKERS.values()}
         self.heartbeat_all()
@@ -153,7 +155,7 @@ class Queue(RuleBasedStateMachine):
         self.claimed(worker, limit, list(held.values()))
 
     def claimed(self, worker: str, limit: int, jobs: list[Job]) -> None:
-        assert len(jobs) == min(limit, len(self.with_status("queued")))
+        assert len(jobs) == (0 if self.is_paused else min(limit, len(self.with_status("queued"))))
         for job in jobs:
             before = self.model[job.pk]
             assert before.status == "queued"
@@ -161,6 +163,16 @@ class Queue(RuleBasedStateMachine):
                 before, status="running", lease=before.lease + 1, attempts=before.attempts + 1, holder=worker
             )
         self.given[worker] += jobs
+
+    @rule(for_=st.sampled_from([None, LATER]))
+    def pause(self, for_: timedelta | None) -> None:
+        store.pause_queue("default", for_=for_)
+        self.is_paused = True
+
+    @rule()
+    def resume(self) -> None:
+        assert store.resume_queue("default") is self.is_paused
+        self.is_paused = False
 
     @rule(worker=workers, chosen=choices, error=exceptions)
     def settle(self, worker: str, chosen: Sequence[int], error: BaseException | None) -> None:

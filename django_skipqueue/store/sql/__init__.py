@@ -22,14 +22,21 @@ Rules of all statements:
 """
 
 from .admit import *
+from .archive import *
 from .claim import *
+from .claim_costs import *
 from .enqueue import *
+from .failures import *
 from .leases import *
 from .notify import *
+from .observe import *
 from .operate import *
 from .plans import *
 from .prune import *
+from .queues import *
 from .recover import *
 from .release import *
+from .rollups import *
+from .session import *
 from .settle import *
 from .workers import *

@@ -1,7 +1,8 @@
 """Notify workers and supervisors, and listen for notifications."""
 
-# enqueue, settle, retry, run_now, release, recover, admit: notifies the workers that listen.
+# enqueue, settle, retry, run_now, release, recover, admit, resume: notifies the workers that listen.
 # enqueue, settle, retry, postpone: notifies the supervisors of a scheduled job that is due soon.
+# pause, resume, a request of a worker: notifies the supervisors.
 NOTIFY = """
 SELECT pg_notify(%(channel)s, %(payload)s)
 """
@@ -20,5 +21,6 @@ LISTEN = "LISTEN skipqueue"
 # worker: to be notified of nothing any more, when its supervisor is back.
 UNLISTEN = "UNLISTEN *"
 
-# supervisor: to be notified when a job is scheduled that is due before the next poll. The payload is empty.
-LISTEN_SCHEDULED = "LISTEN skipqueue_scheduled"
+# supervisor: to be notified when a job is scheduled that is due before the next poll, when a queue was paused or
+# resumed, and when something is requested of a worker. The payload says which.
+LISTEN_AS_SUPERVISOR = "LISTEN skipqueue_supervisors"

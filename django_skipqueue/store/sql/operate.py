@@ -155,3 +155,85 @@ SET status = 'scheduled',
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """
+
+# operators → the waiting jobs that are now due at another time, earlier or later. A delay counts from now. Index: the
+# primary key.
+RESCHEDULE = entering(
+    """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET status = {status},
+    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'reschedule', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts, 'from', job.run_after,
+        'to', COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+""",
+    column="job.{}",
+    run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
+)
+
+# operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
+# it: then the job is locked, or running. Index: the primary key.
+CHANGE_QUEUE = """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
+        AND queue_name <> %(queue_name)s::text
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET queue_name = %(queue_name)s::text,
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'change_queue', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts, 'from', job.queue_name,
+        'to', %(queue_name)s::text
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+"""
+
+# operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps
+# it: then the job is locked, or running. Index: the primary key.
+CHANGE_PRIORITY = """
+WITH chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
+        AND priority <> %(priority)s::smallint
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET priority = %(priority)s::smallint,
+    operations = COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', 'change_priority', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts, 'from', job.priority,
+        'to', %(priority)s::smallint
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
+RETURNING job.id, job.queue_name, job.status
+"""

@@ -52,3 +52,42 @@ WITH pruned AS (
 )
 SELECT status, count(*) FROM pruned GROUP BY status
 """
+
+# doctor, metrics → for how long the retention of the job to be deleted next has been over, in seconds; NULL if there is
+# none. Indexes: prune, once for each status, and prune_own.
+PRUNE_LAG = """
+SELECT extract(epoch FROM statement_timestamp() - min(due))::float8
+FROM (
+    SELECT job.finished_at + kept.retention AS due
+    FROM
+        (
+            VALUES
+                ('completed', %(completed)s::interval),
+                ('discarded', %(discarded)s::interval),
+                ('failed', %(failed)s::interval)
+        ) AS kept (status, retention),
+        LATERAL (
+            SELECT finished_at
+            FROM skipqueue_job
+            WHERE
+                status IN ('completed', 'failed', 'discarded')
+                AND status = kept.status
+                AND finished_at <= statement_timestamp() - kept.retention
+            ORDER BY finished_at
+            LIMIT 1
+        ) AS job
+    UNION ALL
+    SELECT due AT TIME ZONE 'UTC'
+    FROM (
+        SELECT (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8) AS due
+        FROM skipqueue_job
+        WHERE
+            status IN ('completed', 'failed', 'discarded')
+            AND retention IS NOT NULL
+            AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
+                <= statement_timestamp() AT TIME ZONE 'UTC'
+        ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
+        LIMIT 1
+    ) AS with_their_own
+) AS oldest
+"""

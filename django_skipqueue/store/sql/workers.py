@@ -1,21 +1,28 @@
 """Write, read and delete the rows of workers."""
 
-# supervisor: writes the heartbeats of its workers; worker: inserts its own row before it claims, and again if the row
-# was deleted.
+# supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
+# own row before it claims, and again if the row was deleted. → id and request of each worker.
 HEARTBEAT_WORKERS = """
-INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency, started_at, heartbeat_at)
+INSERT INTO skipqueue_worker AS written (
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, started_at, heartbeat_at
+)
 SELECT
-    worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency,
-    statement_timestamp(), statement_timestamp()
+    worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
+    COALESCE(worker.jobs_done, 0), statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
-    id text, name text, hostname text, pid integer, queues jsonb, concurrency integer
+    id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
+    jobs_done bigint
 )
 ORDER BY worker.id
-ON CONFLICT (id) DO UPDATE SET heartbeat_at = statement_timestamp()
+ON CONFLICT (id) DO UPDATE SET
+    heartbeat_at = statement_timestamp(),
+    memory_mb = excluded.memory_mb,
+    jobs_done = excluded.jobs_done
+RETURNING written.id, written.requested
 """
 
-# worker: writes its heartbeat → the previous and the new heartbeat; no row if the worker has none. If the previous
-# heartbeat is not the one that this worker wrote, its supervisor wrote it. Index: the primary key.
+# worker: writes its heartbeat → the previous and the new heartbeat, and the request; no row if the worker has none. If
+# the previous heartbeat is not the one that this worker wrote, its supervisor wrote it. Index: the primary key.
 HEARTBEAT_WORKER = """
 WITH before AS MATERIALIZED (
     SELECT id, heartbeat_at FROM skipqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE
@@ -24,7 +31,13 @@ UPDATE skipqueue_worker AS worker
 SET heartbeat_at = statement_timestamp()
 FROM before
 WHERE worker.id = before.id
-RETURNING before.heartbeat_at, worker.heartbeat_at
+RETURNING before.heartbeat_at, worker.heartbeat_at, worker.requested
+"""
+
+# Worker.restart, Worker.stop → the id if the worker has a row. Every heartbeat returns the request. Index: the primary
+# key.
+REQUEST_OF_WORKER = """
+UPDATE skipqueue_worker SET requested = %(request)s WHERE id = %(worker_id)s RETURNING id
 """
 
 # supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker.

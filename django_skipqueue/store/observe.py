@@ -1,0 +1,84 @@
+"""The methods that read what is in the queues now. Their cost does not grow with the number of jobs."""
+
+import json
+from typing import NamedTuple
+
+from ..values import histogram
+from . import sql
+from .statements import Statements
+
+MOST_COUNTED = 10_000
+"""Queued jobs of one queue that are counted one by one, as long as all queues together have not many more."""
+
+LEAST_COUNTED = 500
+MOST_COUNTED_TOGETHER = 50_000
+"""Queued jobs that are counted in each queue in any case, and in all."""
+
+MOST_PROBES = 2_000
+"""Pairs of a queue and a priority that are looked at."""
+
+MOST_RUNNING = 20_000
+"""Running jobs that are looked at."""
+
+RATE_MINUTES = 5
+"""Whole minutes before the current one over which a rate is taken."""
+
+
+class QueueNow(NamedTuple):
+    """A queue at this moment."""
+
+    name: str
+    queued: int
+    """The number of queued jobs, those that wait for a retry not among them."""
+    is_estimate: bool
+    """Whether `queued` is the planner's estimate, because the jobs are too many to be counted."""
+    oldest: float | None
+    """Seconds since its longest waiting job was due; `None` if none waits."""
+    running: int
+    longest: float | None
+    """Seconds since the first of its running jobs was claimed; `None` if none runs."""
+
+
+class QueueRate(NamedTuple):
+    """A queue in the last minutes."""
+
+    per_minute: float
+    """Jobs that ended: completed, failed or discarded."""
+    waited: list[int]
+    """The histogram of the times from the due time to the start of an attempt."""
+
+
+class Observing(Statements):
+    """Used by pages, commands and metrics."""
+
+    def queues_now(self, *, most: int = MOST_COUNTED) -> list[QueueNow]:
+        """The queues that have queued or running jobs, alphabetically. Many queued jobs are estimated.
+
+        `most`: the jobs of a queue that are counted at most; fewer where there are many queues.
+        """
+        limits = {"limit": MOST_PROBES, "most": most, "least": LEAST_COUNTED, "together": MOST_COUNTED_TOGETHER}
+        queued = {name: found for name, *found in self.rows(sql.QUEUED_NOW, limits)}
+        running = {
+            name: (number, longest) for name, number, longest in self.rows(sql.RUNNING_NOW, {"limit": MOST_RUNNING})
+        }
+        found = []
+        for name in sorted(queued.keys() | running.keys()):
+            number, is_estimate, oldest = queued.get(name, (0, False, None))
+            if is_estimate:
+                number = max(number, self._expected_queued(name))
+            found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
+        return found
+
+    def rates_now(self) -> dict[str, QueueRate]:
+        """The rates of the queues that something has happened in, by name; an empty name: of all together."""
+        rates: dict[str, QueueRate] = {}
+        for name, ended, minutes, waited in self.rows(sql.RATES_NOW, {"minutes": RATE_MINUTES}):
+            known = rates.get(name, QueueRate(0.0, histogram.empty()))
+            times = histogram.added(known.waited, waited or histogram.empty())
+            rates[name] = QueueRate(known.per_minute + ended / minutes, times)
+        return rates
+
+    def _expected_queued(self, queue_name: str) -> int:
+        ((plan,),) = self.rows(sql.EXPECTED_QUEUED, {"queue_name": queue_name})
+        document = json.loads(plan) if isinstance(plan, str) else plan
+        return int(document[0]["Plan"]["Plan Rows"])

@@ -1,0 +1,30 @@
+"""The methods about this connection's session or transaction."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import transaction
+
+from . import sql
+from .statements import Statements
+
+
+class Session(Statements):
+    """Used before statements that must not take long, and to find poolers."""
+
+    def limit_statements(self, seconds: float) -> None:
+        """Set the statement timeout of the current transaction, and turn off the compilation of its statements."""
+        self.rows(sql.LIMIT_STATEMENTS, {"timeout": f"{seconds:.3f}s"})
+
+    @contextmanager
+    def short_transaction(self, seconds: float) -> Iterator[None]:
+        """A transaction, or a savepoint, with a statement timeout that ends with it, since it is rolled back."""
+        with transaction.atomic(using=self.alias):
+            self.limit_statements(seconds)
+            yield
+            transaction.set_rollback(True, using=self.alias)
+
+    def backend_pid(self) -> int:
+        """The process id of the server's process that runs this statement. A pooler may choose another each time."""
+        ((pid,),) = self.rows(sql.BACKEND_PID)
+        return int(pid)

@@ -1,0 +1,16 @@
+"""Read and set what belongs to this connection's session or transaction."""
+
+# first_in_queues, pages, doctor, metrics: sets the statement timeout of the current transaction, and has PostgreSQL not
+# compile its statements. With millions of rows the planner expects so many that it compiles a probe of an index, which
+# takes a hundred times as long as the probe.
+LIMIT_STATEMENTS = """
+SELECT set_config('statement_timeout', %(timeout)s, true), set_config('jit', 'off', true)
+"""
+
+# roll-ups, archive: sets the time for which statements of the current transaction wait for a lock.
+SET_LOCK_TIMEOUT = """
+SELECT set_config('lock_timeout', %(timeout)s, true)
+"""
+
+# doctor, reindex → the process id of the server's process that runs this statement.
+BACKEND_PID = "SELECT pg_backend_pid()"

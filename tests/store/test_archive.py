@@ -1,0 +1,439 @@
+"""The archive: pruned jobs move to it in one statement, and its partitions are made and dropped a month at a time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import OperationalError, connection, connections, transaction
+from django.db.models.functions import Now
+
+from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
+
+from ..app.rows import FINISHED, UNFINISHED, make_job, state
+from ..app.sessions import LAST_MIGRATION, Session, schema
+from ..app.waiting import within
+from ..harness.pgbouncer import PROGRAM
+from ..harness.threads import terminate
+from .test_pgbouncer import pooled
+
+__all__ = ["pooled"]
+
+store = Store("default")
+
+DAY = timedelta(days=1)
+OLD = -100 * DAY
+
+MakeSession = Callable[[], Session]
+Connect = Callable[..., psycopg.Connection[Any]]
+
+OF_THE_CLAIM = {"lease", "locked_at", "deaths", "unknown_since"}
+"""The columns of a job that its archived row does not have."""
+
+
+def execute(statement: str, using: str = "default") -> list[Any]:
+    with connections[using].cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def partitions(using: str = "default") -> list[str]:
+    """The months of the archive, such as 2026_11."""
+    found = execute(
+        "SELECT inhrelid::regclass::text FROM pg_inherits "
+        "WHERE inhparent = 'skipqueue_archivedjob'::regclass ORDER BY 1",
+        using,
+    )
+    return [name.removeprefix("skipqueue_archivedjob_") for (name,) in found]
+
+
+def drop_partitions(using: str = "default") -> None:
+    for name in partitions(using):
+        execute(f"DROP TABLE skipqueue_archivedjob_{name}", using)
+
+
+def month(moment: datetime, later: int = 0) -> str:
+    year, index = divmod(moment.year * 12 + moment.month - 1 + later, 12)
+    return f"{year:04}_{index + 1:02}"
+
+
+def now() -> datetime:
+    """The database's time."""
+    ((found,),) = execute("SELECT statement_timestamp()")
+    assert isinstance(found, datetime)
+    return found.astimezone(UTC)
+
+
+@pytest.fixture
+def archive(settings: Any) -> Callable[..., None]:
+    """Sets `ARCHIVE`, at first to a year."""
+
+    def keep(**setting: Any) -> None:
+        settings.SKIPQUEUE = {"ARCHIVE": timedelta(days=365)} | setting
+
+    keep()
+    return keep
+
+
+@pytest.fixture
+def committed(transactional_db: None, archive: Callable[..., None]) -> Iterator[Callable[..., None]]:
+    """The same in a test that commits: its partitions are dropped in the end."""
+    yield archive
+    drop_partitions()
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("archive")
+class TestMove:
+    def test_a_pruned_job_is_in_the_archive_with_all_its_columns(self) -> None:
+        job = make_job(
+            "failed",
+            finished_at=OLD,
+            args=[1, "x"],
+            kwargs={"payment_id": 42},
+            errors=[{"attempt": 1, "message": "no"}],
+            operations=[{"verb": "retry", "by": "anna", "at": "2026-01-01T00:00:00Z"}],
+            metadata={"tenant": 7},
+            unique_key="key",
+            retention={"failed": 3600},
+            timeout=2.5,
+            last_error="ValueError: no",
+            locked_by="w:1",
+            started_at=OLD,
+        )
+        before = state(job)
+        assert sum(Pruner(store).batch().values()) == 1
+        assert not Job.objects.exists()
+        (archived,) = ArchivedJob.objects.values()
+        assert archived == {name: value for name, value in before.items() if name not in OF_THE_CLAIM}
+        assert str(ArchivedJob.objects.get()) == str(job)
+
+    def test_a_new_column_of_jobs_is_archived_or_named_here(self) -> None:
+        jobs, archived = ({field.column for field in model._meta.concrete_fields} for model in (Job, ArchivedJob))
+        assert archived == jobs - OF_THE_CLAIM
+        columns = execute(
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_schema = 'public' AND table_name = 'skipqueue_archivedjob'"
+        )
+        assert {column for (column,) in columns} == archived
+
+    @pytest.mark.parametrize("status", FINISHED)
+    def test_every_finished_status_is_archived_and_counted(self, status: str) -> None:
+        make_job(status, finished_at=OLD)
+        make_job(status, finished_at=OLD / 2)
+        make_job(status)
+        store.make_partitions()
+        assert store.prune() == {status: 2}
+        assert ArchivedJob.objects.count() == 2
+        assert Job.objects.count() == 1
+
+    @pytest.mark.parametrize("status", UNFINISHED)
+    def test_no_other_is(self, status: str, archive: Callable[..., None]) -> None:
+        archive(RETENTION={"completed": 0, "failed": 0, "discarded": 0})
+        make_job(status)
+        store.make_partitions()
+        assert store.prune() == {}
+        assert Job.objects.count() == 1
+
+    def test_a_job_past_the_retention_of_the_archive_too_is_deleted(self) -> None:
+        make_job("failed", finished_at=-366 * DAY)
+        kept = make_job("failed", finished_at=-364 * DAY)
+        store.make_partitions()
+        assert partitions() == [month(now() - 364 * DAY), month(now())]
+        assert store.prune() == {"failed": 2}
+        assert [archived.pk for archived in ArchivedJob.objects.all()] == [kept.pk]
+
+    def test_without_a_retention_of_the_archive_it_is_archived_however_old(self, archive: Callable[..., None]) -> None:
+        archive(ARCHIVE=None)
+        make_job("failed", finished_at=-4000 * DAY)
+        assert Pruner(store).batch() == {"failed": 1}
+        assert ArchivedJob.objects.count() == 1
+
+    def test_once_it_is_switched_off_jobs_are_deleted_and_the_archive_stays(self, archive: Callable[..., None]) -> None:
+        make_job("failed", finished_at=OLD)
+        Pruner(store).batch()
+        archive(ARCHIVE=False)
+        make_job("failed", finished_at=OLD)
+        assert Pruner(store).batch() == {"failed": 1}
+        assert (Job.objects.count(), ArchivedJob.objects.count()) == (0, 1)
+
+    def test_the_same_id_may_be_archived_twice(self) -> None:
+        """After somebody has reset the sequence of ids."""
+        for finished_at in (OLD, OLD * 2):
+            make_job("failed", id=7, finished_at=finished_at)
+            assert Pruner(store).batch() == {"failed": 1}
+        assert ArchivedJob.objects.filter(pk=7).count() == 2
+
+
+def prune_all() -> dict[str, int]:
+    """Prune until there is nothing left. Returns the number of the last batch that did something."""
+    pruner = Pruner(store)
+    pruned = pruner.batch()
+    while pruner.has_more:
+        pruned = pruner.batch() or pruned
+    return pruned
+
+
+class TestRowsThatCannotBeArchived:
+    """They keep no other from being archived, are logged, and stay in the job table."""
+
+    def test_one_without_a_partition(self, committed: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+        committed(ARCHIVE=None)
+        bad = make_job("completed")
+        made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
+        execute("UPDATE skipqueue_job SET finished_at = '-infinity' WHERE id = " + str(bad.pk))
+        with within(20):
+            prune_all()
+        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(made)
+        assert execute("SELECT id FROM skipqueue_job") == [(bad.pk,)]
+        assert f"job not pruned id={bad.pk} error=" in caplog.text
+
+    def test_one_that_a_constraint_refuses(self, committed: None, caplog: pytest.LogCaptureFixture) -> None:
+        bad = make_job("completed", finished_at=OLD, queue_name="bad")
+        made = [make_job("completed", finished_at=OLD).pk for _ in range(20)]
+        execute("ALTER TABLE skipqueue_archivedjob ADD CONSTRAINT good CHECK (queue_name <> 'bad')")
+        try:
+            with within(20):
+                prune_all()
+        finally:
+            execute("ALTER TABLE skipqueue_archivedjob DROP CONSTRAINT good")
+        assert set(ArchivedJob.objects.values_list("pk", flat=True)) == set(made)
+        assert list(Job.objects.all()) == [bad]
+        assert f"job not pruned id={bad.pk} error=" in caplog.text
+
+    def test_where_no_partition_can_be_made_those_of_existing_months_are_archived(
+        self, committed: None, connect: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store.make_partitions()
+        made = make_job("completed", finished_at=timedelta(0), retention={"completed": 0})
+        bad = make_job("completed", finished_at=OLD)
+        other = connect(autocommit=False)
+        other.execute("LOCK TABLE skipqueue_archivedjob IN SHARE UPDATE EXCLUSIVE MODE")
+        with within(20):
+            prune_all()
+        other.rollback()
+        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [made.pk]
+        assert list(Job.objects.all()) == [bad]
+        assert "partitions not made error=" in caplog.text
+
+
+class TestCrash:
+    """A job is in exactly one of the tables, whatever happens to the session that moves it."""
+
+    def test_a_session_that_dies_between_delete_and_insert_has_moved_nothing(
+        self, committed: None, session: MakeSession, connect: Connect
+    ) -> None:
+        job = make_job("completed", finished_at=OLD)
+        store.make_partitions()
+        locking = connect(autocommit=False)
+        locking.execute("LOCK TABLE skipqueue_archivedjob IN SHARE MODE")
+        pruning = session()
+        pruned = pruning.start(store.prune)
+        pruning.wait_until_blocked()
+        assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
+        terminate([pruning.pid])
+        with pytest.raises(OperationalError):
+            pruned.result(20)
+        locking.rollback()
+        assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
+        assert store.prune() == {"completed": 1}
+        assert list(ArchivedJob.objects.values_list("pk", flat=True)) == [job.pk]
+        assert not Job.objects.exists()
+
+    def test_one_that_dies_before_its_commit_has_moved_nothing(self, committed: None, session: MakeSession) -> None:
+        make_job("completed", finished_at=OLD)
+        store.make_partitions()
+        pruning = session()
+        pruning.begin()
+        assert pruning(store.prune) == {"completed": 1}
+        assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
+        terminate([pruning.pid])
+        with pytest.raises(OperationalError):
+            pruning(store.prune)
+        assert (Job.objects.count(), ArchivedJob.objects.count()) == (1, 0)
+
+    def test_many_that_prune_at_once_move_each_job_once(self, committed: None, session: MakeSession) -> None:
+        made = {make_job("completed", finished_at=OLD).pk for _ in range(60)}
+        sessions = [session() for _ in range(4)]
+        running = [each.start(lambda: Pruner(store).batch()) for each in sessions]
+        assert sum(sum(each.result(20).values()) for each in running) == 60
+        assert sorted(ArchivedJob.objects.values_list("pk", flat=True)) == sorted(made)
+        assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("archive")
+class TestMakePartitions:
+    def test_this_month_and_those_ahead(self) -> None:
+        assert store.make_partitions(ahead=2) == 3
+        assert partitions() == [month(now(), later) for later in range(3)]
+        assert store.make_partitions(ahead=2) == 0
+
+    def test_the_months_of_finished_jobs_and_none_between(self) -> None:
+        for days in (200, 201, 199, 90):
+            make_job("completed", finished_at=-days * DAY)
+        make_job("failed", finished_at=-150 * DAY)
+        months = {month(now() - days * DAY) for days in (200, 201, 199, 90, 150, 0)}
+        assert store.make_partitions() == len(months)
+        assert partitions() == sorted(months)
+
+    def test_a_job_at_either_end_of_its_month_finds_its_partition(self) -> None:
+        """In UTC, whatever the time zone of the session."""
+        execute("SET LOCAL TIME ZONE 'Pacific/Kiritimati'")
+        first = datetime(now().year - 1, 12, 1, tzinfo=UTC)
+        for moment in (first, first - timedelta(microseconds=1), first + timedelta(days=31, microseconds=-1)):
+            make_job("completed", finished_at=moment)
+        execute("SET LOCAL TIME ZONE 'America/Los_Angeles'")
+        assert Pruner(store).batch() == {"completed": 3}
+        found = execute("SELECT tableoid::regclass::text, count(*) FROM skipqueue_archivedjob GROUP BY 1")
+        assert dict(found) == {
+            f"skipqueue_archivedjob_{first.year}_11": 1,
+            f"skipqueue_archivedjob_{first.year}_12": 2,
+        }
+
+    def test_every_partition_has_the_indexes(self) -> None:
+        store.make_partitions()
+        of = dict(execute("SELECT tablename, count(*) FROM pg_indexes GROUP BY 1"))
+        assert of[f"skipqueue_archivedjob_{month(now())}"] == of["skipqueue_archivedjob"] == 4
+
+    def test_a_partition_of_another_shape_made_by_hand_is_respected(self) -> None:
+        execute("CREATE TABLE by_hand PARTITION OF skipqueue_archivedjob FOR VALUES FROM (MINVALUE) TO ('2200-01-01')")
+        assert store.make_partitions(ahead=2) == 0
+
+    def test_one_that_was_detached_by_hand_is_attached_again_when_its_month_is_needed(self) -> None:
+        make_job("completed", finished_at=OLD)
+        Pruner(store).batch()
+        execute(f"ALTER TABLE skipqueue_archivedjob DETACH PARTITION skipqueue_archivedjob_{month(now() + OLD)}")
+        make_job("completed", finished_at=OLD)
+        assert Pruner(store).batch() == {"completed": 1}
+        assert ArchivedJob.objects.count() == 2
+
+
+class TestLocks:
+    """The commands that make and drop partitions neither wait long nor keep others waiting long."""
+
+    def test_readers_and_writers_do_not_keep_a_partition_from_being_made(
+        self, committed: None, connect: Connect
+    ) -> None:
+        store.make_partitions()
+        with ExitStack() as stack:
+            for mode in ("ACCESS SHARE", "ROW EXCLUSIVE"):
+                other = stack.enter_context(connect(autocommit=False))
+                other.execute(f"LOCK TABLE skipqueue_archivedjob IN {mode} MODE")
+            with within(5):
+                assert store.make_partitions(ahead=1) == 1
+
+    def test_many_supervisors_may_make_them_at_once(self, committed: None, session: MakeSession) -> None:
+        make_job("completed", finished_at=OLD)
+        sessions = [session() for _ in range(4)]
+        running = [each.start(store.make_partitions, ahead=2) for each in sessions]
+        assert sum(each.result(20) for each in running) == 4
+        assert len(partitions()) == 4
+
+    @pytest.mark.parametrize("reads", [True, False], ids=["a reader", "a writer"])
+    def test_a_drop_gives_up_soon_and_lets_those_through_that_came_after_it(
+        self, committed: Callable[..., None], connect: Connect, reads: bool
+    ) -> None:
+        make_job("failed", finished_at=OLD)
+        Pruner(store).batch()
+        committed(ARCHIVE=timedelta(days=30))
+        other = connect(autocommit=False)
+        other.execute(
+            "SELECT count(*) FROM skipqueue_archivedjob"
+            if reads
+            else "LOCK TABLE skipqueue_archivedjob IN ROW EXCLUSIVE MODE"
+        )
+        with within(5), pytest.raises(OperationalError, match="lock timeout"):
+            store.drop_partition()
+        assert ArchivedJob.objects.count() == 1
+        other.rollback()
+        assert store.drop_partition()
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("archive")
+class TestDropPartition:
+    def test_the_oldest_whose_last_job_is_past_the_retention(self, archive: Callable[..., None]) -> None:
+        archive(ARCHIVE=None)
+        for days in (500, 400, 330):
+            make_job("failed", finished_at=-days * DAY)
+        Pruner(store).batch()
+        archive()
+        assert store.drop_partition()
+        assert store.drop_partition()
+        assert not store.drop_partition()
+        assert partitions() == [month(now() - 330 * DAY), month(now())]
+        assert ArchivedJob.objects.count() == 1
+
+    def test_one_with_a_job_that_is_to_be_kept_stays(self, archive: Callable[..., None]) -> None:
+        make_job("failed", finished_at=OLD)
+        Pruner(store).batch()
+        first = (now() + OLD).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        after = (first + timedelta(days=32)).replace(day=1)
+        archive(ARCHIVE=now() - after + timedelta(seconds=60))
+        assert not store.drop_partition()
+        archive(ARCHIVE=now() - after)
+        assert store.drop_partition()
+
+    def test_for_ever_means_none(self, archive: Callable[..., None]) -> None:
+        archive(ARCHIVE=None)
+        make_job("failed", finished_at=-9000 * DAY)
+        Pruner(store).batch()
+        assert not store.drop_partition()
+
+
+@pytest.mark.skipif(not PROGRAM, reason="PgBouncer is not installed")
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_behind_pgbouncer_in_transaction_mode(pooled: str, archive: Callable[..., None]) -> None:
+    behind = Store(pooled)
+    archive(ARCHIVE=None)
+    make_job("failed", using=pooled, finished_at=OLD)
+    try:
+        assert Pruner(behind).batch() == {"failed": 1}
+        archive(ARCHIVE=30 * DAY)
+        assert behind.drop_partition()
+        assert execute("SHOW lock_timeout", pooled) == [("0",)], "it was set for the transaction alone"
+    finally:
+        drop_partitions(pooled)
+
+
+@pytest.mark.django_db
+def test_a_role_that_owns_the_tables_needs_to_be_no_superuser(archive: Callable[..., None]) -> None:
+    with schema("owned") as migrate, transaction.atomic(using="owned"):
+        migrate(LAST_MIGRATION)
+        execute("CREATE ROLE plain; ALTER SCHEMA owned OWNER TO plain", "owned")
+        for table in ("skipqueue_job", "skipqueue_archivedjob"):
+            execute(f"ALTER TABLE {table} OWNER TO plain", "owned")
+        execute("SET LOCAL ROLE plain", "owned")
+        make_job("failed", using="owned", finished_at=OLD)
+        assert Pruner(Store("owned")).batch() == {"failed": 1}
+        archive(ARCHIVE=30 * DAY)
+        assert Store("owned").drop_partition()
+        transaction.set_rollback(True, using="owned")
+
+
+@pytest.mark.django_db
+def test_the_partitions_are_in_the_schema_of_the_archive(archive: Callable[..., None]) -> None:
+    with schema("away") as migrate:
+        migrate(LAST_MIGRATION)
+        execute("CREATE SCHEMA before; SET search_path TO before, away", "away")
+        try:
+            assert Store("away").make_partitions() == 1
+            found = execute("SELECT schemaname FROM pg_tables WHERE tablename LIKE 'skipqueue_archivedjob_2%'", "away")
+        finally:
+            execute("SET search_path TO away; DROP SCHEMA before CASCADE", "away")
+    assert found == [("away",)]
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("archive")
+def test_an_archived_job_is_read_from_the_database_of_the_queue() -> None:
+    make_job("failed", finished_at=OLD)
+    Pruner(store).batch()
+    assert ArchivedJob.objects.filter(finished_at__lt=Now()).count() == 1
+    assert ArchivedJob.objects.all().db == "default"
+    assert connection.alias == "default"

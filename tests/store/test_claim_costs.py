@@ -1,0 +1,128 @@
+"""What a claim reads is measured without a lock, sampled by a supervisor, and shown by the doctor."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.db.models import F
+
+from django_skipqueue.doctor import tables
+from django_skipqueue.models import Job, RollUp
+from django_skipqueue.rollups.counts import Counts, rows
+from django_skipqueue.rollups.sample_depths import SampleDepths
+from django_skipqueue.store import Store, claim_costs
+from django_skipqueue.store.claim_costs import CLAIM_LIMIT, ClaimCost
+
+from ..app.rows import make_job
+from ..app.sessions import Session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+store = Store("default")
+
+
+def fill(queue_name: str, number: int) -> None:
+    Job.objects.bulk_create([Job(task="t", queue_name=queue_name, status="queued") for _ in range(number)])
+    execute("ANALYZE skipqueue_job")
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def count(queue_name: str) -> None:
+    """Queues are known by their counts."""
+    store.roll_up(list(rows({(int(time.time() // 60), queue_name, "t"): Counts(completed=1)})), [])
+
+
+def test_a_claim_of_a_deep_queue_reads_as_many_rows_as_it_takes() -> None:
+    fill("mail", 3_000)
+    cost = store.measure_claim("mail")
+    assert cost is not None
+    assert cost.queue_name == "mail"
+    assert CLAIM_LIMIT <= cost.rows <= CLAIM_LIMIT + 1
+    assert 2 <= cost.pages < 200
+
+
+def test_dead_rows_cost_more(session: Callable[[], Session]) -> None:
+    fill("mail", 3_000)
+    reader = session()
+    reader.begin()
+    reader(execute, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    reader(lambda: Job.objects.count())
+    before = store.measure_claim("mail")
+    Job.objects.filter(pk__in=Job.objects.order_by("pk")[:2_500].values("pk")).delete()
+    after = store.measure_claim("mail")
+    reader.rollback()
+    assert before is not None
+    assert after is not None
+    assert after.rows > 10 * before.rows
+    assert after.pages > before.pages
+
+
+def test_it_waits_for_no_lock_and_takes_none(session: Callable[[], Session]) -> None:
+    job = make_job(queue_name="mail")
+    claimer = session()
+    claimer.begin()
+    claimer(execute, f"SELECT FROM skipqueue_job WHERE id = {job.pk} FOR UPDATE")
+    assert store.measure_claim("mail") is not None
+    claimer(execute, f"UPDATE skipqueue_job SET priority = 1 WHERE id = {job.pk}")
+    claimer.commit()
+
+
+def test_one_that_takes_too_long_is_given_up(session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_costs, "MEASURE_SECONDS", 0.2)
+    other = session()
+    other.begin()
+    other(execute, "LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE")
+    assert store.measure_claim("mail") is None
+    other.rollback()
+
+
+def test_any_other_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> Any:
+        raise OperationalError("the server closed the connection")
+
+    monkeypatch.setattr(Store, "rows", lost)
+    with pytest.raises(OperationalError, match="closed"):
+        store.measure_claim("mail")
+
+
+def test_a_supervisor_samples_the_deepest_queues() -> None:
+    for number, queue_name in enumerate(("a", "b", "c", "d"), 1):
+        count(queue_name)
+        for _ in range(number):
+            make_job(queue_name=queue_name)
+    SampleDepths(store).run(time.monotonic())
+    costs = {cost.queue_name: cost for cost in store.claim_costs()}
+    assert set(costs) == {"b", "c", "d"}
+    assert all(cost.pages > 0 for cost in costs.values())
+    everything = RollUp.objects.get(span=60, queue_name="", task="", depth__isnull=False)
+    assert everything.claim_pages == max(cost.pages for cost in costs.values())
+    RollUp.objects.filter(span=60).update(starts_at=F("starts_at") - timedelta(minutes=6))
+    assert store.claim_costs() == []
+
+
+def test_of_the_costs_within_an_hour_the_greatest_stays() -> None:
+    make_job(queue_name="mail")
+    for pages in (3, 7, 5):
+        store.roll_up_depths(store.queues_now(), [ClaimCost("mail", pages, pages)])
+    row = RollUp.objects.get(span=3600, queue_name="mail")
+    assert (row.claim_pages, row.claim_rows) == (7, 7)
+
+
+def test_the_doctor_names_a_queue_with_expensive_claims() -> None:
+    count("mail")
+    make_job(queue_name="mail")
+    store.roll_up_depths(store.queues_now(), [ClaimCost("mail", tables.MANY_PAGES, 5)])
+    assert list(tables.expensive_claims(store)) == []
+    store.roll_up_depths(store.queues_now(), [ClaimCost("mail", tables.MANY_PAGES + 1, 123_456)])
+    (finding,) = tables.expensive_claims(store)
+    assert finding.code == "expensive-claims"
+    assert finding.title == "Claims of queue mail read many pages"
+    assert "123,456" in finding.found
+    assert finding.command == 'VACUUM (VERBOSE, ANALYZE) "skipqueue_job";'

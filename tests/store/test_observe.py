@@ -1,0 +1,67 @@
+"""What is in the queues now, read by a few probes of an index."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store, observe
+
+from ..app.rows import make_job
+
+pytestmark = pytest.mark.django_db
+
+store = Store("default")
+
+
+def test_a_queue_has_its_depth_its_longest_wait_and_what_runs() -> None:
+    make_job(queue_name="mail", priority=10, run_after=timedelta(seconds=-5))
+    make_job(queue_name="mail", priority=-10, run_after=timedelta(seconds=-90))
+    make_job("running", queue_name="mail", locked_at=timedelta(seconds=-30))
+    make_job("running", queue_name="reports", locked_at=timedelta(seconds=-300))
+    make_job("scheduled", queue_name="later")
+    make_job("failed", queue_name="gone")
+    mail, reports = store.queues_now()
+    assert (mail.name, mail.queued, mail.is_estimate, mail.running) == ("mail", 2, False, 1)
+    assert mail.oldest is not None
+    assert 90 <= mail.oldest < 120, "the job of low priority waits longest"
+    assert mail.longest is not None
+    assert 30 <= mail.longest < 60
+    assert (reports.name, reports.queued, reports.oldest, reports.running) == ("reports", 0, None, 1)
+
+
+def test_an_empty_table_has_no_queues() -> None:
+    assert store.queues_now() == []
+
+
+def test_queues_come_in_alphabetical_order_whatever_their_priorities() -> None:
+    for name, priority in (("b", 5), ("a", -5), ("b", -5), ("c", 100), ("a", 5)):
+        make_job(queue_name=name, priority=priority)
+    assert [(queue.name, queue.queued) for queue in store.queues_now()] == [("a", 2), ("b", 2), ("c", 1)]
+
+
+@pytest.mark.parametrize(("most", "is_estimate"), [(300, False), (299, True)])
+def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: bool) -> None:
+    Job.objects.bulk_create(Job(queue_name="long", task="t", status="queued") for _ in range(300))
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE skipqueue_job")
+    (queue,) = store.queues_now(most=most)
+    assert queue.is_estimate is is_estimate
+    assert 290 <= queue.queued <= 310
+
+
+def test_of_many_queues_fewer_jobs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in (("a", 9), ("b", 12), ("c", 20)):
+        Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
+    for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
+        monkeypatch.setattr(observe, "MOST_COUNTED_TOGETHER", together)
+        monkeypatch.setattr(observe, "LEAST_COUNTED", least)
+        assert {queue.name for queue in store.queues_now() if queue.is_estimate} == estimated
+
+
+def test_an_estimate_is_never_below_what_was_counted() -> None:
+    Job.objects.bulk_create(Job(queue_name="new", task="t", status="queued") for _ in range(50))
+    (queue,) = store.queues_now(most=20)
+    assert queue.is_estimate
+    assert queue.queued >= 21

@@ -1,0 +1,182 @@
+"""Pausing a queue: nobody claims of it, until it is resumed or its time is over."""
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.models.functions import Now
+from django.dispatch import Signal
+
+from django_skipqueue import signals
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.store import Store
+
+from ..app.rows import make_job, settle_and_claim
+from ..app.sessions import Session
+from .test_notify import Listener
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def claimed(*queue_names: str, limit: int = 100) -> list[int]:
+    by_hand = Job.objects.claim(queue_names=queue_names, limit=limit, worker_id="w")
+    return [job.pk for job in by_hand]
+
+
+def end_pause(name: str) -> None:
+    """Have the time of the pause be over."""
+    Queue.objects.filter(name=name).update(paused_until=Now())
+
+
+def test_nobody_claims_of_a_paused_queue() -> None:
+    make_job(queue_name="mail")
+    other = make_job(queue_name="other")
+    Queue.pause("mail")
+    assert claimed("mail", "other") == [other.pk]
+    assert settle_and_claim([], queue_names=["mail"], limit=1, worker_id="w")[1] == []
+
+
+def test_a_resumed_queue_goes_on() -> None:
+    job = make_job(queue_name="mail")
+    Queue.pause("mail")
+    assert Queue.resume("mail")
+    assert claimed("mail") == [job.pk]
+
+
+def test_a_queue_is_resumed_once() -> None:
+    assert not Queue.resume("mail")
+    Queue.pause("mail")
+    assert Queue.resume("mail")
+    assert not Queue.resume("mail")
+
+
+def test_a_pause_ends_by_itself() -> None:
+    job = make_job(queue_name="mail")
+    Queue.pause("mail", for_=timedelta(hours=1))
+    assert claimed("mail") == []
+    end_pause("mail")
+    assert not Queue.resume("mail"), "it is over"
+    assert claimed("mail") == [job.pk]
+
+
+def test_the_time_of_a_pause_is_the_databases() -> None:
+    Queue.pause("mail", for_=timedelta(minutes=15), by="ann", reason="no answer")
+    row: Any = Queue.objects.annotate(now=Now()).get()
+    assert timedelta(minutes=14) < row.paused_until - row.now <= timedelta(minutes=15)
+    assert row.paused_until - row.paused_at == timedelta(minutes=15)
+    assert (row.paused_by, row.reason, str(row)) == ("ann", "no answer", "mail")
+
+
+def test_a_pause_replaces_the_one_before() -> None:
+    Queue.pause("mail", for_=timedelta(minutes=15), by="ann", reason="no answer")
+    Queue.pause("mail", by="bob")
+    row = Queue.objects.get()
+    assert (row.paused_until, row.paused_by, row.reason) == (None, "bob", "")
+
+
+def test_the_queues_keep_their_order_while_one_of_them_is_paused() -> None:
+    names = [f"queue {number}" for number in range(20)]
+    jobs = {name: make_job(queue_name=name).pk for name in names}
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO skipqueue_queue (name, paused_at) SELECT 'p' || n, now() FROM generate_series(1, 5000) n"
+        )
+        cursor.execute("ANALYZE skipqueue_queue")
+    Queue.pause(names[7])
+    listed = sorted(names, key=lambda name: hash((name, 1)))
+    assert claimed(*listed, limit=10) == [jobs[name] for name in listed if name != names[7]][:10]
+
+
+def test_a_claim_locks_no_job_of_a_paused_queue(session: Callable[[], Session]) -> None:
+    make_job(queue_name="mail")
+    Queue.pause("mail")
+
+    @transaction.atomic
+    def locked() -> int:
+        return len(Job.objects.select_for_update(nowait=True))
+
+    with transaction.atomic():
+        assert claimed("mail") == []
+        assert session()(locked) == 1
+
+
+def test_a_pause_holds_from_its_commit_on(session: Callable[[], Session]) -> None:
+    job = make_job(queue_name="mail")
+    with transaction.atomic():
+        Queue.pause("mail")
+        assert session()(claimed, "mail") == [job.pk]
+    make_job(queue_name="mail")
+    assert session()(claimed, "mail") == []
+
+
+def test_the_queues_with_jobs_are_without_the_paused_ones() -> None:
+    for name in ("a", "b", "c"):
+        make_job(queue_name=name)
+    Queue.pause("a")
+    assert store.queues_with_jobs(limit=1) == ["b"]
+    assert store.queues_with_jobs() == ["b", "c"]
+    assert store.queues_with_jobs(with_paused=True) == ["a", "b", "c"]
+
+
+def test_which_queues_are_paused() -> None:
+    for name in ("a", "b", "c"):
+        Queue.pause(name, for_=timedelta(hours=1))
+    end_pause("a")
+    Queue.resume("b")
+    assert store.paused_queues() == ["c"]
+    assert [queue.name for queue in Queue.objects.paused()] == ["c"]
+
+
+@pytest.mark.parametrize("name", ["", " mail", "a,b", "x" * 1001, 7])
+def test_a_name_that_no_queue_can_have_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidOption):
+        Queue.pause(name)
+    with pytest.raises(InvalidOption):
+        Queue.resume(name)
+
+
+@pytest.mark.parametrize("for_", [60, timedelta(0), timedelta(seconds=-1), timedelta(days=4000)])
+def test_a_time_that_is_none_is_refused(for_: Any) -> None:
+    with pytest.raises(InvalidOption, match="for_ must be a timedelta"):
+        Queue.pause("mail", for_=for_)
+
+
+def test_who_and_why_are_texts() -> None:
+    with pytest.raises(InvalidOption, match="by must be a str"):
+        Queue.pause("mail", by=7)  # type: ignore[arg-type]
+
+
+def test_a_resume_notifies_the_workers_and_the_supervisors() -> None:
+    workers, supervisors = Listener("skipqueue"), Listener("skipqueue_supervisors")
+    with workers.connection, supervisors.connection:
+        Queue.pause("mail")
+        assert (workers.payloads(), supervisors.payloads()) == ([], [",queues"])
+        Queue.resume("mail")
+        assert (workers.payloads(), supervisors.payloads()) == (["mail"], [",queues"])
+
+
+def test_both_are_signalled_and_logged(
+    sent: Callable[[Signal], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
+) -> None:
+    paused, resumed = sent(signals.queue_paused), sent(signals.queue_resumed)
+    caplog.set_level(logging.INFO, "django_skipqueue")
+    Queue.pause("mail", for_=timedelta(hours=1), by="ann", reason="no answer")
+    Queue.resume("mail", by="bob")
+    Queue.resume("mail", by="bob")
+    until = paused[0].pop("until")
+    assert [{**event, "signal": None} for event in paused] == [
+        {"signal": None, "sender": "mail", "database": "default", "by": "ann", "reason": "no answer"}
+    ]
+    assert [{**event, "signal": None} for event in resumed] == [
+        {"signal": None, "sender": "mail", "database": "default", "by": "bob"}
+    ]
+    assert caplog.messages == [
+        f'queue paused queue=mail until="{until.isoformat(" ", "seconds")}" by=ann reason="no answer"',
+        "queue resumed queue=mail by=bob",
+    ]
