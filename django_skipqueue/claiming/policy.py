@@ -13,6 +13,7 @@ from ..runtime.worker_options import WorkerOptions
 from ..tasks.registry import RUNNER_NAMES, THREADS, registry
 from ..values.batch_size import BatchSize
 from ..values.records import ClaimedJob, QueuePosition
+from ..values.served import serves
 from .capacity import Capacity
 from .cursor import ClaimCursor, pause_after
 from .kinds import KNOWN_FOR, Free, Kinds
@@ -136,7 +137,7 @@ class ClaimPolicy:
         rest = pause_after(now - started)
         self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
         random.shuffle(names)
-        self.queue_names = names
+        self.queue_names = [name for name in names if serves((), name)]
 
     def _put_off_search(self, now: float) -> None:
         """Prepare for a failed search: serve the known queues, at first those of the registered tasks."""
@@ -262,7 +263,8 @@ class ClaimPolicy:
         if not queue_names:
             return
         if not self._listed:
-            self.queue_names = sorted(queue_names.difference(self.queue_names)) + self.queue_names
+            added = sorted(queue_names.difference(self.queue_names))
+            self.queue_names = [name for name in added if serves((), name)] + self.queue_names
         if queue_names.intersection(self.queue_names):
             self._was_called = self._is_idle and self._standby.watched_until > 0.0
             self._look_again(0.0)

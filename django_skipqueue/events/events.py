@@ -5,6 +5,7 @@ An event about jobs covers a batch: all jobs that one statement has changed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from ..values.records import Attempt, ClaimedJob, RecoveredJob
 
@@ -67,7 +68,7 @@ class JobsOperated(Event):
 
     database: str
     verb: str
-    """`retry`, `discard`, `cancel`, `run_now` or `postpone`."""
+    """`retry`, `discard`, `cancel`, `run_now`, `postpone`, `reschedule`, `change_queue` or `change_priority`."""
     job_ids: Sequence[int]
     """The ids of the changed jobs."""
     by: str
@@ -155,6 +156,61 @@ class WorkerStopped(Event):
     worker_id: str
     jobs_done: int
     """The number of attempts that the worker has settled."""
+
+
+# Queues
+
+
+@dataclass(frozen=True)
+class QueuePaused(Event):
+    """Somebody paused a queue, or changed its pause."""
+
+    database: str
+    queue_name: str
+    until: datetime | None
+    """When the pause ends by itself; `None`: when somebody resumes the queue."""
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class QueueResumed(Event):
+    """Somebody resumed a queue. A pause that ends by itself sends no event: no process does anything then."""
+
+    database: str
+    queue_name: str
+    by: str
+
+
+# Alerts
+
+
+@dataclass(frozen=True)
+class AlertRaised(Event):
+    """A limit of `SKIPQUEUE["ALERTS"]` is exceeded: an incident begins."""
+
+    database: str
+    rule: str
+    """`oldest_waiting`, `no_worker`, `failed_share` or `recoveries`."""
+    queue_name: str
+    """Empty: all queues that have no limit of their own for this rule."""
+    value: float
+    """Seconds, a share from 0 to 1, or a number of jobs."""
+    limit: float
+    since: datetime
+
+
+@dataclass(frozen=True)
+class AlertOver(Event):
+    """An incident is over. The fields are those of its `AlertRaised`, with the last value that exceeded the limit."""
+
+    database: str
+    rule: str
+    queue_name: str
+    value: float
+    limit: float
+    since: datetime
+    over_at: datetime
 
 
 # The database

@@ -15,6 +15,12 @@ def stopping(signal_name: str, timeout: float) -> None:
     write(logging.INFO, "supervisor_stopping", {"signal": signal_name, "timeout": in_words(timeout), "hint": hint})
 
 
+def stop_requested(worker: str, timeout: float) -> None:
+    """A supervisor stops because an operator has requested it, on the row of one of its workers."""
+    hint = "an operator has requested it; finishing running jobs"
+    write(logging.INFO, "supervisor_stopping", {"worker": worker, "timeout": in_words(timeout), "hint": hint})
+
+
 def stopping_now(signal_name: str) -> None:
     """A supervisor received the second signal to stop."""
     write(logging.WARNING, "supervisor_stopping_now", {"signal": signal_name, "hint": "releasing running jobs"})
@@ -116,6 +122,11 @@ def service_failed(service: str, error: BaseException, retry_in: float) -> None:
 def service_back(service: str) -> None:
     """The service succeeded for the first time after a failure."""
     write(logging.INFO, "service_back", {"service": service})
+
+
+def scrape_failed(part: str, error: BaseException) -> None:
+    """A query of `/metrics` failed; the other parts are served."""
+    write(logging.WARNING, "scrape_failed", {"part": part, "error": in_a_line(error)})
 
 
 def lines_dropped(count: int) -> None:

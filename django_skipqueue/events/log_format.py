@@ -5,7 +5,6 @@ Invariant: a text from a row can neither start a new line nor control a terminal
 
 import logging
 import os
-import sys
 from typing import Any, TextIO
 
 COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
@@ -16,26 +15,6 @@ DIM = "2"
 INDENT = "    "
 
 
-def configure(verbosity: int, *, colour: bool | None = None, tracebacks: bool = False) -> None:
-    """Write lines to standard error if the project has not configured logging. Verbosity is that of Django's commands.
-
-    colour: `None`: only on a terminal. tracebacks: log tracebacks even if standard error is not a terminal.
-    """
-    package = logging.getLogger("django_skipqueue")
-    if not package.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
-        is_terminal = sys.stderr.isatty()
-        handler.setFormatter(
-            LineFormatter(
-                colour=wants_colour(sys.stderr) if colour is None else colour, tracebacks=tracebacks or is_terminal
-            )
-        )
-        package.addHandler(handler)
-        package.propagate = False
-    if package.level == logging.NOTSET:
-        package.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-
-
 def wants_colour(stream: TextIO) -> bool:
     """Whether the stream is a terminal and the environment does not disable colours."""
     is_disabled = os.environ.get("NO_COLOR") or os.environ.get("DJANGO_COLORS") == "nocolor"
@@ -43,7 +22,10 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 class LineFormatter(logging.Formatter):
-    """Time, level and message; below it the traceback, indented. `tracebacks`: also those of failed attempts."""
+    """Time, level and message; a line of a task's own also has its job. Further lines and the traceback are indented.
+
+    `tracebacks`: also those of failed attempts.
+    """
 
     def __init__(self, *, colour: bool, tracebacks: bool) -> None:
         super().__init__(datefmt="%H:%M:%S")
@@ -52,17 +34,21 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        message = printable(record.getMessage())
-        event = getattr(record, "event", "").replace("_", " ")
-        shown = event if message.startswith(event) else ""
+        message, *others = map(printable, record.getMessage().splitlines() or [""])
+        event = getattr(record, "event", None)
+        if event is None and getattr(record, "job_id", None) is not None:
+            message += f" job={record.job_id}"  # type: ignore[attr-defined]
+        words = (event or "").replace("_", " ")
+        shown = words if message.startswith(words) else ""
         time = self._paint(DIM, self.formatTime(record, self.datefmt))
         head = self._paint(COLOURS.get(record.levelname, "0"), f"{record.levelname:<7} {shown}")
-        return "\n".join([f"{time} {head}{message[len(shown) :]}", *self._traceback(record)])
+        below = [*(INDENT + line for line in others), *self._traceback(record)]
+        return "\n".join([f"{time} {head}{message[len(shown) :]}", *below])
 
     def _traceback(self, record: logging.LogRecord) -> list[str]:
         """The lines of the traceback; of jobs only if configured: their rows have them, and there may be thousands."""
-        is_about_a_job = getattr(record, "job_id", None) is not None
-        if (is_about_a_job and not self._tracebacks) or not (record.exc_info or record.exc_text):
+        is_of_an_attempt = getattr(record, "event", None) and getattr(record, "job_id", None) is not None
+        if (is_of_an_attempt and not self._tracebacks) or not (record.exc_info or record.exc_text):
             return []
         text = record.exc_text or self.formatException(record.exc_info)  # type: ignore[arg-type]
         return [INDENT + self._paint(DIM, printable(line)) for line in text.splitlines()]

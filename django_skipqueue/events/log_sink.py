@@ -4,7 +4,7 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from . import events, logs
+from . import alert_logs, events, logs, queue_logs
 from .events import Event
 
 
@@ -36,6 +36,13 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.LeasesLost: (WARNING, _each(logs.lease_lost)),
     events.WorkerStarted: (INFO, lambda event: logs.worker_started(event.worker, event.worker_id)),
     events.WorkerStopped: (INFO, lambda event: logs.worker_stopped(event.worker, event.worker_id, event.jobs_done)),
+    events.QueuePaused: (
+        WARNING,
+        lambda event: queue_logs.queue_paused(event.queue_name, event.until, event.by, event.reason),
+    ),
+    events.QueueResumed: (INFO, lambda event: queue_logs.queue_resumed(event.queue_name, event.by)),
+    events.AlertRaised: (ERROR, alert_logs.alert_raised),
+    events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),
     events.NotifyFailed: (WARNING, lambda event: logs.notify_failed(event.queue_name, event.error)),
 }

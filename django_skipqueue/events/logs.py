@@ -15,6 +15,7 @@ from ..values.outcomes import Outcome
 from ..values.records import Attempt, ClaimedJob, RecoveredJob, worker_name
 from ..values.redaction import MASK
 from ..values.tracebacks import innermost_calls, stand_in
+from . import log_context
 from .log_format import in_a_line, in_words, pairs, printable
 
 logger = logging.getLogger("django_skipqueue.worker")
@@ -24,14 +25,6 @@ STUCK_CALLS = 6
 
 LARGE_BATCH = 50
 """If more jobs than this are completed in one round trip, they share a line."""
-
-_process: dict[str, Any] = {"worker_id": None, "worker_name": None}
-"""The worker of this process; `None` in every other process, such as a supervisor."""
-
-
-def identify(worker_id: str, worker_name: str) -> None:
-    """Set the worker of this process, for all its records."""
-    _process.update(worker_id=worker_id, worker_name=worker_name)
 
 
 def write(
@@ -68,7 +61,7 @@ def write(
 
 def _extra(event: str, **known: Any) -> dict[str, Any]:
     """The five attributes that every record has, and `known`."""
-    return {"event": event, "job_id": None, "queue_name": None, **_process, **known}
+    return {"event": event, "job_id": None, "queue_name": None, **log_context.worker, **known}
 
 
 # Events of jobs
@@ -242,6 +235,12 @@ def unknown_queue(queue_name: str, known: list[str]) -> None:
     write(logging.WARNING, "queue_unknown", shown, extra={"queue_name": queue_name})
 
 
+def log_format_ignored(log_format: str) -> None:
+    """`--log-format` was given, and the project configures the log itself."""
+    hint = "LOGGING configures these lines; use django_skipqueue.logging.JsonFormatter there"
+    write(logging.WARNING, "log_format_ignored", {"log_format": log_format, "hint": hint})
+
+
 def reloading(changed: str, grace: float | None) -> None:
     """Code has changed. `grace`: the seconds that running jobs have to end; `None`: no worker runs."""
     hint = {} if grace is None else {"hint": f"jobs that still run in {in_words(grace)} are released"}
@@ -289,9 +288,15 @@ def thread_replaced(attempt: Attempt, error: BaseException) -> None:
 
 
 def not_pruned(job_id: int, error: BaseException, retry_in: float) -> None:
-    """A finished job could not be deleted; the next try is later."""
+    """A finished job could not be deleted or archived; the next try is later."""
     shown = {"id": job_id, "error": in_a_line(error), "retry_in": in_words(retry_in)}
     write(logging.WARNING, "job_not_pruned", shown, extra={"job_id": job_id})
+
+
+def partitions_not_made(error: BaseException, retry_in: float) -> None:
+    """A partition of the archive could not be made. Jobs of other months are archived."""
+    shown = {"error": in_a_line(error), "retry_in": in_words(retry_in)}
+    write(logging.ERROR, "partitions_not_made", shown)
 
 
 def outcome_refused(job_id: int, error: BaseException) -> None:
@@ -330,5 +335,5 @@ def jobs_due(count: int) -> None:
 
 
 def jobs_pruned(counts: Mapping[str, int]) -> None:
-    """Finished jobs were deleted."""
+    """Finished jobs were deleted, or moved to the archive."""
     write(logging.DEBUG, "jobs_pruned", dict(counts))

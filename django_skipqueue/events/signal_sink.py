@@ -53,6 +53,10 @@ SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
     events.LeasesLost: (signals.lease_lost, _attempts),
     events.WorkerStarted: (signals.worker_started, _itself("worker")),
     events.WorkerStopped: (signals.worker_stopped, _itself("worker")),
+    events.QueuePaused: (signals.queue_paused, _itself("queue_name")),
+    events.QueueResumed: (signals.queue_resumed, _itself("queue_name")),
+    events.AlertRaised: (signals.alert_raised, _itself("rule")),
+    events.AlertOver: (signals.alert_over, _itself("rule")),
 }
 """For each kind of event that has a signal: the signal, and the function that makes its senders and arguments."""
 

@@ -18,9 +18,10 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
+from .. import tracing
 from ..backoff import exponential
 from ..conf import settings
-from ..events import logs
+from ..events import log_context, logs
 from ..events.events import AttemptStarted
 from ..events.sinks import send, wanted
 from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
@@ -71,20 +72,32 @@ class Executor:
 
     def execute(self, running: RunningAttempt) -> Attempt:
         """Run a `def` task in this thread."""
+        # A context of its own: no context variable (or `decimal.getcontext().prec`) set here reaches the next task.
+        return contextvars.Context().run(self._execute, running)
+
+    async def execute_async(self, running: RunningAttempt) -> Attempt:
+        """Run an `async def` task in this event loop."""
+        token = log_context.job.set(running.job)
+        try:
+            return await self._execute_async(running)
+        finally:
+            log_context.job.reset(token)
+
+    def _execute(self, running: RunningAttempt) -> Attempt:
+        log_context.job.set(running.job)
+        ended = tracing.attempt(running.job) if tracing.tracers else None
         running.begin()
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
             running.timeout = _timeout(task, running.job)
-            # A context of its own: no context variable (or `decimal.getcontext().prec`) set here reaches the next task.
-            call = partial(contextvars.Context().run, self._run, task, running)
-            outcome = self.interrupter.run(running, call)
+            outcome = self.interrupter.run(running, partial(self._run, task, running))
         except BaseException as error:  # SystemExit too: a task ends its attempt, never its worker
             outcome = self._outcome_of_error(running, task, error)
-        return self._attempt(running, outcome, time.monotonic())
+        return self._ended(running, outcome, ended)
 
-    async def execute_async(self, running: RunningAttempt) -> Attempt:
-        """Run an `async def` task in this event loop."""
+    async def _execute_async(self, running: RunningAttempt) -> Attempt:
+        ended = tracing.attempt(running.job) if tracing.tracers else None
         running.begin()
         task: Task[Any, Any] | None = None
         try:
@@ -94,7 +107,7 @@ class Executor:
                 outcome = await self._run_async(task, running)
         except BaseException as error:
             outcome = self._outcome_of_error(running, task, error)
-        return self._attempt(running, outcome, time.monotonic())
+        return self._ended(running, outcome, ended)
 
     def stuck(self, running: RunningAttempt, stack: str) -> Attempt:
         """The failed attempt of a job that ignored its interruption. Called in the control loop's thread."""
@@ -160,6 +173,13 @@ class Executor:
             is_atomic=task.atomic,
             running=running,
         )
+
+    def _ended(self, running: RunningAttempt, outcome: Outcome, ended: tracing.Ended | None) -> Attempt:
+        """Return the attempt, after calling `ended` with its outcome."""
+        attempt = self._attempt(running, outcome, time.monotonic())
+        if ended is not None:
+            ended(attempt.outcome)
+        return attempt
 
     def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
         """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""

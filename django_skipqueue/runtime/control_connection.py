@@ -22,7 +22,7 @@ from psycopg.pq import TransactionStatus
 
 from ..events import liveness_logs
 from ..store import Store
-from ..store.notify import echo
+from ..store.notify import PROBE_PREFIX, echo
 from ..values.times import NEVER
 from .own_connections import guard, own_connection
 
@@ -119,8 +119,8 @@ class ControlConnection:
         """Seconds until `retry_at`; 0 once it has passed."""
         return max(0.0, self.retry_at - time.monotonic())
 
-    def listen(self, *, for_scheduled: bool = False) -> bool:
-        """Send LISTEN for queued jobs, and for scheduled ones. Returns whether it was sent.
+    def listen(self, *, as_supervisor: bool = False) -> bool:
+        """Send LISTEN for queued jobs, and for what concerns supervisors. Returns whether it was sent.
 
         Later calls probe whether notifications arrive.
         """
@@ -128,8 +128,8 @@ class ControlConnection:
             self._probe.check()
             return False
         self._store.listen()
-        if for_scheduled:
-            self._store.listen_for_scheduled()
+        if as_supervisor:
+            self._store.listen_as_supervisor()
         self._wrapper.connection.add_notify_handler(self._note)
         self._listening = True
         return True
@@ -281,7 +281,7 @@ class NotificationProbe:
     def __init__(self, database: str, who: str) -> None:
         self._database = database
         self._label = who
-        self._payload = f",{uuid.uuid4()}"  # no queue's name has a comma
+        self._payload = f"{PROBE_PREFIX}{uuid.uuid4()}"
         self.has_arrived = False
         """Whether the notification has arrived."""
         self._sent_at = 0.0
@@ -309,7 +309,7 @@ class NotificationProbe:
         """The payloads except for probes, of this process or of others."""
         if self._payload in payloads:
             self._is_settled = self.has_arrived = True
-        return [payload for payload in payloads if not payload.startswith(",")]
+        return [payload for payload in payloads if not payload.startswith(PROBE_PREFIX)]
 
     def _send(self) -> None:
         self._sent_at = time.monotonic()

@@ -7,8 +7,9 @@ not a command. When the pipe ends, the supervisor is gone. Upwards: the exit cod
 import signal
 from collections.abc import Iterator
 
-STOP, STOP_NOW, CALL = b"s", b"n", b"c"
-"""To stop, to stop without waiting for jobs, and to look for jobs in the queue whose name follows, or in all queues."""
+STOP, STOP_NOW, RECYCLE, CALL = b"s", b"n", b"r", b"c"
+"""To stop; to stop without waiting for jobs; to finish all jobs and be replaced; to look for jobs in the queue whose
+name follows, or in all queues."""
 
 END = b","
 """Ends a command. No queue's name has a comma."""
@@ -24,7 +25,7 @@ EXIT_STUCK = 94
 
 EXIT_RECYCLED = 95
 """Exit code of a worker that settled or released every job it held, to be replaced: because it reached
-`--max-jobs-per-worker` or `--max-memory-mb`, or because one of its attempts was interrupted."""
+`--max-jobs-per-worker` or `--max-memory-mb`, because one of its attempts was interrupted, or by request."""
 
 EXIT_BLOCKED = 96
 """Exit code of a worker that settled or released every job it held, to be replaced: because code left behind by a job,

@@ -18,6 +18,9 @@ SLOTS, ROOM, HEARD, ANSWERED, CLAIMED, IS_SESSION = range(6)
 WATCHED_UNTIL, HEARTBEAT_AT = range(6, 8)
 """The places of the times."""
 
+RUNNING = 8
+"""The place of one more count."""
+
 
 class Standby:
     """Made before the fork that shares it. Times are monotonic seconds: processes of one machine share this clock.
@@ -27,7 +30,7 @@ class Standby:
 
     def __init__(self) -> None:
         # An item of a view is written and read as a whole. `struct.pack_into` first fills its place with zeros.
-        memory = memoryview(mmap.mmap(-1, 64))
+        memory = memoryview(mmap.mmap(-1, 72))
         self._counts, self._times = memory.cast("q"), memory.cast("d")
         self._read = self._looked = 0
 
@@ -58,6 +61,11 @@ class Standby:
         """How many jobs the worker has claimed."""
         return self._counts[CLAIMED]
 
+    @property
+    def running(self) -> int:
+        """How many jobs ran when the worker last went to sleep."""
+        return self._counts[RUNNING]
+
     def read_call(self) -> None:
         """Count a call that the worker has read."""
         self._read += 1
@@ -70,9 +78,10 @@ class Standby:
         """Note that the claim has succeeded. The supervisor sees it with the next offer."""
         self._looked = self.heard
 
-    def offer(self, *, slots: int, room: int, claimed: int) -> None:
+    def offer(self, *, slots: int, room: int, claimed: int, running: int = 0) -> None:
         """Show the state of the worker before it sleeps."""
         self._counts[CLAIMED] = claimed
+        self._counts[RUNNING] = running
         self._counts[SLOTS] = slots
         self._counts[ROOM] = room
         self._counts[ANSWERED] = self._looked  # last: who sees it sees the others as well

@@ -2,12 +2,23 @@
 
 from collections.abc import Callable
 
+from ..rollups.count_enqueued import CountEnqueued
+from ..rollups.prune_rollups import PruneRollUps
+from ..rollups.sample_depths import SampleDepths
 from ..runtime.service import Service
 from ..store import Store
 from .admit import Admit
+from .archive import ArchivePartitions
 from .prune import Prune
 
 __all__ = ["SERVICES"]
 
-SERVICES: tuple[Callable[[Store], Service], ...] = (Admit, Prune)
+SERVICES: tuple[Callable[[Store], Service], ...] = (
+    Admit,
+    CountEnqueued,
+    SampleDepths,
+    PruneRollUps,
+    ArchivePartitions,
+    Prune,
+)
 """The services that need only the `Store`. `Supervisor` makes the others."""

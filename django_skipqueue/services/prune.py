@@ -1,7 +1,7 @@
-"""Deletes finished jobs past their retention.
+"""Deletes finished jobs past their retention, or moves them to the archive.
 
-Invariant: a row that cannot be deleted keeps no other from being deleted. If a batch fails, or takes too long, the next
-one is half as large, down to one row. If that row fails alone, it is logged and skipped for an hour.
+Invariant: a row that cannot be deleted or archived keeps no other from being pruned. If a batch fails, or takes too
+long, the next one is half as large, down to one row. If that row fails alone, it is logged and skipped for an hour.
 """
 
 import time
@@ -18,19 +18,25 @@ PRUNE_INTERVAL = 30.0
 """Seconds between two batches; with a retention shorter than that, one second."""
 
 SKIPPED_SECONDS = 3600.0
-"""Seconds for which a row that could not be deleted is skipped."""
+"""Seconds for which a row that could not be pruned is skipped."""
 
 MOST_SKIPPED = 10_000
 """Skipped rows that are remembered."""
 
+PARTITIONS_SECONDS = 3600.0
+"""Seconds between two looks for partitions of the archive that finished jobs need."""
+
+PARTITIONS_RETRY_SECONDS = 60.0
+"""Seconds until they are tried again if they could not be made."""
+
 ROW_ERROR_STATES = ("22", "23", "54", "55", "57014", "P0")
-"""The first characters of the SQLSTATEs that one bad row can cause: data, constraints (such as a foreign key to a job),
-limits, locks, a statement timeout, and errors raised by triggers. After such an error the batch is halved. Any other
-error concerns all rows."""
+"""The first characters of the SQLSTATEs that one bad row can cause: data, constraints (such as a foreign key to a job,
+or a month without a partition), limits, locks, a statement timeout, and errors raised by triggers. After such an error
+the batch is halved. Any other error concerns all rows."""
 
 
 class Prune(Periodic):
-    """Deletes finished jobs past their retention."""
+    """Deletes finished jobs past their retention, or moves them to the archive."""
 
     name = "prune"
 
@@ -38,7 +44,7 @@ class Prune(Periodic):
         self._pruner = Pruner(store)
 
     def run(self, now: float) -> None:
-        """Delete one batch."""
+        """Prune one batch."""
         self._pruner.batch()
         self.run_again_in(0.0 if self._pruner.has_more else self._interval())
 
@@ -59,12 +65,15 @@ class Pruner:
         self._store = store
         self._limit = BATCH
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
+        self._partitions_due = 0.0  # in monotonic seconds
 
     def batch(self) -> dict[str, int]:
-        """Delete one batch. Returns the number deleted, by status.
+        """Delete or archive one batch. Returns the number of jobs, by status.
 
         Raises a `DatabaseError` only if no single row can have caused it.
         """
+        if settings.has_archive and time.monotonic() >= self._partitions_due:
+            self._make_partitions()
         skipped = self._still_skipped()
         try:
             counts = self._store.prune(limit=self._limit, skipped=skipped)
@@ -78,6 +87,15 @@ class Pruner:
         self.has_more = 2 * sum(counts.values()) >= self._limit
         self._limit = min(2 * self._limit, BATCH)
         return counts
+
+    def _make_partitions(self) -> None:
+        """Make the partitions that finished jobs need. Without that of its month, a job stays in the job table."""
+        self._partitions_due = time.monotonic() + PARTITIONS_SECONDS
+        try:
+            self._store.make_partitions()
+        except DatabaseError as error:
+            self._partitions_due = time.monotonic() + PARTITIONS_RETRY_SECONDS
+            logs.partitions_not_made(error, PARTITIONS_RETRY_SECONDS)
 
     def _shrink(self, error: DatabaseError) -> None:
         if self._limit > 1:

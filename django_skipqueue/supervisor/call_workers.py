@@ -11,6 +11,7 @@ from time import monotonic
 
 from ..runtime.service import Service
 from ..store.notify import jobs_in
+from ..values.served import serves
 from ..values.times import NEVER
 from .contention import Contention
 from .process import MOST_CALLS, PATIENCE, WorkerProcess
@@ -85,6 +86,7 @@ class CallWorkers(Service):
         self._answer_at = NEVER  # when to call for them
         self._rounds: deque[Round] = deque()  # those to review, in the order of their times
         self._claimed = 0
+        self._paused: frozenset[str] = frozenset()  # the queues that the last look has found paused
 
     @property
     def due_at(self) -> float:
@@ -105,9 +107,12 @@ class CallWorkers(Service):
                 self._call(queue_name, jobs, now)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Call for the jobs of notifications, now or at the machine's turn."""
+        """Call for the jobs of notifications, now or at the machine's turn; not for those of paused queues.
+
+        If a queue was resumed since the last look, the next look finds its jobs.
+        """
         for queue_name, jobs in map(jobs_in, payloads):
-            if self._serves(queue_name):
+            if self._serves(queue_name) and queue_name not in self._paused:
                 self._wanted[queue_name] += jobs
         if self._wanted:
             now = monotonic()
@@ -116,8 +121,9 @@ class CallWorkers(Service):
             if self._answer_at <= now:
                 self.run(now)
 
-    def call_all(self, queue_names: Collection[str]) -> None:
+    def looked(self, queue_names: Collection[str], paused: Collection[str]) -> None:
         """Call all workers that have room: a look has found jobs in these queues, nobody knows how many."""
+        self._paused = frozenset(paused)
         served = [queue_name for queue_name in queue_names if self._serves(queue_name)]
         for queue_name in served if len(served) <= MOST_CALLS else [""]:
             for process in self._processes:
@@ -125,7 +131,7 @@ class CallWorkers(Service):
                     process.call(queue_name, 0, monotonic())
 
     def _serves(self, queue_name: str) -> bool:
-        return bool(queue_name) and (not self._queue_names or queue_name in self._queue_names)
+        return bool(queue_name) and serves(self._queue_names, queue_name)
 
     def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
         """Call workers for so many jobs, those with the most free slots first, and without them those that are full."""

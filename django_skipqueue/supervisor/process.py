@@ -16,7 +16,15 @@ from ..events import liveness_logs
 from ..execution.runners import ENTRIES_PER_SLOT
 from ..execution.running_jobs import RunningJobs
 from ..runtime.log_queue import LogQueue, revive_listeners
-from ..runtime.protocol import CALL, EXIT_BLOCKED, EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, describe_exit, encode_command
+from ..runtime.protocol import (
+    CALL,
+    EXIT_BLOCKED,
+    EXIT_CLEAN,
+    EXIT_RECYCLED,
+    EXIT_STUCK,
+    describe_exit,
+    encode_command,
+)
 from ..runtime.stamps import Stamps
 from ..runtime.standby import Standby
 from ..values.codec import shorten
@@ -97,6 +105,9 @@ class WorkerProcess:
     """Ended processes with jobs that are not recovered or released yet."""
     standby: Standby = field(init=False)
     """What the supervisor and the process let each other know."""
+    starts: int = 0
+    """How many processes were started under this name."""
+    _done_before: int = 0
     _lifeline: int = -1
     _calls: int = 0
     """Number of calls that the process was sent."""
@@ -127,11 +138,22 @@ class WorkerProcess:
             if self.pid == 0:
                 _run_and_exit(self.name, run, read_end)
             opened.pop_all()
+            self.starts += 1
         os.close(read_end)
 
     def stop(self, command: bytes) -> None:
         """Have the process stop, if it runs."""
         self._send_command(command)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a process runs, its row is written, and its control loop turns."""
+        return bool(self.pid) and self.standby.heartbeat_at > 0 and self.stamps.last().number > 0
+
+    @property
+    def jobs_done(self) -> int:
+        """Number of attempts that the processes of this name have settled."""
+        return self._done_before + (self.stamps.last().jobs_done if self.pid and self.starts else 0)
 
     @property
     def has_room(self) -> bool:
@@ -205,6 +227,7 @@ class WorkerProcess:
             return None
         code = os.waitstatus_to_exitcode(status)
         self._close_lifeline()
+        self._done_before = self.jobs_done
         self.pid = 0
         last_statement = 0.0 if code in (EXIT_CLEAN, EXIT_RECYCLED) else LAST_STATEMENT
         over_at = time.monotonic() + last_statement

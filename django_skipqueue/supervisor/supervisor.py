@@ -4,20 +4,25 @@ Invariant: no user code and no log handler runs in its main thread. While it for
 code hangs in one). When a worker ends, its jobs are recovered or released at once.
 """
 
+import os
 import signal
+import socket
 import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from ..events import liveness_logs, logs
+from ..alerts.watch import WatchAlerts
+from ..events import liveness_logs, log_context
 from ..execution.forked_children import children
+from ..rollups.tally import Tally
+from ..rollups.write import WriteRollUps
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.loop import Loop
 from ..runtime.own_connections import close_before_fork
-from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, STOP, STOP_NOW, signal_name
+from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, RECYCLE, STOP, STOP_NOW, signal_name
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import Service, Timer
 from ..runtime.wakeup import Wakeup
@@ -29,12 +34,17 @@ from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
 from ..store import Store
 from ..values.times import NEVER
+from ..worker.memory import resident_mb_of
 from ..worker.own_row import described
 from ..worker.worker import Worker
 from .call_workers import CallWorkers
 from .contention import Contention
+from .health import Health
+from .health_port import HealthPort
 from .process import LAST_LINES, DeadProcess, WorkerProcess
+from .pulse import Pulse
 from .recover_own import RecoverOwn
+from .systemd import NotifySystemd
 from .watch_queues import WatchQueues
 from .watchdog import Watchdog, print_stacks_on_signal
 
@@ -45,35 +55,50 @@ KILL_AFTER = 10.0
 class Supervisor:
     """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
 
-    def __init__(self, options: WorkerOptions, *, lifeline: int | None = None) -> None:
+    def __init__(
+        self, options: WorkerOptions, *, lifeline: int | None = None, health_listener: socket.socket | None = None
+    ) -> None:
+        """`health_listener`: answer probes on this listening socket."""
         close_before_fork()  # connections that the project may have opened at import
         self.options = options
         self._lifeline = lifeline
         self._wakeup = Wakeup()
         self._dispatcher = EventDispatcher()
-        self._store = Store(options.database, send=self._dispatcher.send)
-        self._control = ControlConnection(self._store, who=f"supervisor {options.name}")
+        self._tally = Tally()
+        self._store = Store(options.database, send=self._tally.counting(self._dispatcher.send))
+        self._pulse = Pulse()
+        self._control = ControlConnection(
+            self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
+        )
         self._log = LogQueue()
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
-        self._heartbeat = Heartbeat(
-            self._store,
-            workers=self._workers,
-            interval=options.seconds_between_heartbeats,
-            written=self._heartbeats_written,
-        )
-        self._heartbeat.due_at = NEVER  # until there are workers
+        self._heartbeat = self._heartbeats()
         self._contention = Contention()
         self._call_workers = CallWorkers(self._processes, options.queue_names, self._contention)
         self._watch = WatchQueues(
-            self._store, self._control, self._processes, options, found=self._call_workers.call_all
+            self._store, self._control, self._processes, options, looked=self._call_workers.looked
         )
+        self._watchdog = Watchdog(self._processes)
+        self._systemd = NotifySystemd(self._processes, os.environ)
+        self._health_port = health_listener and HealthPort(health_listener, self._health().page)
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
         self._kill_at = NEVER
         self._recover_deadline = NEVER
         self._stopping = False
+
+    def _heartbeats(self) -> Heartbeat:
+        heartbeat = Heartbeat(
+            self._store,
+            workers=self._workers,
+            interval=self.options.seconds_between_heartbeats,
+            written=self._heartbeats_written,
+            requested=self._requested,
+        )
+        heartbeat.due_at = NEVER  # until there are workers
+        return heartbeat
 
     def _services(self) -> list[Service]:
         """The services in order. Those about worker processes come first: they need no database, or are urgent."""
@@ -86,7 +111,8 @@ class Supervisor:
         )
         return [
             Timer("kill", lambda: self._kill_at, self._kill),
-            Watchdog(self._processes),
+            self._watchdog,
+            self._systemd,
             RecoverOwn(self._store, self._processes),
             Timer("start", self._next_start, self._start_processes),
             self._watch,
@@ -94,15 +120,26 @@ class Supervisor:
             Recover(self._store, dead=dead, timeout=timeout, heartbeat=self._heartbeat),
             PruneWorkers(self._store, dead=dead, timeout=timeout),
             *(service(self._store) for service in SERVICES),
+            WriteRollUps(self._store, self._tally),
+            WatchAlerts(self._store, delivered=lambda: self._dispatcher.backlog == 0),
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
         ]
 
+    def _health(self) -> Health:
+        return Health(
+            self._processes,
+            pulse=self._pulse,
+            watchdog=self._watchdog,
+            has_database=lambda: self._heartbeat.due_at < NEVER and not self._control.is_broken,
+        )
+
     def run(self) -> None:
         """Keep workers running until a signal stops the supervisor, or all have ended."""
-        self._log.start()
+        self._start_threads()
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
+            self._pulse.turn()
             self._handle_signals()
             self._notice_ended()
             self._loop.run_due()
@@ -110,12 +147,22 @@ class Supervisor:
                 self._wait()
         self._dispatcher.stop(timeout=5)
         self._control.close()
+        if self._health_port:
+            self._health_port.stop()
+            self._health_port.close()
         self._log.end(LAST_LINES)
 
     def _workers(self) -> list[Mapping[str, Any]]:
         """The rows of the running processes."""
         return [
-            described(self.options, id=process.id, name=process.name, pid=process.pid)
+            described(
+                self.options,
+                id=process.id,
+                name=process.name,
+                pid=process.pid,
+                memory_mb=resident_mb_of(process.pid),
+                jobs_done=process.stamps.last().jobs_done,
+            )
             for process in self._processes
             if process.pid
         ]
@@ -124,6 +171,17 @@ class Supervisor:
         for process in self._processes:
             if process.pid:
                 process.standby.heartbeat_at = began
+
+    def _requested(self, requests: Mapping[str, str]) -> None:
+        """Do what operators have requested of the running processes. Each request comes with every heartbeat."""
+        for process in self._processes:
+            if process.pid and not self._stopping:
+                match requests.get(process.id):
+                    case "restart":
+                        process.stop(RECYCLE)
+                    case "stop":
+                        liveness_logs.stop_requested(process.name, self.options.shutdown_timeout)
+                        self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
 
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
@@ -152,6 +210,7 @@ class Supervisor:
 
     def _stop(self, command: bytes, kill_at: float) -> None:
         self._stopping = True
+        self._systemd.stopping()
         self._kill_at = min(self._kill_at, kill_at)
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
         for process in self._processes:
@@ -165,26 +224,41 @@ class Supervisor:
 
     def _start_processes(self) -> None:
         empty = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
-        self._dispatcher.stop(timeout=5)  # no thread while forking
-        self._log.stop(LAST_LINES)
-        pause_listeners(LAST_LINES)
-        self._control.close()  # and no connection that two processes share
+        self._stop_threads()
+        self._control.close()  # no connection that two processes share
         for process in empty:
             try:
                 process.fork(partial(self._become_worker, process))
             except OSError as error:  # no memory, or too many processes or open files
                 liveness_logs.worker_not_started(process.name, error, process.schedule_restart())
         resume_listeners()
-        self._log.start()
+        self._start_threads()
         self._heartbeat.due_at = self._watch.due_at = 0.0
+
+    def _start_threads(self) -> None:
+        """Start the threads that run from the beginning. That of the dispatcher starts with the first event."""
+        self._log.start()
+        if self._health_port:
+            self._health_port.start()
+
+    def _stop_threads(self) -> None:
+        """End all threads before a fork."""
+        if self._health_port:
+            self._health_port.stop()
+        self._dispatcher.stop(timeout=5)
+        self._log.stop(LAST_LINES)
+        pause_listeners(LAST_LINES)
 
     def _become_worker(self, process: WorkerProcess, lifeline: int) -> int:
         """In the child: close the resources of the supervisor, and run a worker."""
         for other in self._processes:
             other.close_inherited()
         self._wakeup.close()
+        self._systemd.forget()
+        if self._health_port:
+            self._health_port.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        logs.identify(process.id, process.name)
+        log_context.identify(process.id, process.name)
         print_stacks_on_signal()
         children.become_worker()
         return Worker(

@@ -4,13 +4,14 @@ Invariant: while a supervisor cannot watch, for whatever reason, its promises en
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ..runtime.control_connection import ControlConnection
 from ..runtime.service import Periodic
 from ..runtime.standby import PROMISE
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
+from ..store.notify import QUEUES_PAYLOAD
 from ..values.times import NEVER
 from .process import WorkerProcess
 
@@ -33,31 +34,37 @@ class WatchQueues(Periodic):
         processes: Sequence[WorkerProcess],
         options: WorkerOptions,
         *,
-        found: Callable[[list[str]], object],
+        looked: Callable[[list[str], list[str]], object],
     ) -> None:
-        """`found` is called with the queues in which a look has found jobs."""
+        """`looked` is called with the queues in which a look has found jobs, and with the paused queues."""
         self._store = store
         self._control = control
         self._processes = processes
         self._options = options
-        self._found = found
+        self._looked = looked
         self._look_at = 0.0
         self._ran_at = NEVER
         control.on_broken = self._end_promises
 
     def run(self, now: float) -> None:
         """Listen, look for jobs if it is time, and promise the workers to go on."""
-        if self._options.listen and self._control.listen(for_scheduled=True):
+        if self._options.listen and self._control.listen(as_supervisor=True):
             self._look_at = now  # what came before was not announced here
         if self._look_at <= now and any(process.has_room for process in self._processes):
             self._look_at = now + self._options.poll_interval
+            paused = self._store.paused_queues(limit=SEARCHED)
             names = self._store.queues_with_jobs(limit=SEARCHED)
             more = self._options.queue_names if len(names) == SEARCHED else ()
-            self._found([*names, *more])
+            self._looked([*names, *more], paused)
         if now - self._ran_at < PROMISE / 2:  # else other services take so long that calls would come late
             self._promise()
         self._ran_at = now
         self.run_again_in(min(INTERVAL, self._look_at - now) if self._look_at > now else INTERVAL)
+
+    def notified(self, payloads: Collection[str]) -> None:
+        """Look at once: a queue was paused or resumed. After an error, the delay is not shortened."""
+        if QUEUES_PAYLOAD in payloads and not self.has_failed:
+            self._look_at = self.due_at = 0.0
 
     def _promise(self) -> None:
         for process in self._processes:

@@ -66,6 +66,15 @@ class Watchdog(Periodic):
         for process in filled:
             self._decide(process, self._stamps.seconds(process.id))
 
+    @property
+    def frozen(self) -> list[str]:
+        """The names of the workers whose stamps stay the same for so long that the watchdog ends them."""
+        return [
+            process.name
+            for process in self._processes
+            if self._last_steps.get(process.id) in (Step.STACKS_REQUESTED, Step.KILLED)
+        ]
+
     def _decide(self, process: WorkerProcess, silent: float) -> None:
         last_step = self._last_steps.get(process.id)
         limit = max(FROZEN_AFTER, process.stamps.last().within)

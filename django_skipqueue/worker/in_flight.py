@@ -11,6 +11,8 @@ from ..claiming.kinds import Free
 from ..claiming.policy import ClaimPolicy
 from ..events import logs
 from ..execution.pool import Pool
+from ..rollups.tally import Tally
+from ..rollups.write import WriteRollUps
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.standby import Standby
@@ -64,9 +66,11 @@ class InFlightJobs:
         self._pending = PendingOutcomes()
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
         self._buffer = ExchangeBuffer(self._apply)
-        self._reports = OutcomeReports(dispatcher)
+        self._tally = Tally()
+        self._reports = OutcomeReports(dispatcher, self._tally)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
+        self.write_roll_ups = WriteRollUps(store, self._tally)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
         control.on_broken = self._connection_broke
 
@@ -89,6 +93,11 @@ class InFlightJobs:
         if registry.uses_threads_alone:
             return max(self._options.concurrency - self._pool.unfinished(THREADS), 0)
         return max(self._options.concurrency - max(self._unfinished().values()), 0)
+
+    @property
+    def jobs_running(self) -> int:
+        """The slots that are taken, in all runners."""
+        return sum(min(unfinished, self._options.concurrency) for unfinished in self._unfinished().values())
 
     def _unfinished(self) -> dict[str, int]:
         """Number of jobs that run or wait in each runner."""
@@ -186,6 +195,7 @@ class InFlightJobs:
         """Hand the jobs to their runners. Jobs whose runner had no room are put aside to be released."""
         if claimed:
             self.jobs_claimed += len(claimed)
+            self._tally.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             if not all(free.values()):
                 self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]
@@ -266,7 +276,7 @@ class InFlightJobs:
             [job for job in running if job.id in locked and job.ref not in finished],
             [job for job in running if job.id not in locked],
         ):
-            self._release(jobs)
+            self._release(jobs, interrupted=True)
             running_released += 0 if self._control.is_broken else len(jobs)
         if running_released:
             logs.running_released(self._name, running_released)
@@ -280,11 +290,11 @@ class InFlightJobs:
                 locked = self._store.locked(job.ref for job in jobs)
         return locked
 
-    def _release(self, jobs: list[ClaimedJob]) -> None:
+    def _release(self, jobs: list[ClaimedJob], *, interrupted: bool = False) -> None:
         """Release jobs. If the release fails, the jobs are orphans: the next orphan check finds them."""
         if jobs:
             with self._control.handling_errors():
-                self._store.release(job.ref for job in jobs)
+                self._store.release((job.ref for job in jobs), interrupted=interrupted)
         self._forget(jobs)
 
     def _forget(self, jobs: list[ClaimedJob]) -> None:

@@ -1,4 +1,4 @@
-"""Sends the events about attempts, once the database has accepted or rejected their outcomes.
+"""Counts attempts and sends their events, once the database has accepted or rejected their outcomes.
 
 Invariant: each attempt is in one event. If its lease had ended before, the event waits until a statement has shown how:
 the job was cancelled, or taken from the worker, or this very outcome was written and the answer was lost.
@@ -17,6 +17,7 @@ from ..events.events import (
     AttemptsRetrying,
     LeasesLost,
 )
+from ..rollups.tally import Tally
 from ..runtime.dispatcher import EventDispatcher
 from ..store.parameters import ExchangeResult
 from ..values.lost_leases import LostLease
@@ -38,10 +39,11 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
 class OutcomeReports:
     """Used by the control loop's thread."""
 
-    def __init__(self, dispatcher: EventDispatcher) -> None:
+    def __init__(self, dispatcher: EventDispatcher, tally: Tally) -> None:
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
+        self._tally = tally
 
     def sent(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
         """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`."""
@@ -69,6 +71,7 @@ class OutcomeReports:
 
     def _send(self, ended: Mapping[type[AttemptsEnded], list[Attempt]]) -> None:
         for kind, attempts in ended.items():
+            self._tally.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
 
 

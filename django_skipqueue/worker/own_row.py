@@ -11,7 +11,7 @@ old. So a worker that counts as dead has claimed nothing for a long time.
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -25,8 +25,8 @@ RETRY_DELAY = 1.0
 """Seconds until the next heartbeat after one that failed."""
 
 
-def described(options: WorkerOptions, *, id: str, name: str, pid: int) -> Mapping[str, Any]:
-    """The row of a worker process, without its times."""
+def described(options: WorkerOptions, *, id: str, name: str, pid: int, **figures: int | None) -> Mapping[str, Any]:
+    """The row of a worker process, without its times. figures: memory_mb and jobs_done, if they are known."""
     return {
         "id": id,
         "name": name,
@@ -34,6 +34,7 @@ def described(options: WorkerOptions, *, id: str, name: str, pid: int) -> Mappin
         "pid": pid,
         "queues": list(options.queue_names),
         "concurrency": options.concurrency,
+        **figures,
     }
 
 
@@ -43,8 +44,17 @@ class OwnRow(Service):
     name = "heartbeat"
 
     def __init__(
-        self, store: Store, options: WorkerOptions, *, id: str, name: str, standby: Standby | None = None
+        self,
+        store: Store,
+        options: WorkerOptions,
+        *,
+        id: str,
+        name: str,
+        standby: Standby | None = None,
+        requested: Callable[[str], object] = lambda _: None,
     ) -> None:
+        """`requested` is called with what an operator has requested, if the supervisor is silent and does not do it."""
+        self._requested = requested
         self._row = described(options, id=id, name=name, pid=os.getpid())
         self._store = store
         self._standby = standby or Standby()
@@ -84,7 +94,10 @@ class OwnRow(Service):
         self._was_refused = False
         self._alive_at = now
         self._next = now + self._interval
-        self._note_supervisor(*(found or (None, None)))
+        before, written, requested = found or (None, None, "")
+        self._note_supervisor(before, written)
+        if requested and self._is_alone:
+            self._requested(requested)
 
     def refused(self, error: BaseException) -> None:
         """Try again soon. The worker goes on settling meanwhile."""

@@ -24,6 +24,7 @@ from ..runtime.protocol import (
     EXIT_CLEAN,
     EXIT_RECYCLED,
     EXIT_STUCK,
+    RECYCLE,
     STOP_NOW,
     decode_commands,
 )
@@ -34,7 +35,9 @@ from ..runtime.standby import Standby
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
 from ..store import Store
+from ..values.served import serves
 from ..values.times import NEVER
+from ..values.worker_requests import RESTART_REASON
 from .in_flight import InFlightJobs
 from .own_row import OwnRow
 from .recycle import Recycling
@@ -80,7 +83,7 @@ class Worker:
         self._dispatcher = EventDispatcher()
         self._store = Store(options.database, send=self._dispatcher.send)
         self._control = ControlConnection(self._store, who=f"worker {name}", before_statements=self._stamp)
-        self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby)
+        self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby, requested=self._requested)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, running_jobs=running_jobs)
@@ -115,6 +118,7 @@ class Worker:
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
+            in_flight.write_roll_ups,
         ]
 
     @property
@@ -199,6 +203,13 @@ class Worker:
             self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
             self._stop(NEVER)  # no deadline: running jobs may finish
 
+    def _requested(self, request: str) -> None:
+        """Do what an operator has requested of this worker. Its supervisor does the rest once it is back."""
+        if request == "restart":
+            self._stop_to_be_replaced(RESTART_REASON)
+        elif not self._stopping:
+            self._stop()
+
     def _stop_if_drained(self) -> None:
         """For --drain: stop once no job is queued or due. Jobs claimed by other workers do not count."""
         with self._control.handling_errors():
@@ -215,8 +226,7 @@ class Worker:
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:
             return True
-        waiting = self._store.queues_with_jobs()
-        return bool(set(waiting).intersection(self.options.queue_names) if self.options.queue_names else waiting)
+        return any(serves(self.options.queue_names, name) for name in self._store.queues_with_jobs())
 
     # Waiting
 
@@ -224,7 +234,8 @@ class Worker:
         """Sleep until an attempt finishes, a notification or a command arrives, or a service is due."""
         room = 0 if self._control.is_broken else self._room(time.monotonic())
         slots = min(self._in_flight.free_slots, room)
-        self._standby.offer(slots=slots, room=room, claimed=self._in_flight.jobs_claimed)
+        in_flight = self._in_flight
+        self._standby.offer(slots=slots, room=room, claimed=in_flight.jobs_claimed, running=in_flight.jobs_running)
         if self._loop.sleep(
             until=time.monotonic() + min(longest, STAMP_INTERVAL),
             lifeline=self._lifeline,
@@ -246,6 +257,8 @@ class Worker:
             if kind == CALL:
                 self._standby.read_call()
                 self._in_flight.claiming.called(queue_name)
+            elif kind == RECYCLE:
+                self._stop_to_be_replaced(RESTART_REASON)
             else:
                 self._stop(0 if kind == STOP_NOW else None)
 
@@ -271,6 +284,8 @@ class Worker:
         # Send events before releasing running jobs: another worker may start them at once, so this process must end.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
+        with self._control.handling_errors(refused=in_flight.write_roll_ups.refused):
+            in_flight.write_roll_ups.run(time.monotonic())
         with self._control.handling_errors():
             self._store.delete_workers([self.id])
         self._dispatcher.stop(timeout=LAST_EVENTS_AFTER_RELEASE)

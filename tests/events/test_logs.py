@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.events import liveness_logs, logs
+from django_skipqueue.events import alert_logs, liveness_logs, log_context, logs, queue_logs
 from django_skipqueue.events.events import (
+    AlertOver,
+    AlertRaised,
     AttemptsCancelled,
     AttemptsCompleted,
     AttemptsDiscarded,
@@ -26,9 +28,10 @@ from django_skipqueue.events.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from django_skipqueue.events.log_format import COLOURS, configure, in_words, pairs, printable
+from django_skipqueue.events.log_format import COLOURS, in_words, pairs, printable
 from django_skipqueue.events.log_sink import LogSink
 from django_skipqueue.events.sinks import send
+from django_skipqueue.management.log_setup import configure
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 
@@ -58,7 +61,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 FAILED = Outcome("failed", last_error="ValueError: no")
 
-SAYS_NOTHING = {"identify", "worker_name", "write", "write_about_worker"}
+SAYS_NOTHING = {"worker_name", "write", "write_about_worker"}
 """The functions of `logs` that write no line."""
 
 
@@ -150,13 +153,14 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         "wait_ms": 1.5,
         "jobs_done": 1,
         "known": ["default"],
+        "until": datetime.now(UTC),
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }
     recovered = RecoveredJob(7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}")
     functions = {
         name: each
-        for module in (logs, liveness_logs)
+        for module in (logs, liveness_logs, queue_logs)
         for name, each in vars(module).items()
         if inspect.isfunction(each) and each.__module__ == module.__name__
     }
@@ -164,6 +168,10 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         if not name.startswith("_") and name not in SAYS_NOTHING:
             about = {"job": recovered} if function is logs.job_recovered else {}
             function(**{each: values.get(each, each) for each in inspect.signature(function).parameters} | about)
+    incident = ("default", "no_worker", "mail", 61.0, 60.0, datetime.now(UTC))
+    alert_logs.alert_raised(AlertRaised(*incident))
+    alert_logs.alert_over(AlertOver(*incident, datetime.now(UTC)))
+    alert_logs.webhook_failed("example.com", "HTTP status 500")
     lines.set_level(logging.INFO, logger="django_skipqueue")
     logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
     return lines.records
@@ -191,8 +199,8 @@ def test_the_reference_has_every_event_and_every_field(lines: pytest.LogCaptureF
 def test_a_worker_process_is_named_in_all_its_records(
     lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "_process", dict(logs._process))
-    logs.identify("host/1:0123456789ab", "host/1")
+    monkeypatch.setattr(log_context, "worker", dict(log_context.worker))
+    log_context.identify("host/1:0123456789ab", "host/1")
     liveness_logs.database_back("worker host/1")
     (record,) = lines.records
     assert (record.__dict__["worker_id"], record.__dict__["worker_name"]) == ("host/1:0123456789ab", "host/1")

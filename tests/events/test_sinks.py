@@ -66,6 +66,14 @@ def test_an_event_cannot_be_changed(kind: type[Event]) -> None:
     assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
+ARGUMENTS: dict[str, list[Any]] = {
+    "postpone": [timedelta(days=9000)],
+    "reschedule": [timedelta(days=9000)],
+    "change_queue": ["mail"],
+    "change_priority": [7],
+}
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     ("verb", "status"),
@@ -75,6 +83,9 @@ def test_an_event_cannot_be_changed(kind: type[Event]) -> None:
         ("cancel", "running"),
         ("run_now", "scheduled"),
         ("postpone", "queued"),
+        ("reschedule", "queued"),
+        ("change_queue", "queued"),
+        ("change_priority", "queued"),
     ],
 )
 def test_what_is_done_by_hand_is_signalled_once_for_all_jobs(
@@ -83,7 +94,7 @@ def test_what_is_done_by_hand_is_signalled_once_for_all_jobs(
     changed = [make_job(status).pk for _ in range(2)]
     other = make_job("completed").pk
     received = receive(signals.jobs_operated)
-    arguments = [timedelta(days=9000)] if verb == "postpone" else []
+    arguments = ARGUMENTS.get(verb, [])
     done = getattr(Job.objects.filter(pk__in=[*changed, other]), verb)(*arguments, by="ada", reason="why")
     assert done == 2
     [(sender, values)] = received

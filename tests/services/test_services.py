@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,18 +10,24 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import override_settings
 
+from django_skipqueue.alerts.sql import FORGET_ALL
 from django_skipqueue.models import Job
 from django_skipqueue.runtime.service import LONGEST_RETRY_DELAY, Periodic
 from django_skipqueue.services.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
-from django_skipqueue.services.prune import PRUNE_INTERVAL, Prune
+from django_skipqueue.services.archive import PARTITIONS_SECONDS, ArchivePartitions
+from django_skipqueue.services.heartbeat import Heartbeat
+from django_skipqueue.services.prune import PRUNE_INTERVAL, Prune, Pruner
 from django_skipqueue.store import Store
+from django_skipqueue.store.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
 from django_skipqueue.store.statements import BATCH
+from django_skipqueue.values.times import NEVER
 
 from ..app import jobs
-from ..app.rows import FINISHED, make_job
+from ..app.rows import FINISHED, make_job, make_worker
 from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from ..store.test_archive import drop_partitions, partitions
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,6 +71,33 @@ def test_one_that_is_refused_waits_longer_and_longer_and_says_so(caplog: pytest.
     run(service)
     run(service)
     assert [record.event for record in caplog.records[12:]] == ["service_back"]  # type: ignore[attr-defined]
+
+
+# The heartbeat
+
+
+def test_a_request_makes_the_heartbeat_due_at_once() -> None:
+    worker = make_worker()
+    row = {"id": worker.pk, "name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 4}
+    requests: list[Any] = []
+    heartbeat = Heartbeat(
+        Store("default"), workers=lambda: [row], interval=600, written=lambda _: None, requested=requests.append
+    )
+    heartbeat.due_at = NEVER
+    heartbeat.notified([WORKERS_PAYLOAD])
+    assert heartbeat.due_at == NEVER, "there are no workers yet"
+    assert run(heartbeat) == about(600)
+    heartbeat.notified([SCHEDULED_PAYLOAD, QUEUES_PAYLOAD])
+    assert heartbeat.due_at - time.monotonic() == about(600)
+    assert requests == []
+    worker.restart()
+    heartbeat.notified([WORKERS_PAYLOAD])
+    assert heartbeat.due_at <= time.monotonic()
+    run(heartbeat)
+    assert requests == [{worker.pk: "restart"}]
+    heartbeat.refused(OperationalError("no"))
+    heartbeat.notified([WORKERS_PAYLOAD])
+    assert heartbeat.due_at > time.monotonic(), "an error delays it"
 
 
 # Admit
@@ -177,8 +210,8 @@ def seldom(runworker: Callable[..., ManagePy]) -> ManagePy:
 
 
 def is_listened_to() -> bool:
-    """Whether a supervisor has listened, and has looked at what is scheduled since: the last service is to prune."""
-    return "COMMIT" in supervisors_statements()
+    """Whether a supervisor has listened, and has looked at what is scheduled since: the last service forgets alerts."""
+    return FORGET_ALL in supervisors_statements()
 
 
 def supervisors_statements() -> list[str]:
@@ -220,3 +253,33 @@ def test_a_service_that_the_database_refuses_fails_alone(
     allow()
     wait_for_statuses(completed=1)
     process.wait_for("service back service=admit")
+
+
+# Archive
+
+
+@pytest.fixture
+def no_partitions_left() -> Iterator[None]:
+    yield
+    drop_partitions()
+
+
+@pytest.mark.usefixtures("no_partitions_left")
+@override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
+def test_it_makes_the_partitions_ahead_and_drops_those_that_are_over_one_at_a_time() -> None:
+    service = ArchivePartitions(Store("default"))
+    assert run(service) == about(PARTITIONS_SECONDS)
+    assert len(partitions()) == 3
+    with override_settings(SKIPQUEUE={"ARCHIVE": None}):
+        for days in (100, 200):
+            make_job("failed", finished_at=timedelta(days=-days))
+        Pruner(Store("default")).batch()
+    assert len(partitions()) == 5
+    assert [run(service), run(service)] == [0.0, 0.0]
+    assert run(service) == about(PARTITIONS_SECONDS)
+    assert len(partitions()) == 3
+
+
+def test_without_an_archive_it_makes_none() -> None:
+    assert run(ArchivePartitions(Store("default"))) == about(PARTITIONS_SECONDS)
+    assert partitions() == []

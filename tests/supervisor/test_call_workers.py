@@ -10,6 +10,7 @@ from django_skipqueue.runtime.standby import Standby
 from django_skipqueue.supervisor.call_workers import CallWorkers
 from django_skipqueue.supervisor.contention import PAUSE, Contention
 from django_skipqueue.supervisor.process import MOST_CALLS, PATIENCE, WorkerProcess
+from django_skipqueue.values.served import DEMO_PREFIX
 from django_skipqueue.values.times import NEVER
 
 Make = Callable[..., list["Worker"]]
@@ -105,6 +106,17 @@ def test_one_job_calls_one_worker_the_one_with_the_most_free_slots(make: Make) -
     assert read(workers) == [[], ["mail"], []]
 
 
+def test_nobody_is_called_for_a_queue_that_the_last_look_has_found_paused(make: Make) -> None:
+    (worker,) = make(2)
+    calls = service([worker])
+    calls.looked([], ["mail"])
+    calls.notified(["mail,3", "other"])
+    assert worker.calls() == ["other"]
+    calls.looked([], [])
+    calls.notified(["mail"])
+    assert worker.calls() == ["mail"]
+
+
 def test_several_jobs_call_as_many_workers_as_have_slots_for_them(make: Make) -> None:
     workers = make(2, 2, 2)
     service(workers).notified(["mail,3"])
@@ -159,10 +171,11 @@ def test_queues_that_are_not_served_and_probes_call_nobody(make: Make) -> None:
     workers = make(4)
     calls = service(workers, "mail")
     calls.notified(["other", "", ",a probe"])
-    calls.call_all(["other"])
+    calls.looked(["other"], [])
     assert (read(workers), calls.due_at) == ([[]], NEVER)
     calls = service(workers)
-    calls.notified(["", ",a probe"])
+    calls.notified(["", ",a probe", f"{DEMO_PREFIX}mail"])
+    calls.looked([f"{DEMO_PREFIX}mail"], [])
     assert (read(workers), calls.due_at) == ([[]], NEVER)
 
 
@@ -262,12 +275,12 @@ class TestLook:
     def test_all_that_would_claim_are_called(self, make: Make) -> None:
         workers = make(4, 0, 0, 1)
         workers[1].sleep(room=7)
-        service(workers).call_all(["mail"])
+        service(workers).looked(["mail"], [])
         assert read(workers) == [["mail"], ["mail"], [], ["mail"]]
 
     def test_many_queues_are_one_call_for_all(self, make: Make) -> None:
         (worker,) = make(4)
-        service([worker]).call_all([f"queue {number}" for number in range(MOST_CALLS + 1)])
+        service([worker]).looked([f"queue {number}" for number in range(MOST_CALLS + 1)], [])
         assert worker.calls() == [""]
 
 
@@ -329,7 +342,7 @@ class TestContention:
 
     def test_a_look_is_answered_at_once(self, worker: Worker, calls: CallWorkers) -> None:
         calls._contention._quiet_until = clock.now + 3600
-        calls.call_all(["mail"])
+        calls.looked(["mail"], [])
         assert worker.calls() == ["mail"]
 
     def test_notifications_that_wait_are_answered_together(self, worker: Worker, calls: CallWorkers) -> None:

@@ -54,6 +54,26 @@ def test_it_beats_a_few_times_in_a_timeout_and_says_once_that_it_is_alone(
     wait_until(lambda: store.heartbeat_worker(worker.id) and "supervisor back" in caplog.text)
 
 
+@pytest.mark.parametrize("request_of", [Worker.restart, Worker.stop], ids=["restart", "stop"])
+def test_a_worker_whose_supervisor_is_silent_does_itself_what_is_requested(
+    worker_thread: Start, caplog: pytest.LogCaptureFixture, request_of: Callable[[Worker], bool]
+) -> None:
+    worker = worker_thread(poll_interval=HOUR, worker_timeout=1.0)
+    wait_until(Worker.objects.exists)
+    assert request_of(Worker.objects.get())
+    wait_until(lambda: not Worker.objects.filter(pk=worker.id).exists(), "it has ended")
+
+
+def test_a_worker_leaves_a_request_to_its_supervisor_until_that_is_silent() -> None:
+    requests: list[str] = []
+    options = WorkerOptions(name="w", database="default", worker_timeout=60.0)
+    row = OwnRow(store, options, id="w/1:0", name="w/1", requested=requests.append)
+    row.run(time.monotonic())
+    Worker.objects.get().stop()
+    row.run(time.monotonic())
+    assert requests == []
+
+
 class TestHeartbeatsOfTheSupervisor:
     """They count as the worker's own."""
 

@@ -100,5 +100,5 @@ def test_what_runs_is_finished_before_the_process_is_replaced(runworker: Run, tm
 
 def test_the_memory_in_use_is_known_with_and_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     with_proc = memory.resident_mb()
-    monkeypatch.setattr(memory, "STATM", memory.STATM.with_name("nothing"))
+    monkeypatch.setattr(memory, "PROC", memory.PROC / "nothing")
     assert 0.5 * with_proc < memory.resident_mb() < 10 * with_proc

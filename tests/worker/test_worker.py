@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,14 +27,14 @@ from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import ExchangeResult
 from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.outcomes import COMPLETED
-from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef, worker_name
 from django_skipqueue.worker import worker as worker_module
 from django_skipqueue.worker.orphan_check import DELAYS
 from django_skipqueue.worker.worker import Worker
 
 from ..app import jobs, worker_jobs
 from ..app.models import Ledger
-from ..app.rows import make_job, make_worker
+from ..app.rows import make_job, make_worker, state
 from ..app.sessions import Session
 from ..app.waiting import DEADLINE, wait_until
 from ..harness.processes import statuses, wait_for_statuses
@@ -778,15 +778,29 @@ class WatchedReleases(Store):
 
     seen: list[list[int]]
 
-    def release(self, leases: Iterable[LeaseRef]) -> set[int]:
+    def release(self, leases: Iterable[LeaseRef], *, interrupted: bool = False) -> set[int]:
         leases = list(leases)
         self.seen.append([id for id, _ in leases])
-        return super().release(leases)
+        return super().release(leases, interrupted=interrupted)
 
 
 def watch_releases(worker: Worker) -> None:
     WatchedReleases.seen = []
     _use(worker, WatchedReleases)
+
+
+def test_a_job_that_was_running_at_the_end_keeps_which_worker_gave_it_up(worker_thread: Start, gates: Any) -> None:
+    job = worker_jobs.pass_gate.defer("g")
+    worker = worker_thread(poll_interval=HOUR, concurrency=1, shutdown_timeout=0.05)
+    wait_until(lambda: gates["g"].inside == 1)
+    before = state(job)
+    worker.stop()
+    assert worker.wait() == EXIT_CLEAN
+    (noted,) = (row := state(job))["operations"]
+    assert (row["status"], row["attempts"], row["started_at"]) == ("queued", 0, None)
+    assert (noted["verb"], noted["by"], noted["attempts"]) == ("release", worker_name(before["locked_by"]), 1)
+    assert datetime.fromisoformat(noted["since"]) == before["started_at"]
+    gates["g"].open()
 
 
 def test_at_the_end_a_locked_row_keeps_no_other_from_being_given_back(

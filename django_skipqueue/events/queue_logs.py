@@ -1,0 +1,19 @@
+"""The log lines about queues, in the format of `logs`: the event first, then `key=value`."""
+
+import logging
+from datetime import datetime
+
+from .logs import write
+
+
+def queue_paused(queue_name: str, until: datetime | None, by: str, reason: str) -> None:
+    """Somebody paused a queue."""
+    named = {"until": until and until.isoformat(" ", "seconds"), "by": by, "reason": reason}
+    shown = {"queue": queue_name, **{name: value for name, value in named.items() if value}}
+    write(logging.WARNING, "queue_paused", shown, extra={"queue_name": queue_name})
+
+
+def queue_resumed(queue_name: str, by: str) -> None:
+    """Somebody resumed a queue."""
+    shown = {"queue": queue_name, **({"by": by} if by else {})}
+    write(logging.INFO, "queue_resumed", shown, extra={"queue_name": queue_name})

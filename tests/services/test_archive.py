@@ -1,0 +1,52 @@
+"""The archive, kept by real supervisors: jobs move there, and a supervisor that is killed loses and doubles none."""
+
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import ArchivedJob, Job
+
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy
+from ..store.test_archive import drop_partitions, partitions
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+COUNT = 40_000
+"""More jobs than a supervisor archives in the time that it takes to kill it."""
+
+FILL = """
+INSERT INTO skipqueue_job (task, queue_name, args, kwargs, status, finished_at)
+SELECT 't', 'default', '[]', '{}', 'completed', now() - interval '40 days' FROM generate_series(1, %s)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_partitions_left() -> Iterator[None]:
+    yield
+    drop_partitions()
+
+
+def test_a_supervisor_that_is_killed_while_it_archives_leaves_each_job_in_one_table(
+    runworker: Callable[..., ManagePy],
+) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [COUNT])
+    made = set(Job.objects.values_list("pk", flat=True))
+    with_archive: dict[str, Any] = {"ARCHIVE": timedelta(days=365)}
+    first = runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
+    wait_until(ArchivedJob.objects.exists, "a batch is archived")
+    first.send_to_group(signal.SIGKILL)
+    first.wait()
+    archived, left = (set(model.objects.values_list("pk", flat=True)) for model in (ArchivedJob, Job))
+    assert archived | left == made
+    assert not archived & left
+    assert left, "it was killed before its end"
+    runworker(settings=f"import datetime\nSKIPQUEUE = {with_archive!r}")
+    wait_until(lambda: not Job.objects.exists(), "all are archived")
+    assert ArchivedJob.objects.count() == COUNT
+    assert len(partitions()) == 4, "of the jobs, of this month and of the next two"

@@ -1,0 +1,349 @@
+"""`runworker --health-port`: what probes get, whatever else happens, and whatever clients do."""
+
+import contextlib
+import errno
+import http.client
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from django_skipqueue.management.commands.runworker import Command
+from django_skipqueue.runtime.stamps import Stamps
+from django_skipqueue.supervisor import health_port, http_exchange
+from django_skipqueue.supervisor.health import Health
+from django_skipqueue.supervisor.health_port import HealthPort, open_port
+from django_skipqueue.supervisor.http_exchange import LARGEST_REQUEST, Page
+from django_skipqueue.supervisor.process import WorkerProcess
+from django_skipqueue.supervisor.pulse import LATE_AFTER, Pulse
+from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, STACKS_TIME, Watchdog
+
+from ..app import jobs
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+from .test_supervisor import outage
+
+Run = Callable[..., ManagePy]
+
+db = pytest.mark.django_db(transaction=True)
+
+
+OBSERVE = Path(__file__).parents[2] / "docs/how-to/observe.md"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def has(port: int, path: str, status: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError):
+        return get(port, path)[0] == status
+    return False
+
+
+def metrics(port: int) -> dict[str, float]:
+    """The values by the text before them, with the worker's number in place of its name."""
+    status, text = get(port, "/metrics")
+    assert status == 200
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    found = {}
+    for line in lines:
+        series, _, value = line.rpartition(" ")
+        found[re.sub(r'worker=".*/(\d+)"', r"\1", series).removeprefix("skipqueue_worker_")] = float(value)
+    return found
+
+
+# A real worker
+
+NOTES_THREADS = """
+    import os, threading
+
+    def note():
+        with open("threads", "a") as file:
+            print(*[thread.name for thread in threading.enumerate()], file=file)
+
+    os.register_at_fork(before=note)
+"""
+
+
+@db
+def test_probes_of_a_worker_that_works(runworker: Run) -> None:
+    port = free_port()
+    runworker("--processes", "2", "-c", "3", "--health-port", str(port))
+    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    assert get(port, "/healthz") == (200, "ok\n")
+    jobs.noop.defer_many([()] * 10)
+    wait_for_statuses(completed=10)
+    wait_until(lambda: sum(metrics(port)[f"jobs_done_total{{{n}}}"] for n in (1, 2)) == 10, "counted")
+    wait_until(lambda: metrics(port).get("slots_free{2}") == 3, "idle")
+    found = metrics(port)
+    assert (found["up{1}"], found["slots{1}"], found["jobs_running{1}"], found["restarts_total{1}"]) == (1, 3, 0, 0)
+    assert found["memory_bytes{1}"] > 10_000_000
+    assert 0 <= found["heartbeat_age_seconds{2}"] < 60
+    assert (found["database_up"], found["loop_age_seconds"] < 30) == (1, True)
+
+
+@db
+def test_a_worker_is_replaced_and_the_port_stays(runworker: Run) -> None:
+    port = free_port()
+    process = runworker("--health-port", str(port), settings=NOTES_THREADS)
+    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    (worker,) = workers()
+    holds = [str(file.readlink()) for file in Path(f"/proc/{worker.pid}/fd").iterdir()]
+    sockets = Path("/proc/net/tcp").read_text()
+    listening = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", sockets)
+    assert listening
+    assert f"socket:[{listening[1]}]" not in holds, "the child has closed the port"
+    os.kill(worker.pid, signal.SIGKILL)
+    wait_until(lambda: metrics(port)["restarts_total{1}"] == 1, "restarted")
+    wait_until(lambda: has(port, "/readyz", 200), "ready again")
+    assert (process.folder / "threads").read_text().split() == ["MainThread"] * 2, "none else while it forks"
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+    with pytest.raises(ConnectionRefusedError):
+        get(port, "/healthz")
+
+
+@db
+def test_without_the_database_it_is_healthy_but_not_ready(runworker: Run) -> None:
+    port = free_port()
+    runworker("--health-port", str(port))
+    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    with outage():
+        wait_until(lambda: has(port, "/readyz", 503), "not ready")
+        assert get(port, "/readyz") == (503, "the database cannot be reached\n")
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert metrics(port)["database_up"] == 0
+    wait_until(lambda: has(port, "/readyz", 200), "ready again")
+
+
+@db
+def test_a_port_that_is_taken_ends_the_command(runworker: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = runworker("--health-port", str(taken.getsockname()[1]))
+        assert process.wait() == 1
+    assert "--health-port: cannot listen on 127.0.0.1, port " in process.log
+
+
+def test_the_port_is_for_this_machine_unless_a_host_is_given() -> None:
+    options = vars(Command().create_parser("manage.py", "runworker").parse_args([]))
+    assert (options["health_host"], options["health_port"]) == ("127.0.0.1", None)
+
+
+# What makes a supervisor unhealthy
+
+
+class FakeProcess(WorkerProcess):
+    def __init__(self) -> None:
+        super().__init__("w/1", 1)
+        self.id, self.pid, self.stamps = "w/1:0123456789ab", 1, Stamps()
+
+    def signal(self, number: signal.Signals) -> None:
+        pass
+
+
+def test_a_loop_that_hangs_is_unhealthy_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pulse = Pulse()
+    health = Health([], pulse=pulse, watchdog=Watchdog([]), has_database=lambda: True)
+    now += LATE_AFTER
+    assert health.page("/healthz") == Page("200 OK", "ok\n")
+    now += 1
+    problem = health.page("/healthz")
+    assert problem == Page("503 Service Unavailable", "the supervisor's control loop has not turned for 31 s\n")
+    pulse.turn(within=120)  # a statement that may take so long
+    now += 119
+    assert health.page("/healthz") == Page("200 OK", "ok\n")
+    now += 2
+    assert health.page("/healthz") != Page("200 OK", "ok\n")
+
+
+def test_a_frozen_worker_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    process = FakeProcess()
+    process.stamps.put(jobs_done=0, within=5)
+    watchdog = Watchdog([process])
+    pulse = Pulse()
+    health = Health([process], pulse=pulse, watchdog=watchdog, has_database=lambda: True)
+    for _ in range(int(FROZEN_AFTER) - 2):
+        watchdog.run(now)
+        now += 1
+    assert health.page("/healthz") == Page("200 OK", "ok\n"), "it is only silent"
+    for _ in range(4):
+        watchdog.run(now)
+        now += STACKS_TIME
+    pulse.turn()
+    assert health.page("/healthz") == Page("503 Service Unavailable", "frozen, and being replaced: w/1\n")
+
+
+def test_without_a_worker_it_is_not_ready() -> None:
+    health = Health([WorkerProcess("w/1", 1)], pulse=Pulse(), watchdog=Watchdog([]), has_database=lambda: True)
+    assert health.page("/readyz") == Page("503 Service Unavailable", "no worker process runs\n")
+    page = health.page("/metrics")
+    assert page is not None
+    assert 'skipqueue_worker_up{worker="w/1"} 0\n' in page.body
+    assert "memory_bytes{" not in page.body
+
+
+def test_a_name_cannot_forge_a_metric() -> None:
+    process = WorkerProcess('a"} 1\nforged{x="\\', 1)
+    page = Health([process], pulse=Pulse(), watchdog=Watchdog([]), has_database=lambda: True).page("/metrics")
+    assert page is not None
+    assert '\nskipqueue_worker_up{worker="a\\"} 1\\nforged{x=\\"\\\\"} 0\n' in page.body
+
+
+# Clients
+
+
+BODY = "x" * 1_000_000
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    def answer(path: str) -> Page | None:
+        if path == "/broken":
+            raise ValueError("secret")
+        return {"/ok": Page("200 OK", "ok\n"), "/large": Page("200 OK", BODY)}.get(path)
+
+    listener = open_port("127.0.0.1", 0)
+    served = HealthPort(listener, answer)
+    served.start()
+    yield listener.getsockname()[1]
+    served.stop()
+    served.close()
+
+
+def test_get_head_and_a_query(port: int) -> None:
+    assert get(port, "/ok") == (200, "ok\n")
+    assert get(port, "/ok?verbose=1") == (200, "ok\n")
+    assert get(port, "/ok", "HEAD") == (200, "")
+    assert get(port, "/large") == (200, BODY), "more than a socket takes at once"
+
+
+def exchange(port: int, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(sent)
+        received = b""
+        while data := client.recv(65536):
+            received += data
+        return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"GET /broken HTTP/1.1\r\n\r\n", "500 Internal Server Error"),
+        (b"POST /ok HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"),
+        (b"GET /ok HTTP/1.0\n\n", "200 OK"),
+        (b"GET /ok\r\n\r\n", "400 Bad Request"),
+        (b"GET http://other/ok HTTP/1.1\r\n\r\n", "400 Bad Request"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "400 Bad Request"),
+        (b"\x16\x03\x01\xff\xfe\r\n\r\n", "400 Bad Request"),
+        (b"GET /ok HTTP/1.1\r\nX: " + b"x" * 3 * LARGEST_REQUEST, "431 Request Header Fields Too Large"),
+    ],
+)
+def test_every_request_gets_an_answer(port: int, sent: bytes, status: str) -> None:
+    received = exchange(port, sent)
+    assert received.startswith(f"HTTP/1.1 {status}\r\n".encode())
+    assert b"Connection: close\r\n" in received
+    assert b"secret" not in received
+
+
+def test_a_slow_client_delays_nobody_and_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_exchange, "EXCHANGE_TIME", 0.5)
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+        slow.sendall(b"GET /ok HT")
+        assert get(port, "/ok") == (200, "ok\n")
+        assert slow.recv(1) == b"", "its time is over"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as mute:
+        mute.sendall(b"GET /large HTTP/1.1\r\n\r\n")  # and does not read
+        wait_until(lambda: get(port, "/ok") == (200, "ok\n"), "answered")
+
+
+def test_many_idle_clients_keep_nobody_out(port: int) -> None:
+    with contextlib.ExitStack() as stack:
+        first, *_ = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=http_exchange.EXCHANGE_TIME / 2))
+            for _ in range(2 * health_port.MOST_EXCHANGES)
+        ]
+        assert get(port, "/ok") == (200, "ok\n")
+        assert first.recv(1) == b"", "later clients have taken its place"
+
+
+def test_a_client_waits_while_the_thread_is_stopped_for_a_fork() -> None:
+    listener = open_port("127.0.0.1", 0)
+    served = HealthPort(listener, lambda path: Page("200 OK", path))
+    served.start()
+    served.stop()
+    with socket.create_connection(listener.getsockname(), timeout=30) as client:
+        client.sendall(b"GET /ok HTTP/1.1\r\n\r\n")
+        served.start()
+        served.start()  # it runs already
+        assert client.recv(100).startswith(b"HTTP/1.1 200 OK")
+    served.stop()
+    served.close()
+
+
+def test_a_client_that_is_gone_does_no_harm(port: int) -> None:
+    for sent in (b"", b"GET /ok HTTP/1.1\r\n\r\n", b"GET /large HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed with a reset
+            client.sendall(sent)
+    assert get(port, "/ok") == (200, "ok\n")
+
+
+class Full(socket.socket):
+    """A listener of a process that has no file descriptor left for the first client."""
+
+    failures = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self.failures += 1
+        if self.failures < 3:
+            raise OSError(errno.EMFILE, "Too many open files") if self.failures == 1 else BlockingIOError
+        return super().accept()
+
+
+def test_without_file_descriptors_it_tries_again() -> None:
+    listener = Full(fileno=open_port("127.0.0.1", 0).detach())
+    served = HealthPort(listener, lambda path: Page("200 OK", "ok\n"))
+    served.start()
+    assert get(listener.getsockname()[1], "/ok") == (200, "ok\n")
+    served.stop()
+    served.close()
+
+
+def test_a_port_may_be_of_ipv6() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with open_port("::1", 0) as listener:
+        assert listener.family == socket.AF_INET6
+
+
+def test_the_page_lists_every_metric() -> None:
+    health = Health([WorkerProcess("w/1", 1)], pulse=Pulse(), watchdog=Watchdog([]), has_database=lambda: True)
+    page = health.page("/metrics")
+    assert page is not None
+    documented = re.findall(r"^\| `(skipqueue_worker_\w+)` \| (\w+) \|", OBSERVE.read_text(), re.MULTILINE)
+    assert documented == re.findall(r"^# TYPE (\w+) (\w+)$", page.body, re.MULTILINE)

@@ -1,0 +1,103 @@
+"""What operators request of a worker: its supervisor replaces it, or stops, and running jobs end before."""
+
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.models import Worker
+
+from ..app import jobs
+from ..app.models import Ledger
+from ..app.rows import make_worker
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, wait_for_statuses, workers
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def hold(entry: str) -> None:
+    """Have a job begin that ends once there is an entry `go`."""
+    jobs.record_and_hold.defer(entry)
+    wait_until(lambda: Ledger.objects.filter(entry=entry).exists())
+
+
+def ids() -> list[str]:
+    return [worker.pk for worker in Worker.objects.order_by("name")]
+
+
+def test_a_restart_replaces_this_process_and_no_other_at_once(runworker: Run) -> None:
+    rarely = {"HEARTBEAT_INTERVAL": 600}
+    process = runworker("--processes", "2", "--name", "m", "--worker-timeout", HOUR, skipqueue=rarely)
+    first, second = workers(2)
+    wait_until(lambda: not Worker.objects.filter(memory_mb=None).exists(), "the supervisor has written its heartbeats")
+    assert first.restart()
+    wait_until(lambda: len(ids()) == 2 and first.pk not in ids(), deadline=10)
+    assert second.pk in ids()
+    assert 'worker recycled worker=m/1 reason="an operator has requested it"' in process.log
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    assert Worker.objects.filter(requested="").count() == 2
+
+
+def test_running_jobs_end_before_a_restart(runworker: Run) -> None:
+    process = runworker("--poll-interval", HOUR, "--shutdown-timeout", "0.1")
+    (worker,) = workers(1)
+    hold("first")
+    worker.restart()
+    worker.restart()
+    process.wait_for("worker recycled")
+    jobs.noop.defer()
+    wait_for_statuses(running=1, queued=1)
+    worker.restart()
+    Ledger.objects.create(entry="go")
+    wait_for_statuses(completed=2)
+    wait_until(lambda: ids() and worker.pk not in ids())
+    assert process.log.count("worker recycled") == 1
+
+
+def test_without_notifications_a_heartbeat_finds_the_request(runworker: Run) -> None:
+    runworker("--no-listen", "--worker-timeout", "4")
+    (worker,) = workers(1)
+    worker.restart()
+    wait_until(lambda: ids() and worker.pk not in ids())
+
+
+def test_a_stop_ends_the_whole_runworker_and_lets_jobs_end(runworker: Run) -> None:
+    process = runworker("--processes", "2", "--name", "m", "--worker-timeout", HOUR)
+    first, second = workers(2)
+    hold("first")
+    assert second.stop()
+    process.wait_for("supervisor stopping worker=m/2")
+    assert second.stop() or not Worker.objects.filter(pk=second.pk).exists(), "asking again does not hurry it"
+    assert first.stop() or not Worker.objects.filter(pk=first.pk).exists()
+    Ledger.objects.create(entry="go")
+    assert process.wait() == 0
+    wait_for_statuses(completed=1)
+    assert not Worker.objects.exists()
+    assert process.log.count("supervisor stopping") == 1
+
+
+def test_a_request_concerns_the_process_that_it_names(runworker: Run) -> None:
+    runworker("--name", "m", "--worker-timeout", HOUR)
+    (first,) = workers(1)
+    first.restart()
+    wait_until(lambda: ids() and first.pk not in ids())
+    assert not first.stop(), "it is gone, and the one after it goes on"
+    other = make_worker(name="m/1")
+    assert other.stop()
+    jobs.noop.defer()
+    wait_for_statuses(completed=1)
+    assert len(ids()) == 2
+
+
+def test_heartbeats_write_the_memory_of_a_worker_and_the_number_of_its_jobs(runworker: Run) -> None:
+    runworker("--worker-timeout", "2")
+    jobs.noop.defer_many([() for _ in range(7)])
+    wait_for_statuses(completed=7)
+    row = wait_until(lambda: Worker.objects.filter(jobs_done=7).first())
+    assert row
+    assert row.memory_mb is not None
+    assert 10 < row.memory_mb < 1_000

@@ -1,0 +1,124 @@
+"""systemd: what a service manager is sent, through a real socket, by a real `runworker`."""
+
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.supervisor.systemd import NotifySystemd
+from django_skipqueue.values.times import NEVER
+
+from ..app import jobs
+from ..app.waiting import DEADLINE
+from ..harness.processes import ManagePy, wait_for_statuses
+
+Run = Callable[..., ManagePy]
+
+LOOKS = """
+    import os
+    from django_skipqueue import job
+
+    @job(max_attempts=1)
+    def environment():
+        return sorted(name for name in os.environ if name.startswith(("NOTIFY_", "WATCHDOG_")))
+"""
+
+
+class Manager:
+    """The socket on which systemd listens."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
+        self._socket.settimeout(DEADLINE)
+
+    def receive(self) -> list[str]:
+        """The lines of the next datagram."""
+        return self._socket.recv(4096).decode().splitlines()
+
+    def wait_for(self, line: str) -> None:
+        while line not in self.receive():
+            pass
+
+    def is_silent_for(self, seconds: float) -> bool:
+        self._socket.settimeout(seconds)
+        try:
+            self._socket.recv(4096)
+        except TimeoutError:
+            return True
+        finally:
+            self._socket.settimeout(DEADLINE)
+        return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+    path = str(tmp_path / "notify") if request.param == "path" else f"@skipqueue-{secrets.token_hex(8)}"
+    made = Manager(path)
+    yield made
+    made.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_is_told_when_a_worker_is_ready_that_the_loop_turns_and_when_it_stops(
+    runworker: Run, manager: Manager
+) -> None:
+    process = runworker("--processes", "2", environment={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"})
+    assert manager.receive() == ["READY=1"]
+    assert Worker.objects.exists(), "ready, because the first worker has written its row"
+    lines = manager.receive()
+    assert lines[0] == "WATCHDOG=1"
+    assert lines[1].startswith("STATUS=")
+    assert lines[1].endswith(" of 2 workers, 0 jobs running, 0 attempts done")
+    jobs.noop.defer_many([()] * 3)
+    wait_for_statuses(completed=3)
+    manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
+    process.send(signal.SIGSTOP)
+    manager.is_silent_for(1.0)  # what was under way
+    assert manager.is_silent_for(1.5), "the loop does not turn"
+    process.send(signal.SIGCONT)
+    manager.wait_for("WATCHDOG=1")
+    process.send(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    assert process.wait() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_tasks_and_their_programs_do_not_inherit_the_right_to_notify(runworker: Run, manager: Manager) -> None:
+    Job.objects.enqueue("extra.jobs.environment")
+    notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "60000000"}
+    assert runworker("--drain", jobs=LOOKS, environment=notify).wait() == 0
+    assert Job.objects.get().result == []
+
+
+def test_without_a_manager_it_is_never_due() -> None:
+    assert NotifySystemd([], {}).due_at == NEVER
+
+
+def test_the_watchdog_of_another_process_and_a_wrong_time_are_ignored(manager: Manager) -> None:
+    for variables in ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}):
+        environment = {"NOTIFY_SOCKET": manager.address, **variables}
+        assert NotifySystemd([], environment)._watchdog_seconds == NEVER
+        assert environment == {}
+    ours = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
+    assert NotifySystemd([], ours)._watchdog_seconds == 2.0
+
+
+def test_a_forked_child_and_a_manager_that_is_gone_do_no_harm(manager: Manager) -> None:
+    service = NotifySystemd([], {"NOTIFY_SOCKET": manager.address})
+    service.stopping()
+    assert manager.receive()[0] == "STOPPING=1"
+    service.forget()
+    service.stopping()
+    assert manager.is_silent_for(0.1)
+    gone = NotifySystemd([], {"NOTIFY_SOCKET": "/nowhere/notify"})
+    gone.stopping()
