@@ -1,0 +1,52 @@
+"""Every metric of the queue. The labels `queue` and `task` have at most `labels.MOST` values."""
+
+from ..values.exposition import Metric
+
+QUEUE = ("queue",)
+CALL = ("queue", "task")
+
+QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker.", QUEUE)
+OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", QUEUE)
+RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed.", QUEUE)
+LONGEST = Metric(
+    "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", QUEUE
+)
+PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", QUEUE)
+
+WORKERS = Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",))
+
+ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)
+ATTEMPTS = Metric("skipqueue_attempts_total", "counter", "Attempts that ended, by outcome.", (*CALL, "outcome"))
+RECOVERED = Metric("skipqueue_jobs_recovered_total", "counter", "Jobs that were recovered from dead workers.", CALL)
+LOST = Metric("skipqueue_leases_lost_total", "counter", "Attempts whose lease had ended before their outcome.", CALL)
+WAITED = Metric("skipqueue_wait_seconds", "histogram", "Seconds from the due time to the start of an attempt.", CALL)
+RAN = Metric("skipqueue_run_seconds", "histogram", "Seconds from the start of an attempt to its end.", CALL)
+
+CLAIMS = Metric("skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL took for claims that returned jobs.")
+CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", QUEUE)
+CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", QUEUE)
+
+TABLE_BYTES = Metric(
+    "skipqueue_table_bytes", "gauge", "Size of the table with its TOAST data, without indexes.", ("table",)
+)
+INDEX_BYTES = Metric("skipqueue_index_bytes", "gauge", "Size of the index.", ("table", "index"))
+LIVE_ROWS = Metric("skipqueue_table_live_rows", "gauge", "Live rows, by PostgreSQL's statistics.", ("table",))
+DEAD_ROWS = Metric("skipqueue_table_dead_rows", "gauge", "Dead rows, by PostgreSQL's statistics.", ("table",))
+VACUUM_AGE = Metric(
+    "skipqueue_table_vacuum_age_seconds", "gauge", "Seconds since the last vacuum, automatic or not.", ("table",)
+)
+PRUNE_LAG = Metric(
+    "skipqueue_prune_lag_seconds", "gauge", "Seconds for which the retention of the oldest job to delete has been over."
+)
+LOCK_WAITS = Metric(
+    "skipqueue_lock_waits", "gauge", "Sessions that use the queue's tables and wait for a lock: at most 10 are counted."
+)
+LONGEST_LOCK_WAIT = Metric(
+    "skipqueue_longest_lock_wait_seconds", "gauge", "Seconds for which the first of these sessions has waited."
+)
+
+ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics is missing.", ("part",))
+SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
+
+METRICS = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All of them."""

@@ -1,0 +1,47 @@
+"""The metrics of the queues and workers as they are now."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from ..operators.worker_health import STATES, Workforce
+from ..store import Store
+from ..store.observe import QueueNow
+from ..values.exposition import Family, Metric
+from . import catalogue, sql
+from .labels import MOST, bounded
+
+MOST_COUNTED = 2_000
+"""Queued jobs of one queue that are counted; of more, the planner's estimate is shown."""
+
+
+METRICS: tuple[tuple[Metric, Callable[[list[QueueNow]], float]], ...] = (
+    (catalogue.QUEUED, lambda queues: sum(queue.queued for queue in queues)),
+    (catalogue.OLDEST, lambda queues: max(queue.oldest or 0.0 for queue in queues)),
+    (catalogue.RUNNING, lambda queues: sum(queue.running for queue in queues)),
+    (catalogue.LONGEST, lambda queues: max(queue.longest or 0.0 for queue in queues)),
+)
+"""Each metric of a queue, and its value for one queue, or for all others together."""
+
+
+def queues(store: Store) -> Iterator[Family]:
+    """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
+    now = {queue.name: queue for queue in store.queues_now(most=MOST_COUNTED)}
+    for (name,) in store.rows(sql.KNOWN_QUEUES, {"limit": MOST}):
+        now.setdefault(name, QueueNow(name, 0, False, None, 0, None))
+    busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)
+    labelled: dict[tuple[str, ...], list[QueueNow]] = defaultdict(list)
+    for labels, queue in bounded(((queue.name,), queue) for queue in busiest):
+        labelled[labels].append(queue)
+    for metric, value in METRICS:
+        yield Family(metric, {labels: value(queues) for labels, queues in labelled.items()})
+
+
+def paused(store: Store) -> Iterator[Family]:
+    """The queues that are paused."""
+    yield Family(catalogue.PAUSED, {(name,): 1 for name in store.paused_queues(limit=MOST)})
+
+
+def workers(store: Store) -> Iterator[Family]:
+    """The number of workers that are live, late and stale."""
+    found = Counter(worker.state for worker in Workforce.now(using=store.alias).workers)
+    yield Family(catalogue.WORKERS, {(state,): found[state] for state in STATES})

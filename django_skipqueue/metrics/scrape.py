@@ -1,0 +1,69 @@
+"""Collect all metrics, in parts. A part that fails is left out, and the others are served.
+
+Invariant: no query takes longer than `PART_SECONDS`, and none reads more rows than there are labels.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from django.db import Error
+
+from ..events import liveness_logs
+from ..store import Store
+from ..values.exposition import Family
+from . import catalogue, jobs, queues, tables
+
+PART_SECONDS = 1.0
+"""The statement timeout of a part, which is a transaction of its own."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Metrics that are queried together. The name is a label."""
+
+    name: str
+    collect: Callable[[Store], Iterator[Family]]
+
+
+PARTS = (
+    Part("queues", queues.queues),
+    Part("paused", queues.paused),
+    Part("workers", queues.workers),
+    Part("jobs", jobs.jobs),
+    Part("claims", jobs.claims),
+    Part("claim_costs", jobs.claim_costs),
+    Part("prune_lag", tables.prune_lag),
+    Part("vacuums", tables.vacuums),
+    Part("sizes", tables.sizes),
+    Part("locks", tables.locks),
+)
+
+
+def scrape(store: Store) -> Iterator[Family]:
+    """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
+    began = time.perf_counter()
+    errors = Family(catalogue.ERROR)
+    is_lost = False
+    for part in PARTS:
+        found = None if is_lost else _collected(part, store)
+        errors.values[part.name,] = int(found is None)
+        is_lost = is_lost or (found is None and not _is_usable(store))
+        yield from found or ()
+    yield errors
+    yield Family(catalogue.SCRAPE_TIME, {(): time.perf_counter() - began})
+
+
+def _collected(part: Part, store: Store) -> list[Family] | None:
+    """The metrics of one part; `None` after a database error."""
+    try:
+        with store.short_transaction(PART_SECONDS):
+            return list(part.collect(store))
+    except Error as error:
+        liveness_logs.scrape_failed(part.name, error)
+        return None
+
+
+def _is_usable(store: Store) -> bool:
+    """Whether the connection is open still. A host that does not answer would cost a timeout for each part."""
+    return store.connection.connection is not None and store.connection.is_usable()

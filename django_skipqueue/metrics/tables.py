@@ -1,0 +1,37 @@
+"""The metrics of the queue's tables: sizes, dead rows, locks, and what is still to be deleted."""
+
+from collections.abc import Iterator
+
+from ..doctor import sql as doctor_sql
+from ..models.tables import table_names
+from ..store import Store
+from ..values.exposition import Family
+from . import catalogue, sql
+
+
+def sizes(store: Store) -> Iterator[Family]:
+    """The sizes of the tables, of which one with partitions is the sum of these, and of the indexes."""
+    rows = store.rows(doctor_sql.TABLE_SIZES, {"tables": table_names()})
+    yield Family(catalogue.TABLE_BYTES, {(name,): total - indexes for name, total, indexes in rows})
+    rows = store.rows(sql.INDEX_SIZES, {"tables": table_names()})
+    yield Family(catalogue.INDEX_BYTES, {(table, index): size for table, index, size in rows})
+
+
+def vacuums(store: Store) -> Iterator[Family]:
+    """The dead rows, and the age of the last vacuum."""
+    rows = store.rows(doctor_sql.VACUUMS, {"tables": table_names()})
+    yield Family(catalogue.LIVE_ROWS, {(row[0],): row[1] for row in rows})
+    yield Family(catalogue.DEAD_ROWS, {(row[0],): row[2] for row in rows})
+    yield Family(catalogue.VACUUM_AGE, {(row[0],): row[3] for row in rows if row[3] is not None})
+
+
+def prune_lag(store: Store) -> Iterator[Family]:
+    """By how much pruning is behind."""
+    yield Family(catalogue.PRUNE_LAG, {(): store.prune_lag()})
+
+
+def locks(store: Store) -> Iterator[Family]:
+    """The sessions that wait for a lock."""
+    waits = {row[0]: row[1] for row in store.rows(doctor_sql.LOCK_WAITS, {"tables": table_names(), "seconds": 0.0})}
+    yield Family(catalogue.LOCK_WAITS, {(): len(waits)})
+    yield Family(catalogue.LONGEST_LOCK_WAIT, {(): max(waits.values(), default=0.0)})

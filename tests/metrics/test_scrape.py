@@ -1,0 +1,342 @@
+"""All metrics, from rows in a real database: their values, their bounds, and what becomes of a part that fails."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, connection
+from django.test import override_settings
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from django_skipqueue.metrics import catalogue, labels, scrape, sql
+from django_skipqueue.metrics.scrape import PARTS
+from django_skipqueue.models import Queue
+from django_skipqueue.prometheus import SkipqueueCollector
+from django_skipqueue.rollups.counts import Counts, rows
+from django_skipqueue.store import Store
+from django_skipqueue.store.claim_costs import ClaimCost
+from django_skipqueue.values.exposition import exposition
+from django_skipqueue.values.histogram import BUCKETS, of
+
+from ..app.rows import make_job, make_worker
+from ..app.sessions import Session
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+STORE = Store("default")
+REFERENCE = Path(__file__).parents[2] / "docs/reference/metrics.md"
+
+Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+def series(text: str) -> dict[Key, float]:
+    families = text_string_to_metric_families(text)
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value for each in families for sample in each.samples
+    }
+
+
+def scraped() -> dict[Key, float]:
+    return series(exposition(scrape.scrape(STORE)))
+
+
+def key(name: str, **given: str) -> Key:
+    return f"skipqueue_{name}", frozenset(given.items())
+
+
+def count(queue_name: str, task: str, **counts: Any) -> None:
+    STORE.roll_up(list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
+
+
+def test_the_queues_as_they_are_now() -> None:
+    make_job(queue_name="mail", run_after=timedelta(seconds=-90))
+    make_job(queue_name="mail")
+    make_job("running", queue_name="reports", locked_at=timedelta(seconds=-30))
+    Queue.pause("mail")
+    found = scraped()
+    assert found[key("queued_jobs", queue="mail")] == 2
+    assert 90 <= found[key("oldest_queued_seconds", queue="mail")] < 120
+    assert found[key("queued_jobs", queue="reports")] == 0
+    assert found[key("running_jobs", queue="reports")] == 1
+    assert 30 <= found[key("longest_running_seconds", queue="reports")] < 60
+    assert [each for each in found if each[0] == "skipqueue_queue_paused"] == [key("queue_paused", queue="mail")]
+
+
+def test_a_queue_that_is_empty_now_has_zeros() -> None:
+    count("mail", "t", completed=1)
+    found = scraped()
+    assert found[key("queued_jobs", queue="mail")] == found[key("oldest_queued_seconds", queue="mail")] == 0
+    assert key("queued_jobs", queue="") not in found
+
+
+def test_the_workers_by_the_age_of_their_heartbeats() -> None:
+    for age in (0, 1, 30, 500):
+        make_worker(heartbeat=timedelta(seconds=-age))
+    found = scraped()
+    assert [found[key("workers", state=state)] for state in ("live", "late", "stale")] == [2, 1, 1]
+
+
+def test_counters_and_histograms_of_each_task() -> None:
+    durations = {"waited": of([0.2, 3.0]), "ran": of([0.01, 0.02])}
+    sums = {"waited_seconds": 3.2, "ran_seconds": 0.03}
+    count("mail", "shop.send", completed=5, retried=2, failed=1, recovered=3, lost=4, **durations, **sums)
+    count("mail", "shop.send", completed=1, discarded=1, snoozed=2)
+    found = scraped()
+    of_task = {"queue": "mail", "task": "shop.send"}
+    outcomes = {
+        outcome: found[key("attempts_total", outcome=outcome, **of_task)]
+        for outcome in ("completed", "retried", "snoozed", "failed", "discarded")
+    }
+    assert outcomes == {"completed": 6, "retried": 2, "snoozed": 2, "failed": 1, "discarded": 1}
+    assert found[key("jobs_recovered_total", **of_task)] == 3
+    assert found[key("leases_lost_total", **of_task)] == 4
+    assert found[key("jobs_enqueued_total", **of_task)] == 0
+    assert found[key("wait_seconds_bucket", le="0.25", **of_task)] == 1
+    assert found[key("wait_seconds_count", **of_task)] == found[key("wait_seconds_bucket", le="+Inf", **of_task)] == 2
+    assert found[key("wait_seconds_sum", **of_task)] == 3.2
+    assert found[key("run_seconds_sum", **of_task)] == 0.03
+    assert key("attempts_total", queue="mail", task="", outcome="completed") not in found
+
+
+def test_claims_have_one_histogram() -> None:
+    count("", "", claims=2, claim_times=of([0.004, 0.3]), claim_seconds=0.304)
+    found = scraped()
+    assert found[key("claim_seconds_count")] == 2
+    assert found[key("claim_seconds_bucket", le="0.005")] == 1
+    assert found[key("claim_seconds_sum")] == pytest.approx(0.304)
+
+
+def test_what_claims_of_the_deepest_queues_read() -> None:
+    count("mail", "t", completed=1)
+    make_job(queue_name="mail")
+    STORE.roll_up_depths(STORE.queues_now(), [ClaimCost("mail", 12, 34)])
+    found = scraped()
+    assert found[key("claim_pages", queue="mail")] == 12
+    assert found[key("claim_index_entries", queue="mail")] == 34
+
+
+def test_tables_indexes_dead_rows_and_the_prune_lag(connect: Any) -> None:
+    make_job("completed", finished_at=timedelta(days=-2))
+    other = connect()
+    other.execute("VACUUM skipqueue_worker")
+    other.execute("SELECT pg_stat_force_next_flush()")
+    found = scraped()
+    assert found[key("table_bytes", table="skipqueue_job")] > 0
+    assert found[key("index_bytes", table="skipqueue_job", index="skipqueue_job_claim")] > 0
+    assert key("table_dead_rows", table="skipqueue_job") in found
+    assert key("table_live_rows", table="skipqueue_job") in found
+    assert 0 <= found[key("table_vacuum_age_seconds", table="skipqueue_worker")] < 60
+    assert found[key("prune_lag_seconds")] == pytest.approx(86_400, abs=60)
+
+
+def test_who_waits_for_a_lock(session: Callable[[], Session]) -> None:
+    assert scraped()[key("lock_waits")] == 0
+    holder, waiter = session(), session()
+    job = make_job()
+    for each in (holder, waiter):
+        each.begin()
+    holder(lock, job.pk)
+    waiting = waiter.start(lock, job.pk)
+    waiter.wait_until_blocked()
+    found = scraped()
+    assert found[key("lock_waits")] == 1
+    assert found[key("longest_lock_wait_seconds")] >= 0
+    holder.rollback()
+    waiting.result(10)
+    waiter.rollback()
+
+
+def lock(job_id: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [job_id])
+
+
+# Bounds
+
+
+def test_the_busiest_have_labels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "MOST", 2)
+    for number in range(1, 5):
+        count(f"q{number}", "t", completed=number, ran=of([1.0] * number), ran_seconds=float(number))
+        make_job(queue_name=f"q{number}", run_after=timedelta(seconds=-60 * number))
+        for _ in range(number):
+            make_job(queue_name=f"q{number}")
+    found = scraped()
+    assert found[key("attempts_total", queue="q4", task="t", outcome="completed")] == 4
+    assert found[key("attempts_total", queue="(other)", task="(other)", outcome="completed")] == 1 + 2
+    assert found[key("run_seconds_count", queue="(other)", task="(other)")] == 3
+    assert found[key("run_seconds_sum", queue="(other)", task="(other)")] == 3.0
+    assert found[key("queued_jobs", queue="q4")] == 5
+    assert found[key("queued_jobs", queue="(other)")] == 2 + 3
+    assert 120 <= found[key("oldest_queued_seconds", queue="(other)")] < 150
+    assert {dict(given)["queue"] for _, given in found if "queue" in dict(given)} == {"q3", "q4", "(other)"}
+
+
+def test_a_thousand_rows_of_counts_are_read_quickly() -> None:
+    waited = ran = list(range(BUCKETS))
+    minute = int(time.time() // 60)
+    STORE.roll_up(
+        list(
+            rows(
+                {(minute, f"q{n % 20}", f"shop.jobs.task_{n}"): Counts(n, waited=waited, ran=ran) for n in range(1000)}
+            )
+        ),
+        [],
+    )
+    fastest = min(scraping_time() for _ in range(5))
+    assert fastest < 0.25, "50 ms on an idle machine"
+
+
+def scraping_time() -> float:
+    began = time.perf_counter()
+    exposition(scrape.scrape(STORE))
+    return time.perf_counter() - began
+
+
+# A part that fails
+
+
+@pytest.fixture
+def hidden() -> Iterator[None]:
+    """A table that nobody finds."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE skipqueue_rollup RENAME TO hidden")
+        yield
+        cursor.execute("ALTER TABLE hidden RENAME TO skipqueue_rollup")
+
+
+def test_the_other_parts_are_served(hidden: None, caplog: pytest.LogCaptureFixture) -> None:
+    make_worker()
+    found = scraped()
+    failed = {dict(given)["part"] for (name, given), value in found.items() if name.endswith("scrape_error") and value}
+    assert failed == {"queues", "jobs", "claims", "claim_costs"}
+    assert found[key("scrape_error", part="workers")] == 0
+    assert found[key("workers", state="live")] == 1
+    assert "scrape failed part=jobs error=" in caplog.text
+
+
+def test_a_part_that_takes_too_long_is_left_out(session: Callable[[], Session], monkeypatch: Any) -> None:
+    monkeypatch.setattr(scrape, "PART_SECONDS", 0.2)
+    other = session()
+    other.begin()
+    other(lock_table)
+    found = scraped()
+    other.rollback()
+    assert found[key("scrape_error", part="workers")] == 1
+    assert found[key("scrape_error", part="jobs")] == 0
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        assert cursor.fetchone() == ("0",), "it ends with the part"
+
+
+def test_no_statement_is_compiled() -> None:
+    """PostgreSQL takes 50 ms for that; the statements are cheap however many rows its planner expects."""
+
+    def shown() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW jit")
+            return str(cursor.fetchone()[0])
+
+    before = shown()
+    with STORE.short_transaction(1.0):
+        assert shown() == "off"
+    assert shown() == before
+
+
+def lock_table() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("LOCK TABLE skipqueue_worker IN ACCESS EXCLUSIVE MODE")
+
+
+def test_without_a_connection_no_part_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def lost(self: Store, statement: str, values: Any = None) -> Any:
+        asked.append(statement)
+        connection.close()
+        raise DatabaseError("the server closed the connection")
+
+    monkeypatch.setattr(Store, "rows", lost)
+    found = scraped()
+    assert len(asked) == 1
+    assert [value for (name, _), value in found.items() if name.endswith("scrape_error")] == [1.0] * len(PARTS)
+
+
+# The library, and the reference
+
+
+def test_the_collector_has_the_same_series() -> None:
+    count("mail", "t", completed=2, ran=of([0.1, 0.2]), ran_seconds=0.3)
+    make_job(queue_name="mail")
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(SkipqueueCollector())
+    by_library, ours = series(generate_latest(registry).decode()), scraped()
+    assert by_library.keys() == ours.keys()
+    assert by_library[key("run_seconds_bucket", queue="mail", task="t", le="0.1")] == 1
+    assert by_library[key("queued_jobs", queue="mail")] == 1
+
+
+def test_to_register_the_collector_sends_no_query(django_assert_num_queries: Any) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    with django_assert_num_queries(0), override_settings(SKIPQUEUE={"DATABASE": "none"}):
+        registry.register(SkipqueueCollector())
+    with pytest.raises(ValueError, match="Duplicated"):
+        registry.register(SkipqueueCollector())
+
+
+def test_without_the_library_the_error_names_the_extra() -> None:
+    code = (
+        "import django, sys; sys.modules['prometheus_client'] = None; django.setup()\n"
+        "try: import django_skipqueue.prometheus\n"
+        "except ImportError as error: print(error)\n"
+        "import django_skipqueue.metrics"
+    )
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": ".:example_project"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REFERENCE.parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert 'pip install "django-skipqueue[prometheus]"' in done.stdout
+
+
+def test_the_reference_has_every_metric_with_its_kind_and_labels() -> None:
+    documented = re.findall(r"^\| `(skipqueue_\w+)` \| (\w+) \|(.*?)\|", REFERENCE.read_text(), re.MULTILINE)
+    given = {name: (kind, tuple(re.findall(r"`(\w+)`", cell))) for name, kind, cell in documented}
+    assert given == {metric.name: (metric.kind, metric.labels) for metric in catalogue.METRICS}
+
+
+def test_the_catalogue_has_every_metric_that_is_served() -> None:
+    count("mail", "t", completed=1)
+    Queue.pause("mail")
+    served = re.findall(r"^# TYPE (\w+)", exposition(scrape.scrape(STORE)), re.MULTILINE)
+    assert sorted(served) == sorted(metric.name for metric in catalogue.METRICS)
+
+
+@pytest.mark.parametrize("metric", catalogue.METRICS, ids=lambda metric: metric.name)
+def test_names_follow_the_conventions(metric: Any) -> None:
+    assert re.fullmatch(r"skipqueue(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.kind != "histogram" or metric.name.endswith("_seconds")
+
+
+# Statements
+
+
+@pytest.mark.parametrize("name", [name for name in vars(sql) if name.isupper()])
+def test_a_statement_is_bounded_and_reads_only(name: str) -> None:
+    text: str = getattr(sql, name)
+    assert re.search(r"\bLIMIT (\d+|%\(limit\)s)\s*$", text)
+    assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
+    assert "skipqueue_job" not in text
