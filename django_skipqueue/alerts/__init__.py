@@ -1,0 +1,1 @@
+"""Alerts: a dead-man's switch that announces each incident once, and its end once."""
