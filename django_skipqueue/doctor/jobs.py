@@ -1,0 +1,141 @@
+"""Jobs that do not come forward: unknown tasks, long runs, dead holders, stuck keys, late pruning."""
+
+from collections.abc import Iterator, Sequence
+
+from django.utils.translation import gettext
+
+from ..conf import settings
+from ..events.log_format import printable
+from ..operators.durations import span
+from ..store import Store
+from ..tasks.registry import registry
+from ..values.records import worker_name
+from ..values.served import serves
+from . import sql
+from .finding import Finding, Severity
+
+NAMED = 5
+"""How many jobs or tasks one finding names, at most."""
+
+MOST = 100
+"""How many jobs a statement returns, at most."""
+
+LONG_RUN = 3_600.0
+"""Seconds that a job may run before it is reported."""
+
+LONG_HELD = 3 * 86_400.0
+"""Seconds that an unfinished job may hold a unique key."""
+
+PRUNE_LAG = 3_600.0
+"""Seconds by which the oldest finished job may be past its retention."""
+
+
+def unknown_tasks(store: Store) -> Iterator[Finding]:
+    """Jobs of tasks that this process does not have, among the first jobs of each queue."""
+    queue_names = [name for name in store.queues_with_jobs(limit=100) if serves((), name)]
+    known = {task.name for task in registry}
+    unknown = [task for (task,) in store.rows(sql.TASKS, {"queue_names": queue_names}) if task not in known]
+    if unknown:
+        yield Finding(
+            "unknown-task",
+            Severity.WARNING,
+            gettext("Jobs wait whose task this process does not have"),
+            gettext("Tasks that are not registered: %(number)s (%(names)s). A worker with this code cannot run them.")
+            % {"number": len(unknown), "names": ", ".join(map(printable, unknown[:NAMED]))},
+            gettext(
+                "During a deploy, wait. Otherwise see whether the app of the task is in INSTALLED_APPS, and whether "
+                "the task was renamed: @job(name=…) keeps the old name."
+            ),
+        )
+
+
+def long_jobs(store: Store) -> Iterator[Finding]:
+    """Jobs that have run for long."""
+    rows = store.rows(sql.LONG_JOBS, {"seconds": LONG_RUN})
+    if rows:
+        yield Finding(
+            "long-job",
+            Severity.WARNING,
+            gettext("Jobs have run for more than an hour"),
+            _listed(rows),
+            gettext("If a job hangs, cancel it. A timeout on its task keeps that from happening again."),
+            f"python manage.py skipqueue cancel {rows[0][0]} --reason 'it hung'",
+        )
+
+
+def orphaned_jobs(store: Store) -> Iterator[Finding]:
+    """Running jobs whose worker is gone, and which nobody has recovered."""
+    seconds = settings.worker_timeout * 2
+    rows = store.rows(sql.ORPHANED_JOBS, {"seconds": seconds})
+    if rows:
+        yield Finding(
+            "orphaned-job",
+            Severity.CRITICAL,
+            gettext("Running jobs whose worker is gone"),
+            _listed(rows),
+            gettext(
+                "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
+                "database, or it fails: look at its log. Start one."
+            )
+            % {"timeout": span(settings.worker_timeout)},
+            "python manage.py runworker",
+        )
+
+
+def stuck_keys(store: Store) -> Iterator[Finding]:
+    """Unfinished jobs that have held a unique key for days."""
+    rows = store.rows(sql.STUCK_KEYS, {"seconds": LONG_HELD})
+    if rows:
+        job_id, task, key, status, age = rows[0]
+        yield Finding(
+            "stuck-key",
+            Severity.WARNING,
+            gettext("A unique key is held for days"),
+            gettext(
+                "Job %(id)s (%(task)s, %(status)s) has held the key %(key)s for %(age)s. Meanwhile .defer() with this "
+                "key enqueues nothing. Such jobs: %(number)s."
+            )
+            % {
+                "id": job_id,
+                "task": printable(task),
+                "status": status,
+                "key": printable(key),
+                "age": span(age),
+                "number": _number(rows),
+            },
+            gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
+            f"python manage.py skipqueue cancel {job_id} --reason 'it holds its unique key'",
+        )
+
+
+def prune_lag(store: Store) -> Iterator[Finding]:
+    """Finished jobs that should have been deleted."""
+    lag = store.prune_lag()
+    if lag > PRUNE_LAG:
+        yield Finding(
+            "prune-lag",
+            Severity.WARNING,
+            gettext("Finished jobs are not deleted in time"),
+            gettext("The retention of the oldest finished job has been over for %(lag)s.") % {"lag": span(lag)},
+            gettext("Supervisors prune all the time. Without one, or after a long backlog, prune by hand."),
+            "python manage.py prunejobs",
+        )
+
+
+def _listed(rows: Sequence[tuple[int, str, str, float]]) -> str:
+    """The number of these jobs, and the first of them."""
+    shown = (
+        gettext("job %(id)s (%(task)s) on %(worker)s for %(age)s")
+        % {
+            "id": job_id,
+            "task": printable(task),
+            "worker": printable(worker_name(locked_by)) or "?",
+            "age": span(age),
+        }
+        for job_id, task, locked_by, age in rows[:NAMED]
+    )
+    return gettext("Jobs: %(number)s. %(jobs)s") % {"number": _number(rows), "jobs": "; ".join(shown)}
+
+
+def _number(rows: Sequence[object]) -> str:
+    return f"{len(rows)}+" if len(rows) >= MOST else str(len(rows))

@@ -1,0 +1,334 @@
+"""Every statement of the doctor, as a literal. Each reads a bounded number of rows: of a catalog, or by an index.
+
+`tables` are the names of the queue's tables; a table that does not exist is left out.
+"""
+
+# old-session → the sessions of this database with the oldest transactions that hold a snapshot or a transaction id.
+OLD_SESSIONS = """
+SELECT
+    pid,
+    application_name,
+    usename,
+    COALESCE(state, ''),
+    date_part('epoch', clock_timestamp() - xact_start) AS age,
+    date_part('epoch', clock_timestamp() - query_start) AS query_age,
+    GREATEST(age(backend_xmin), age(backend_xid)) AS transactions,
+    left(query, 120)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND backend_type NOT IN ('autovacuum worker', 'parallel worker')
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+    AND xact_start < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY xact_start
+LIMIT 5
+"""
+
+# idle-transaction → the sessions of this database that have been idle in a transaction for the longest time.
+IDLE_TRANSACTIONS = """
+SELECT
+    pid,
+    application_name,
+    usename,
+    date_part('epoch', clock_timestamp() - state_change) AS age,
+    left(query, 120)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND state LIKE 'idle in transaction%%'
+    AND state_change < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY state_change
+LIMIT 5
+"""
+
+# old-slot → the replication slots that hold back this database's dead rows.
+OLD_SLOTS = """
+SELECT slot_name, slot_type, active, age(xmin) AS transactions
+FROM pg_replication_slots
+WHERE
+    xmin IS NOT NULL
+    AND (database IS NULL OR database = current_database())
+    AND (NOT active OR age(xmin) > %(transactions)s)
+ORDER BY age(xmin) DESC
+LIMIT 5
+"""
+
+# prepared-transaction → the oldest transactions of this database that are prepared and neither committed nor rolled
+# back.
+PREPARED_TRANSACTIONS = """
+SELECT gid, owner, date_part('epoch', clock_timestamp() - prepared) AS age
+FROM pg_prepared_xacts
+WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY prepared
+LIMIT 5
+"""
+
+# old-standby → the standbys whose queries hold back dead rows (hot_standby_feedback).
+OLD_STANDBYS = """
+SELECT application_name, COALESCE(client_addr::text, ''), age(backend_xmin) AS transactions
+FROM pg_stat_replication
+WHERE backend_xmin IS NOT NULL AND age(backend_xmin) > %(transactions)s
+ORDER BY age(backend_xmin) DESC
+LIMIT 5
+"""
+
+# dead-rows → each table, its rows alive and dead, and the seconds since the last vacuum and analyze, by hand or not.
+VACUUMS = """
+SELECT
+    ours.name,
+    stat.n_live_tup,
+    stat.n_dead_tup,
+    date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
+    date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    JOIN pg_stat_all_tables AS stat ON stat.relid = to_regclass(ours.name)
+ORDER BY stat.n_dead_tup DESC
+LIMIT 50
+"""
+
+# never-analyzed → the tables of more than so many pages without statistics for the planner.
+NEVER_ANALYZED = """
+SELECT ours.name, pg_relation_size(class.oid)
+FROM unnest(%(tables)s::text[]) AS ours (name) JOIN pg_class AS class ON class.oid = to_regclass(ours.name)
+WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
+ORDER BY ours.name
+LIMIT 50
+"""
+
+# table-sizes → each table, with the bytes of all its files and partitions, and those of its indexes alone.
+TABLE_SIZES = """
+SELECT
+    ours.name,
+    sum(pg_total_relation_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint AS total,
+    sum(pg_indexes_size(COALESCE(part.relid, to_regclass(ours.name))))::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+WHERE to_regclass(ours.name) IS NOT NULL
+GROUP BY ours.name
+ORDER BY total DESC
+LIMIT 50
+"""
+
+# index-bloat → the valid indexes of more than so many bytes, with the number of their entries at the last vacuum.
+LARGE_INDEXES = """
+SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    JOIN pg_index AS index ON index.indrelid = to_regclass(ours.name)
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
+ORDER BY pg_relation_size(class.oid) DESC
+LIMIT 50
+"""
+
+# invalid-index → the invalid indexes, except those that are being built.
+INVALID_INDEXES = """
+SELECT class.relname, pg_relation_size(class.oid)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    JOIN pg_index AS index ON index.indrelid = to_regclass(ours.name)
+    JOIN pg_class AS class ON class.oid = index.indexrelid
+WHERE
+    NOT index.indisvalid
+    AND NOT EXISTS (
+        SELECT FROM pg_stat_progress_create_index AS progress WHERE progress.relid = index.indrelid
+    )
+ORDER BY class.relname
+LIMIT 50
+"""
+
+# transaction-ids → the table with the oldest transaction id and the table with the oldest multixact id, as shares of
+# the ages at which autovacuum freezes, and the ages.
+TRANSACTION_IDS = """
+SELECT
+    ours.name,
+    age(class.relfrozenxid) AS age,
+    mxid_age(class.relminmxid) AS multixact_age,
+    current_setting('autovacuum_freeze_max_age')::bigint,
+    current_setting('autovacuum_multixact_freeze_max_age')::bigint
+FROM unnest(%(tables)s::text[]) AS ours (name) JOIN pg_class AS class ON class.oid = to_regclass(ours.name)
+WHERE class.relkind = 'r'
+ORDER BY age(class.relfrozenxid) DESC
+LIMIT 50
+"""
+
+# storage → each table with its storage parameters.
+STORAGE_PARAMETERS = """
+SELECT ours.name, COALESCE(class.reloptions, '{}')
+FROM unnest(%(tables)s::text[]) AS ours (name) JOIN pg_class AS class ON class.oid = to_regclass(ours.name)
+ORDER BY ours.name
+LIMIT 50
+"""
+
+# lock-waits → the sessions that use our tables and have waited for a lock for the longest time, each with those that
+# block it. The process id 0 stands for a prepared transaction.
+LOCK_WAITS = """
+SELECT
+    waiting.pid,
+    waiting.age,
+    COALESCE(waiter.application_name, ''),
+    COALESCE(left(waiter.query, 120), ''),
+    blocking.pid AS blocking_pid,
+    COALESCE(blocker.application_name, ''),
+    COALESCE(blocker.state, ''),
+    COALESCE(left(blocker.query, 120), '')
+FROM
+    (
+        SELECT held.pid, date_part('epoch', clock_timestamp() - min(held.waitstart)) AS age
+        FROM pg_locks AS held
+        WHERE
+            NOT held.granted
+            AND held.waitstart < clock_timestamp() - make_interval(secs => %(seconds)s)
+            AND EXISTS (
+                SELECT
+                FROM pg_locks AS used, unnest(%(tables)s::text[]) AS ours (name)
+                WHERE used.pid = held.pid AND used.relation = to_regclass(ours.name)
+            )
+        GROUP BY held.pid
+        ORDER BY age DESC
+        LIMIT 10
+    ) AS waiting
+    CROSS JOIN LATERAL unnest(pg_blocking_pids(waiting.pid)) AS blocking (pid)
+    LEFT JOIN pg_stat_activity AS waiter ON waiter.pid = waiting.pid
+    LEFT JOIN pg_stat_activity AS blocker ON blocker.pid = blocking.pid
+ORDER BY waiting.age DESC, blocking.pid
+LIMIT 20
+"""
+
+# notify-queue → the share of PostgreSQL's queue of notifications that is full, from 0 to 1.
+NOTIFY_QUEUE = "SELECT pg_notification_queue_usage()"
+
+# no-worker → whether a scheduled job is due. Index: admit.
+IS_OVERDUE = """
+SELECT
+FROM skipqueue_job
+WHERE status = 'scheduled' AND run_after <= statement_timestamp()
+ORDER BY run_after
+LIMIT 1
+"""
+
+# unknown-task → the tasks of the first jobs of each of these queues, and of the scheduled jobs that are due first.
+# Index: claim, once for each queue, and admit.
+TASKS = """
+SELECT DISTINCT task
+FROM (
+    SELECT job.task
+    FROM
+        unnest(%(queue_names)s::text[]) AS queue (name)
+        CROSS JOIN LATERAL (
+            SELECT task
+            FROM skipqueue_job
+            WHERE status = 'queued' AND queue_name = queue.name
+            ORDER BY (-priority), run_after, id
+            LIMIT 200
+        ) AS job
+    UNION ALL
+    (
+        SELECT task
+        FROM skipqueue_job
+        WHERE status = 'scheduled'
+        ORDER BY run_after
+        LIMIT 1000
+    )
+) AS first_jobs
+ORDER BY task
+LIMIT 1000
+"""
+
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Index: recover.
+LONG_JOBS = """
+SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
+FROM skipqueue_job
+WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY locked_at
+LIMIT 100
+"""
+
+# orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
+# since. Index: recover.
+ORPHANED_JOBS = """
+SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
+FROM (
+    SELECT id, task, locked_by, locked_at
+    FROM skipqueue_job
+    WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    ORDER BY locked_at
+    LIMIT 5000
+) AS job
+WHERE NOT EXISTS (
+    SELECT
+    FROM skipqueue_worker AS worker
+    WHERE
+        worker.id = job.locked_by
+        AND worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+)
+ORDER BY locked_at
+LIMIT 100
+"""
+
+# stuck-key → the jobs that have held a unique key for longer than `seconds`, among the first keys. Index: unique.
+STUCK_KEYS = """
+SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - enqueued_at) AS age
+FROM (
+    SELECT id, task, unique_key, status, enqueued_at
+    FROM skipqueue_job
+    WHERE unique_key IS NOT NULL AND finished_at IS NULL
+    ORDER BY unique_key
+    LIMIT 5000
+) AS holder
+WHERE enqueued_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY enqueued_at
+LIMIT 100
+"""
+
+# clock-skew → the database's time.
+CLOCK = "SELECT clock_timestamp()"
+
+# connection-budget, connections-used → the connections that this role can have open to this database, whose limit that
+# is, and how many of those are used now. A role without rights sees the numbers as well.
+CONNECTIONS = """
+SELECT capacity.number, capacity.name, capacity.used
+FROM (
+    SELECT
+        current_setting('max_connections')::integer
+            - current_setting('superuser_reserved_connections')::integer
+            - COALESCE(current_setting('reserved_connections', true), '0')::integer,
+        'max_connections',
+        (SELECT sum(numbackends) FROM pg_stat_database)
+    UNION ALL
+    SELECT datconnlimit, 'CONNECTION LIMIT of the database', (
+        SELECT sum(numbackends) FROM pg_stat_database WHERE datname = current_database()
+    )
+    FROM pg_database
+    WHERE datname = current_database() AND datconnlimit >= 0
+    UNION ALL
+    SELECT rolconnlimit, 'CONNECTION LIMIT of the role', (
+        SELECT count(*) FROM pg_stat_activity WHERE usename = current_user
+    )
+    FROM pg_roles
+    WHERE rolname = current_user AND rolconnlimit >= 0
+) AS capacity (number, name, used)
+ORDER BY capacity.number - capacity.used
+LIMIT 3
+"""
+
+# autovacuum-off, idle-transaction, track-activities, synchronous-commit → the settings of this session.
+SETTINGS = """
+SELECT name, setting FROM pg_settings WHERE name = ANY (%(names)s::text[]) LIMIT 20
+"""
+
+# hidden-queries → whether this role sees what the sessions of others do, its name, and how many such sessions are
+# connected to this database.
+HIDDEN_SESSIONS = """
+SELECT
+    pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
+    current_user,
+    count(*) FILTER (WHERE usename <> current_user)
+FROM pg_stat_activity
+WHERE datname = current_database()
+LIMIT 1
+"""

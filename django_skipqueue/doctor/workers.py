@@ -1,0 +1,127 @@
+"""The worker processes: whether there are any, whether they are on time, and whether they serve every queue."""
+
+import shlex
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from django.utils.translation import gettext
+
+from ..events.log_format import printable
+from ..operators.durations import span
+from ..operators.worker_health import WorkerHealth, Workforce
+from ..store import Store
+from . import sql
+from .finding import Finding, Severity
+
+NAMED = 10
+"""How many workers or queues one finding names, at most."""
+
+MOST_COUNTED = 1_000
+"""How many jobs of a queue are counted."""
+
+SKEW = 2.0
+"""Seconds by which the clock of this process may differ from the database's."""
+
+
+def no_worker(store: Store) -> Iterator[Finding]:
+    """No live worker at all."""
+    if Workforce.now(using=store.alias).not_dead:
+        return
+    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(sql.IS_OVERDUE))
+    yield Finding(
+        "no-worker",
+        Severity.CRITICAL if is_needed else Severity.WARNING,
+        gettext("No worker is alive"),
+        gettext("Jobs are waiting, and nothing runs them.") if is_needed else gettext("No job is waiting."),
+        gettext("Start one."),
+        "python manage.py runworker",
+    )
+
+
+def late_workers(store: Store) -> Iterator[Finding]:
+    """Workers that have missed heartbeats, and do not count as dead yet."""
+    late = [each for each in Workforce.now(using=store.alias).not_dead if each.state == "late"]
+    if late:
+        yield Finding(
+            "late-worker",
+            Severity.WARNING,
+            gettext("Workers are late with their heartbeats"),
+            _heartbeats(late),
+            gettext(
+                "Look at their machines and logs: a machine that swaps or sleeps, a lost network, or a task that keeps "
+                "Python's interpreter lock. Their jobs are recovered once they count as dead."
+            ),
+        )
+
+
+def dead_workers(store: Store) -> Iterator[Finding]:
+    """Workers that count as dead, and whose rows are still there."""
+    dead = [each for each in Workforce.now(using=store.alias).workers if not each.is_live]
+    if dead:
+        yield Finding(
+            "dead-worker",
+            Severity.WARNING,
+            gettext("Workers have died"),
+            _heartbeats(dead),
+            gettext(
+                "Start runworker again on these machines. Any running supervisor recovers their jobs and deletes their "
+                "rows."
+            ),
+            "python manage.py runworker",
+        )
+
+
+def queues_without_worker(store: Store) -> Iterator[Finding]:
+    """Queues with jobs that no live worker serves."""
+    workforce = Workforce.now(using=store.alias)
+    queues = store.queues_now(most=MOST_COUNTED) if workforce.not_dead else []
+    unserved = [queue for queue in queues if queue.queued and not workforce.serving(queue.name)]
+    if unserved:
+        shown = (
+            gettext("%(name)s (jobs: %(number)s, the first for %(age)s)")
+            % {
+                "name": printable(queue.name),
+                "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
+                "age": span(queue.oldest or 0.0),
+            }
+            for queue in unserved[:NAMED]
+        )
+        yield Finding(
+            "queue-without-worker",
+            Severity.CRITICAL,
+            gettext("Jobs wait in queues that no worker serves"),
+            gettext("Queues: %(number)s. %(queues)s") % {"number": len(unserved), "queues": "; ".join(shown)},
+            gettext("Start a worker for them."),
+            shlex.join(
+                ["python", "manage.py", "runworker", "--queues", ",".join(queue.name for queue in unserved[:NAMED])]
+            ),
+        )
+
+
+def clock_skew(store: Store) -> Iterator[Finding]:
+    """A difference between the clock of this process and the database's."""
+    before = datetime.now(UTC)
+    ((clock,),) = store.rows(sql.CLOCK)
+    after = datetime.now(UTC)
+    skew = max((before - clock).total_seconds(), (clock - after).total_seconds())
+    if skew > SKEW:
+        yield Finding(
+            "clock-skew",
+            Severity.WARNING,
+            gettext("This machine's clock is wrong, or the database's"),
+            gettext(
+                "They differ by %(skew)s: here it is %(here)s, there %(there)s. The queue uses the database's clock "
+                "alone, but a job with a run_after that was computed here starts too early or too late."
+            )
+            % {"skew": span(skew), "here": f"{after:%H:%M:%S}", "there": f"{clock:%H:%M:%S}"},
+            gettext("Synchronize both clocks (NTP)."),
+            "timedatectl status",
+        )
+
+
+def _heartbeats(workers: list[WorkerHealth]) -> str:
+    shown = (
+        gettext("%(name)s, last heartbeat %(age)s ago") % {"name": printable(each.name), "age": each.age_in_words}
+        for each in workers[:NAMED]
+    )
+    return "; ".join([*shown, *(["…"] if len(workers) > NAMED else [])])

@@ -1,0 +1,55 @@
+"""The documentation has every finding by its code, and the shell commands that findings name can be typed."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import load_command_class
+
+import django_skipqueue
+from django_skipqueue import doctor
+from django_skipqueue.doctor.checks import CHECKS
+
+PAGE = Path(django_skipqueue.__file__).parents[1] / "docs/how-to/doctor.md"
+SOURCES = sorted(Path(doctor.__file__).parent.glob("*.py"))
+
+
+def findings() -> Iterator[ast.Call]:
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                yield node
+
+
+def codes() -> set[str]:
+    return {str(call.args[0].value) for call in findings() if isinstance(call.args[0], ast.Constant)}
+
+
+def test_every_check_has_findings_of_its_own_code_and_no_other() -> None:
+    of_the_doctor = {"check-timed-out", "check-not-allowed", "check-failed", "database-unusable"}
+    assert codes() == {check.code for check in CHECKS} | of_the_doctor
+
+
+def test_the_page_has_every_code() -> None:
+    documented = re.findall(r"^\| `([\w-]+)` \|", PAGE.read_text(), re.MULTILINE)
+    assert set(documented) == codes()
+    assert len(documented) == len(set(documented))
+
+
+def commands() -> Iterator[str]:
+    """What findings tell the operator to type, with 1 for each value."""
+    for call in findings():
+        for node in ast.walk(call):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "1" for part in parts)
+            if text.startswith("python manage.py"):
+                yield text
+
+
+@pytest.mark.parametrize("command", sorted(set(commands())))
+def test_a_command_can_be_typed(command: str) -> None:
+    name, *arguments = shlex.split(command)[2:]
+    load_command_class("django_skipqueue", name).create_parser("manage.py", name).parse_args(arguments)

@@ -1,0 +1,223 @@
+"""`examine`: every check has its say, and none can break another."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.doctor import Finding, Severity, examine
+from django_skipqueue.doctor.checks import CHECKS, Check
+from django_skipqueue.doctor.finding import statement, without_values
+from django_skipqueue.store import Store
+
+from ..app.rows import make_job, make_worker
+from .conftest import STORE, Found
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has the doctor run these functions as its only checks, under their own names."""
+
+    def choose(*functions: Callable[[Store], Any]) -> None:
+        chosen = tuple(Check(function.__name__, function, "all is well") for function in functions)
+        monkeypatch.setattr("django_skipqueue.doctor.examination.CHECKS", chosen)
+
+    return choose
+
+
+def sleeps(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT pg_sleep(60)")
+    yield from ()
+
+
+def fails(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT * FROM no_such_table")
+    yield from ()
+
+
+def passes(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT 1")
+    yield from ()
+
+
+def test_a_queue_that_is_well_has_one_finding_for_each_check() -> None:
+    make_worker()
+    findings = examine(STORE)
+    assert [each for each in findings if each.severity != Severity.OK] == []
+    assert [each.code for each in findings] == [check.code for check in CHECKS]
+    assert all(each.title for each in findings)
+
+
+def test_the_worst_comes_first() -> None:
+    make_job("running", locked_at="2020-01-01T00:00Z")
+    severities = [each.severity for each in examine(STORE)]
+    assert severities == sorted(severities, key=list(Severity).index)
+    assert severities[0] == "critical"
+    assert severities[-1] == "ok"
+
+
+def test_every_code_is_listed_once() -> None:
+    codes = [check.code for check in CHECKS]
+    assert len(set(codes)) == len(codes)
+
+
+def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
+    checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.doctor.examination.CHECK_SECONDS", 0.05)
+    checks(sleeps, passes)
+    late, fine = examine(STORE)
+    assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")
+    assert (fine.code, fine.severity) == ("passes", "ok")
+
+
+def test_a_check_that_fails_says_so_and_the_next_one_runs(checks: Callable[..., None]) -> None:
+    checks(fails, passes)
+    failed, fine = examine(STORE)
+    assert (failed.code, failed.severity) == ("check-failed", "warning")
+    assert "no_such_table" in failed.found
+    assert fine.code == "passes"
+
+
+def cut(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT pg_terminate_backend(pg_backend_pid())")
+    yield from ()
+
+
+def test_after_a_session_was_cut_the_next_check_has_another(checks: Callable[..., None]) -> None:
+    checks(cut, passes)
+    failed, fine = examine(STORE)
+    assert failed.code == "check-failed"
+    assert "terminating connection" in failed.found
+    assert fine.code == "passes"
+
+
+def test_a_server_that_goes_away_ends_the_examination(
+    checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def goes_away(store: Store) -> Iterator[Finding]:
+        monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
+        monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+        yield from cut(store)
+
+    checks(passes, goes_away, passes, passes)
+    unusable, fine = examine(STORE)
+    assert (unusable.code, unusable.severity) == ("database-unusable", "critical")
+    assert fine.code == "passes"
+
+
+def test_a_database_that_cannot_be_reached_is_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "HOST", "/nonexistent")
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {})
+    (finding,) = examine(STORE)
+    assert (finding.code, finding.severity) == ("database-unusable", "critical")
+    assert "/nonexistent" in finding.found
+
+
+def test_another_engine_is_the_only_finding() -> None:
+    (finding,) = examine(Store("nosuch"))
+    assert finding.code == "database-unusable"
+    assert "nosuch" in finding.found
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_its_timeout_ends_with_it(outer: bool) -> None:
+    def timeout() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            return cursor.fetchone()[0]
+
+    before = timeout()
+    if outer:
+        with transaction.atomic():
+            examine(STORE)
+            assert timeout() == before
+    else:
+        examine(STORE)
+        assert timeout() == before
+
+
+def test_its_statements_do_not_grow_with_the_jobs() -> None:
+    def number() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            examine(STORE)
+        return len(queries)
+
+    make_worker()
+    before = number()
+    for index in range(20):
+        make_worker()
+        make_job(queue_name=f"queue-{index}")
+        make_job("running", locked_at="2020-01-01T00:00Z")
+    assert number() == before
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("UPDATE shop SET token = 'hunter22' WHERE id = 7", "UPDATE shop SET token = …"),
+        (r"SELECT E'it\'s', 'hunter22'", "SELECT E…"),
+        ("SELECT $$hunter22$$", "SELECT …"),
+        ("SELECT $a$hunter22$a$", "SELECT …"),
+        ("SELECT card WHERE number = 4111111111111111", "SELECT card WHERE number = …"),
+        ("SELECT card WHERE number = -.5", "SELECT card WHERE number = -.…"),
+        ("SELECT t1.a FROM t1 WHERE b = $1", "SELECT t1.a FROM t1 WHERE b = $1"),
+        ("COMMIT", "COMMIT"),
+        ("", "?"),
+    ],
+)
+def test_of_a_statement_only_the_part_without_values_is_shown(query: str, shown: str) -> None:
+    assert without_values(query) == shown
+
+
+def test_what_is_to_be_pasted_is_quoted() -> None:
+    name = "x'; DROP TABLE skipqueue_job; --"
+    assert statement("SELECT pg_drop_replication_slot({name});", name=name) == (
+        "SELECT pg_drop_replication_slot('x''; DROP TABLE skipqueue_job; --');"
+    )
+    assert statement("ALTER ROLE {role};", role=psycopg.sql.Identifier('a"b')) == 'ALTER ROLE "a""b";'
+
+
+@pytest.fixture
+def plain_role(transactional_db: None) -> Iterator[str]:
+    """This connection's role until the end of the test: without any right but to read the queue's tables."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE ROLE doctor_plain")
+        cursor.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO doctor_plain; SET ROLE doctor_plain")
+        yield "doctor_plain"
+        cursor.execute("RESET ROLE; DROP OWNED BY doctor_plain; DROP ROLE doctor_plain")
+
+
+def test_a_role_without_rights_runs_all_checks(plain_role: str) -> None:
+    make_rows = [check.code for check in CHECKS]
+    findings = examine(STORE)
+    assert {each.code for each in findings} >= set(make_rows) - {"hidden-sessions"}
+    assert not [each for each in findings if each.code.startswith("check-")]
+
+
+def test_a_role_without_rights_is_told_what_it_does_not_see(plain_role: str, found: Found, connect: Any) -> None:
+    connect()
+    (finding,) = found("hidden-sessions")
+    assert finding.severity == "info"
+    assert "than doctor_plain" in finding.found
+    with connection.cursor() as cursor:
+        cursor.execute("RESET ROLE")
+        cursor.execute(finding.command)
+        cursor.execute("SET ROLE doctor_plain")
+    assert found("hidden-sessions") == []
+
+
+def test_a_role_that_may_not_read_the_tables_is_told_so_and_the_other_checks_run(plain_role: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("RESET ROLE; REVOKE SELECT ON skipqueue_job FROM doctor_plain; SET ROLE doctor_plain")
+    findings = examine(STORE)
+    refused = [each for each in findings if each.code == "check-not-allowed"]
+    assert {each.title for each in refused} >= {"The check long-job is not allowed"}
+    assert "permission denied for table skipqueue_job" in refused[0].found
+    assert [each for each in findings if each.code == "table-sizes"]

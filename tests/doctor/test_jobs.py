@@ -1,0 +1,75 @@
+"""Jobs that do not come forward: each scene makes its finding appear."""
+
+from datetime import timedelta
+from typing import Any
+
+from ..app.rows import make_job, make_worker
+from .conftest import Found
+
+
+def test_a_task_that_this_process_does_not_have(found: Found) -> None:
+    make_job()
+    assert found("unknown-task") == []
+    make_job(task="shop.jobs.renamed", queue_name="other")
+    make_job("scheduled", task="shop.jobs.gone")
+    (finding,) = found("unknown-task")
+    assert finding.severity == "warning"
+    assert "2 (shop.jobs.gone, shop.jobs.renamed)" in finding.found
+
+
+def test_a_finished_job_of_an_unknown_task_is_history(found: Found) -> None:
+    make_job("failed", task="shop.jobs.renamed")
+    assert found("unknown-task") == []
+
+
+def test_a_job_that_runs_for_long(found: Found) -> None:
+    make_job("running", locked_at=timedelta(minutes=-50))
+    assert found("long-job") == []
+    job = make_job("running", locked_at=timedelta(hours=-2), task="shop.jobs.sync", locked_by="web-1/1:abcdef123456")
+    (finding,) = found("long-job")
+    assert finding.severity == "warning"
+    assert finding.found == f"Jobs: 1. job {job.pk} (shop.jobs.sync) on web-1/1 for 2 h"
+    assert str(job.pk) in finding.command
+
+
+def test_a_running_job_whose_worker_is_gone(found: Found, settings: Any) -> None:
+    live = make_worker()
+    make_job("running", locked_by=str(live.pk), locked_at=timedelta(minutes=-30))
+    make_job("running", locked_by="gone:abcdef123456", locked_at=timedelta(seconds=-90))
+    assert found("orphaned-job") == [], "it may still be recovered"
+    job = make_job("running", locked_by="gone:abcdef123456", locked_at=timedelta(minutes=-5))
+    dead = make_worker(heartbeat=timedelta(minutes=-9))
+    make_job("running", locked_by=str(dead.pk), locked_at=timedelta(minutes=-8))
+    (finding,) = found("orphaned-job")
+    assert finding.severity == "critical"
+    assert finding.found.startswith("Jobs: 2. ")
+    assert f"job {job.pk} (tests.app.jobs.noop) on gone for 5 min" in finding.found
+    settings.SKIPQUEUE = {"WORKER_TIMEOUT": 1_000}
+    assert found("orphaned-job") == []
+
+
+def test_a_key_that_is_held_for_days(found: Found) -> None:
+    make_job("scheduled", unique_key="sync:7", enqueued_at=timedelta(days=-1))
+    make_job("completed", unique_key="sync:8", enqueued_at=timedelta(days=-9))
+    assert found("stuck-key") == []
+    job = make_job("scheduled", unique_key="sync:9", enqueued_at=timedelta(days=-5))
+    (finding,) = found("stuck-key")
+    assert finding.severity == "warning"
+    assert f"Job {job.pk} (tests.app.jobs.noop, scheduled) has held the key sync:9 for 5 d" in finding.found
+
+
+def test_finished_jobs_that_nobody_deletes(found: Found) -> None:
+    make_job("completed", finished_at=timedelta(hours=-24, minutes=-30))
+    assert found("prune-lag") == []
+    make_job("failed", finished_at=timedelta(days=-32))
+    (finding,) = found("prune-lag")
+    assert (finding.severity, finding.command) == ("warning", "python manage.py prunejobs")
+    assert "for 2 d" in finding.found
+
+
+def test_the_number_of_jobs_ends_at_what_was_read(found: Found) -> None:
+    for _ in range(101):
+        make_job("running", locked_at=timedelta(hours=-2))
+    (finding,) = found("long-job")
+    assert finding.found.startswith("Jobs: 100+. ")
+    assert finding.found.count("job ") == 5

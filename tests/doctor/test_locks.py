@@ -1,0 +1,53 @@
+"""Waits for locks: who waits, and for whom."""
+
+from typing import Any
+
+import pytest
+
+from django_skipqueue.doctor import locks
+
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from .conftest import Found, Rows
+from .test_snapshots import paste
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LONG_WAIT", 0.0)
+
+
+def test_a_session_that_waits_and_the_one_that_it_waits_for(found: Found, connect: Any, session: Any) -> None:
+    job = make_job()
+    holder = connect(autocommit=False, application_name="migration")
+    holder.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    assert found("lock-waits") == []
+    waiter = session()
+    waiting = waiter.start(lambda: job.__class__.objects.filter(pk=job.pk).update(priority=2))
+    waiter.wait_until_blocked()
+    (finding,) = wait_until(lambda: found("lock-waits"))
+    assert finding.severity == "warning"
+    assert f"Session {waiter.pid} (tests)" in finding.found
+    assert f"Session {holder.info.backend_pid} (migration, idle in transaction) blocks it" in finding.found
+    paste(finding.command)
+    assert waiting.result(20) == 1
+    wait_until(lambda: not found("lock-waits"))
+    holder.close()
+
+
+def test_a_long_wait_is_critical_and_a_prepared_transaction_has_no_session() -> None:
+    (finding,) = locks.lock_waits(Rows((7, 31.0, "web", "UPDATE …", 0, "", "", "")))
+    assert (finding.code, finding.severity) == ("lock-waits", "critical")
+    assert finding.found.endswith("A prepared transaction blocks it.")
+    assert finding.command == "SELECT * FROM pg_prepared_xacts;"
+
+
+def test_a_wait_on_other_tables_is_not_ours(found: Found, connect: Any) -> None:
+    one, other = connect(autocommit=False), connect(autocommit=False)
+    one.execute("SELECT pg_advisory_xact_lock(1)")
+    other.pgconn.send_query(b"SELECT pg_advisory_xact_lock(1)")
+    try:
+        assert found("lock-waits") == []
+    finally:
+        one.rollback()
+        other.close()

@@ -1,0 +1,113 @@
+"""Old snapshots: each scene makes its finding appear, and what the finding says to do makes it go."""
+
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.doctor import snapshots
+
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from .conftest import Found, Rows
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "OLD", 0.0)
+
+
+def paste(command: str) -> None:
+    """What the operator does with a finding."""
+    with connection.cursor() as cursor:
+        cursor.execute(command)
+
+
+def test_a_session_that_holds_a_snapshot_is_named_and_its_command_ends_it(found: Found, connect: Any) -> None:
+    other = connect(autocommit=False, application_name="reports")
+    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other.execute("SELECT pg_sleep(0), 'hunter22'")
+    (finding,) = found("old-session")
+    assert finding.severity == "warning"
+    for expected in (f"Session {other.info.backend_pid} (reports, role ", "idle in transaction", "SELECT pg_sleep(…"):
+        assert expected in finding.found
+    assert "hunter22" not in finding.found, "a value of another's statement"
+    paste(finding.command)
+    wait_until(lambda: not found("old-session"), "the session has ended")
+    other.close()
+
+
+def test_a_session_that_has_written_holds_it_as_well(found: Found, connect: Any) -> None:
+    job = make_job()
+    other = connect(autocommit=False)
+    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    assert len(found("old-session")) == 1
+    other.rollback()
+    assert found("old-session") == []
+
+
+def test_after_an_hour_it_is_critical(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "VERY_OLD", 0.0)
+    other = connect(autocommit=False)
+    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other.execute("SELECT 1")
+    assert [finding.severity for finding in found("old-session")] == ["critical"]
+
+
+def test_a_young_transaction_is_fine(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "OLD", 600.0)
+    other = connect(autocommit=False)
+    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other.execute("SELECT 1")
+    assert found("old-session") == []
+
+
+def test_a_prepared_transaction_is_named_and_its_command_ends_it(found: Found, connect: Any) -> None:
+    other = connect()
+    ((allowed,),) = other.execute("SHOW max_prepared_transactions").fetchall()
+    if allowed == "0":  # the server has no place for one: decide on its row
+        (finding,) = snapshots.prepared_transactions(Rows(("it's lost", "ann", 90_000.0)))
+        assert finding.command == "ROLLBACK PREPARED 'it''s lost';"
+    else:
+        other.execute("BEGIN; UPDATE skipqueue_worker SET pid = 1; PREPARE TRANSACTION 'it''s lost'")
+        (finding,) = found("prepared-transaction")
+        paste(finding.command)
+        assert found("prepared-transaction") == []
+    assert (finding.code, finding.severity) == ("prepared-transaction", "critical")
+    assert "it's lost" in finding.found
+
+
+def test_a_slot_without_a_snapshot_is_fine(found: Found, connect: Any) -> None:
+    other = connect()
+    other.execute("SELECT pg_create_physical_replication_slot('doctor_scene', true)")
+    try:
+        assert found("old-slot") == []
+    finally:
+        other.execute("SELECT pg_drop_replication_slot('doctor_scene')")
+
+
+def test_a_slot_that_nobody_uses_is_to_be_dropped() -> None:
+    (finding,) = snapshots.old_slots(Rows(("standby_2", "physical", False, 1_234_567)))
+    assert (finding.code, finding.severity) == ("old-slot", "critical")
+    assert "1,234,567 transactions behind" in finding.found
+    assert finding.command == "SELECT pg_drop_replication_slot('standby_2');"
+
+
+def test_a_slot_whose_reader_lags_is_not_to_be_dropped() -> None:
+    (finding,) = snapshots.old_slots(Rows(("standby_2", "physical", True, 5_000_000)))
+    assert finding.severity == "warning"
+    assert "drop" not in finding.command
+
+
+def test_a_standby_is_named() -> None:
+    (finding,) = snapshots.old_standbys(Rows(("replica", "10.0.0.7", 2_000_000)))
+    assert (finding.code, finding.severity) == ("old-standby", "warning")
+    assert "replica (10.0.0.7)" in finding.found
+
+
+def test_what_a_session_calls_itself_cannot_forge_a_line(found: Found, connect: Any) -> None:
+    other = connect(autocommit=False, application_name="x\x1b[2J")
+    other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    other.execute("SELECT 'two\nlines'")
+    (finding,) = found("old-session")
+    assert finding.found.isprintable()

@@ -1,0 +1,56 @@
+"""The doctor's statements on the job table use their indexes among 100,000 rows; all others read catalogs alone."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.doctor import sql
+
+from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
+
+STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper()}
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "IS_OVERDUE": ({}, {"admit"}),
+    "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
+    "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
+    "STUCK_KEYS": ({"seconds": 60.0}, {"unique"}),
+}
+
+
+def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
+    assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", CASES)
+def test_it_uses_its_index(busy: psycopg.Connection[Any], name: str) -> None:  # noqa: F811
+    values, indexes = CASES[name]
+    cursor = psycopg.ClientCursor(busy)
+    row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
+    assert row
+    found = list(nodes(row[0][0]["Plan"]))
+    described = json.dumps(row[0], indent=1)
+    assert "skipqueue_job" not in {node["Relation Name"] for node in found if node["Node Type"] == "Seq Scan"}, (
+        described
+    )
+    used = {node["Index Name"] for node in found if node.get("Index Name", "").startswith("skipqueue_job")}
+    assert used == {f"skipqueue_job_{index}" for index in indexes}, described
+    assert not [node for node in found if node["Node Type"] == "Sort" and node["Plan Rows"] > 5_000], described
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_it_is_bounded_and_reads_only(name: str) -> None:
+    text = STATEMENTS[name]
+    assert re.search(r"\bLIMIT \d+\s*$", text) or "FROM" not in text
+    assert not re.search(r"\b(INSERT|UPDATE|DELETE|ALTER|FOR SHARE)\b", text)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_above_it_stands_which_check_uses_it(name: str) -> None:
+    comment = Path(sql.__file__).read_text().split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment

@@ -1,0 +1,161 @@
+"""Tables and indexes: each scene makes its finding appear, and what the finding says to do makes it go."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from django_skipqueue.doctor import tables
+from django_skipqueue.models import Job
+from django_skipqueue.models.tables import table_names
+
+from ..app.rows import make_job
+from ..app.waiting import wait_until
+from .conftest import STORE, Found, Rows
+from .test_snapshots import paste
+
+
+@pytest.fixture
+def scene(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The only table of the queue: one that autovacuum leaves alone."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE doctor_scene WITH (autovacuum_enabled = off) AS SELECT n FROM generate_series(1, 1000) AS n"
+        )
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        monkeypatch.setattr(tables, "table_names", lambda: ["doctor_scene"])
+        yield "doctor_scene"
+        cursor.execute("DROP TABLE doctor_scene")
+
+
+def test_all_tables_of_the_app_are_looked_at() -> None:
+    assert {"skipqueue_job", "skipqueue_worker"} <= set(table_names())
+
+
+def test_dead_rows_that_nobody_has_removed(
+    scene: str, found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found("dead-rows") == []
+    monkeypatch.setattr(tables, "MANY_DEAD", 500)
+    other = connect()
+    other.execute("DELETE FROM doctor_scene WHERE n > 100")
+    other.execute("SELECT pg_stat_force_next_flush()")
+    (finding,) = wait_until(lambda: found("dead-rows"), "the statistics are written")
+    assert finding.severity == "warning"
+    assert "900 rows are dead, and 100 are alive. Last vacuum: never" in finding.found
+    paste(finding.command)
+    wait_until(lambda: not found("dead-rows"), "the table is vacuumed")
+
+
+@pytest.mark.parametrize(
+    ("live", "dead", "vacuum_age", "expected"),
+    [
+        (0, 9_000, None, 0),
+        (0, 11_000, None, 1),
+        (0, 11_000, 60.0, 0),
+        (0, 11_000, 700.0, 1),
+        (1_000_000, 150_000, None, 0),
+        (1_000_000, 250_000, 3_600.0, 1),
+    ],
+)
+def test_how_many_dead_rows_are_many(live: int, dead: int, vacuum_age: float | None, expected: int) -> None:
+    assert len(list(tables.dead_rows(Rows(("t", live, dead, vacuum_age, 1.0))))) == expected
+
+
+def test_a_table_that_was_never_analyzed(scene: str, found: Found, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found("never-analyzed") == [], "it is small"
+    monkeypatch.setattr(tables, "UNANALYZED_BYTES", 1)
+    (finding,) = found("never-analyzed")
+    paste(finding.command)
+    assert found("never-analyzed") == []
+
+
+def test_sizes_are_always_there(db: None) -> None:
+    (finding,) = tables.table_sizes(STORE)
+    assert (finding.code, finding.severity) == ("table-sizes", "ok")
+    assert re.search(r"skipqueue_job: [\d.]+\xa0[KM]B, of which indexes [\d.]+\xa0[KM]B", finding.found)
+
+
+def test_an_index_that_is_mostly_empty(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Job.objects.bulk_create(Job(task="t", queue_name="q", status="queued") for _ in range(2_000))
+    Job.objects.all()._raw_delete("default")
+    connect().execute("VACUUM (INDEX_CLEANUP ON) skipqueue_job")
+    assert found("index-bloat") == [], "it is small"
+    monkeypatch.setattr(tables, "LARGE_INDEX", 50_000)
+    findings = {each.command: each for each in found("index-bloat")}
+    claim = findings["python manage.py skipqueue reindex --index skipqueue_job_claim"]
+    assert claim.severity == "info"
+    assert "for about 0 entries" in claim.found
+    monkeypatch.setattr(tables, "HUGE_INDEX", 50_000)
+    assert {each.severity for each in found("index-bloat")} == {"warning"}
+    connect().execute("REINDEX TABLE skipqueue_job")
+    connect().execute("VACUUM skipqueue_job")
+    assert found("index-bloat") == []
+
+
+@pytest.mark.parametrize(("size", "entries", "expected"), [(10**8, 10**6, 0), (10**8, 10**5, 1), (10**7, 0, 0)])
+def test_an_index_has_room_for_its_entries(size: int, entries: int, expected: int) -> None:
+    assert len(list(tables.bloated_indexes(Rows(("i", size, entries))))) == expected
+
+
+def test_an_index_whose_build_was_interrupted(found: Found, connect: Any) -> None:
+    for _ in range(2):
+        make_job(queue_name="same")
+    other = connect()
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        other.execute("CREATE UNIQUE INDEX CONCURRENTLY doctor_scene ON skipqueue_job (queue_name)")
+    try:
+        (finding,) = found("invalid-index")
+        assert (finding.severity, finding.title) == ("warning", "The index doctor_scene is invalid")
+    finally:
+        other.execute("DROP INDEX doctor_scene")
+    assert found("invalid-index") == []
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("age", "multixact_age", "severities"),
+    [
+        (150 * MILLION, 1, []),
+        (215 * MILLION, 1, []),
+        (300 * MILLION, 1, ["warning"]),
+        (1, 500 * MILLION, ["warning"]),
+        (1_900 * MILLION, 1, ["critical"]),
+    ],
+)
+def test_transaction_ids_that_were_not_frozen(age: int, multixact_age: int, severities: list[str]) -> None:
+    row = ("skipqueue_job", age, multixact_age, 200 * MILLION, 400 * MILLION)
+    findings = list(tables.transaction_ids(Rows(row)))
+    assert [each.severity for each in findings] == severities
+    assert all(each.command == 'VACUUM (FREEZE, VERBOSE) "skipqueue_job";' for each in findings)
+
+
+@pytest.mark.parametrize("table", tables.STORAGE)
+def test_storage_parameters_that_were_lost(found: Found, table: str) -> None:
+    assert found("storage-parameters") == []
+    paste(f"ALTER TABLE {table} RESET (fillfactor, autovacuum_vacuum_threshold)")
+    (finding,) = found("storage-parameters")
+    assert finding.severity == "warning"
+    assert "fillfactor" in finding.found
+    paste(finding.command)
+    assert found("storage-parameters") == []
+
+
+def test_a_table_without_autovacuum(found: Found) -> None:
+    paste("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+    (finding,) = found("storage-parameters")
+    assert finding.severity == "critical"
+    paste(finding.command)
+    assert found("storage-parameters") == []
+
+
+def test_the_statements_to_paste_are_those_of_the_migration() -> None:
+    migration: Any = import_module("django_skipqueue.migrations.0002_storage")
+    of_migration = [f"{statement.strip()};" for statement in (migration.JOB, migration.WORKER)]
+    assert list(tables.STORAGE.values()) == of_migration

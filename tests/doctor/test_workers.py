@@ -1,0 +1,73 @@
+"""Workers: whether there are any, whether they are on time, and whether they serve every queue."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from django_skipqueue.doctor import workers
+
+from ..app.rows import make_job, make_worker
+from .conftest import STORE, Found, Rows
+
+
+def test_no_worker_is_critical_when_jobs_wait(found: Found) -> None:
+    (finding,) = found("no-worker")
+    assert (finding.severity, finding.found) == ("warning", "No job is waiting.")
+    make_job("scheduled")
+    assert [each.severity for each in found("no-worker")] == ["warning"]
+    make_job("scheduled", run_after=timedelta(minutes=-1))
+    (finding,) = found("no-worker")
+    assert (finding.severity, finding.command) == ("critical", "python manage.py runworker")
+    make_worker()
+    assert found("no-worker") == []
+
+
+def test_a_late_worker_and_a_dead_one(found: Found) -> None:
+    make_worker(name="web-1/1")
+    assert found("late-worker") == found("dead-worker") == []
+    make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
+    make_worker(name="web-3/1", heartbeat=timedelta(minutes=-5))
+    (late,), (dead,) = found("late-worker"), found("dead-worker")
+    assert late.found.startswith("web-2/1, last heartbeat 40 s ago")
+    assert dead.found == "web-3/1, last heartbeat 5 min ago"
+    assert late.severity == dead.severity == "warning"
+
+
+def test_of_many_dead_workers_the_first_are_named(found: Found) -> None:
+    for _ in range(12):
+        make_worker(heartbeat=timedelta(hours=-1))
+    (dead,) = found("dead-worker")
+    assert dead.found.count("last heartbeat") == 10
+    assert dead.found.endswith("; …")
+
+
+def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -> None:
+    make_worker(queues=["mail"])
+    make_job(queue_name="mail")
+    assert found("queue-without-worker") == []
+    make_job(queue_name="re ports", run_after=timedelta(minutes=-3))
+    (finding,) = found("queue-without-worker")
+    assert finding.severity == "critical"
+    assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 min)"
+    assert finding.command == "python manage.py runworker --queues 're ports'"
+    make_worker(queues=[])
+    assert found("queue-without-worker") == []
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (1, 0), (60, 1), (-60, 1)])
+def test_clocks_that_differ(seconds: float, expected: int) -> None:
+    clock = datetime.now(UTC) + timedelta(seconds=seconds)
+    findings = list(workers.clock_skew(Rows((clock,))))
+    assert [(each.code, each.severity) for each in findings] == [("clock-skew", "warning")] * expected
+
+
+def test_the_clock_of_the_database_is_read(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(workers.clock_skew(STORE)) == []
+    monkeypatch.setattr(workers, "SKEW", -1.0)
+    assert len(list(workers.clock_skew(STORE))) == 1
+
+
+def test_a_name_cannot_forge_a_line(found: Found) -> None:
+    make_worker(name="x\ny\x1b[2J", heartbeat=timedelta(hours=-1))
+    (finding,) = found("dead-worker")
+    assert finding.found.isprintable()
