@@ -1,0 +1,54 @@
+"""Counts that stop: a page needs no exact number of a million jobs, and an exact count reads all of them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils.formats import number_format
+from django.utils.translation import gettext
+
+CAP = 10_000
+
+
+def grouped(number: int) -> str:
+    """The number with separators between its thousands."""
+    return number_format(number, force_grouping=True)
+
+
+def rate_in_words(per_minute: float) -> str:
+    """A rate, with a decimal if it is low."""
+    return grouped(round(per_minute)) if per_minute >= 9.95 or not per_minute else number_format(per_minute, 1)
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number that is exact up to `cap`, and stands for "more" above it."""
+
+    found: int
+    is_least: bool = False
+    """Whether there may be more, though fewer than the cap were found."""
+    cap: int = field(default_factory=lambda: CAP)
+
+    @classmethod
+    def of(cls, jobs: "QuerySet[Any]") -> "Count":
+        """Count `jobs`, in their order, as far as the cap."""
+        return cls(jobs[: CAP + 1].count())
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether there are more than the cap, or may be more than were found."""
+        return self.is_least or self.found > self.cap
+
+    @property
+    def shown(self) -> int:
+        """The number of jobs that can be paged through: at most the cap."""
+        return min(self.found, self.cap)
+
+    def __str__(self) -> str:
+        return f"{grouped(self.shown)}+" if self.is_capped else grouped(self.shown)
+
+    @property
+    def in_words(self) -> str:
+        """The number within a sentence."""
+        number = grouped(self.shown)
+        return gettext("more than %(number)s") % {"number": number} if self.is_capped else number

@@ -1,0 +1,67 @@
+"""`Criteria`: which jobs an operator means, by state, queue, task, arguments, text and time.
+
+Invariant: the jobs are read a window at a time, each window the next part of an index. Nothing is sorted, and no
+statement reads more than `WINDOW_SIZE` rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from ..models import Job
+from . import causes
+from .job_states import is_in
+from .list_order import Indexed, is_indexed, time_column
+from .search import Search, having_argument
+from .window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class Criteria:
+    """Conditions that a job must all meet; `None` and empty ones are met by every job."""
+
+    state: str | None = None
+    queue_name: str | None = None
+    task: str | None = None
+    cause: str | None = None
+    """That of the last error: a class, or a class and the place that raised it, as `causes.text_of` writes it."""
+    arguments: tuple[tuple[str, str], ...] = ()
+    """Names and values, as typed: `("payment_id", "42")`, `("order.id", "7")`."""
+    text: str = ""
+    """As in the search box of the admin."""
+    since: timedelta | None = None
+    """How long ago a job may have finished, or have been claimed; in any other state, have been enqueued."""
+
+    @property
+    def indexed(self) -> Indexed:
+        """The jobs that an index finds, of which those are meant that match."""
+        return Indexed.covering(self.state, self.queue_name, self.since)
+
+    def windows(self) -> Iterator[Window]:
+        """All parts of the list, from its front."""
+        window: Window | None = Window.at(self.indexed, 1)
+        while window is not None:
+            yield window
+            window = window.next()
+
+    def within(self, window: Window) -> QuerySet[Job]:
+        """The jobs of a window that match, in the order of the list."""
+        return self._matching(window.among(window.indexed.jobs()))
+
+    def _matching(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        if self.state is not None:
+            jobs = jobs.filter(is_in(self.state))
+        if self.queue_name is not None:
+            jobs = jobs.filter(queue_name=self.queue_name)
+        if self.task is not None:
+            jobs = jobs.filter(task=self.task)
+        if self.cause is not None:
+            jobs = jobs.filter(causes.raised(self.cause))
+        if self.since is not None and not is_indexed(time_column(self.state)):
+            jobs = jobs.filter(enqueued_at__gte=Now() - self.since)
+        for path, value in self.arguments:
+            jobs = having_argument(jobs, path, value)
+        return Search(self.text).among(jobs) if self.text else jobs

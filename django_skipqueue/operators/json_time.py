@@ -1,0 +1,15 @@
+"""Times within JSON."""
+
+from datetime import datetime
+
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_aware
+
+
+def moment_of(value: object) -> datetime | None:
+    """The time that PostgreSQL wrote there; `None` for anything else."""
+    try:
+        moment = parse_datetime(value) if isinstance(value, str) else None
+    except ValueError:  # well formed, but no such day
+        return None
+    return moment if moment and is_aware(moment) else None

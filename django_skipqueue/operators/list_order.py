@@ -1,0 +1,141 @@
+"""The order in which jobs are listed: for each status that of an index.
+
+Invariant: the first page of every list is the front of an index; nothing is sorted, whatever the table's size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import F, Func, Q, Value
+from django.db.models.expressions import OrderBy
+from django.db.models.functions import Now
+from django.db.models.lookups import GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from ..models import FINISHED, Job, Status
+from ..models.expressions import CLAIM_ORDER, Row, has_cause
+from ..models.querysets import JobQuerySet
+from ..values.cause import Cause
+from .counts import Count
+from .job_states import RETRYING, is_in, status_of
+
+EVERYTHING = Q()
+
+
+def time_column(state: str | None) -> str:
+    """The column with the time that matters for jobs in this state."""
+    if state in FINISHED:
+        return "finished_at"
+    return "locked_at" if state == Status.RUNNING else "enqueued_at"
+
+
+def is_indexed(column: str) -> bool:
+    """Whether an index keeps the jobs in the order of this time."""
+    return column != "enqueued_at"
+
+
+@dataclass(frozen=True)
+class Order:
+    """The columns of an index that order a list. Jobs that are equal in them are ordered by id."""
+
+    keys: "tuple[F | Func[Any], ...]"
+    descending: bool
+    title: str | Promise
+
+    def by(self) -> list[OrderBy]:
+        """The arguments of `QuerySet.order_by`."""
+        return [key.desc() if self.descending else key.asc() for key in (*self.keys, F("id"))]
+
+    def up_to(self, edge: tuple[Any, ...]) -> GreaterThanOrEqual | LessThanOrEqual:
+        """The condition that a job does not come after one with the keys `edge`."""
+        comparison = GreaterThanOrEqual if self.descending else LessThanOrEqual
+        return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
+
+    def after(self, edge: tuple[Any, ...]) -> GreaterThan | LessThan:
+        """The condition that a job comes after those with the keys `edge`."""
+        comparison = LessThan if self.descending else GreaterThan
+        return comparison(Row(*self.keys), Row(*(Value(value) for value in edge)))
+
+
+OLDEST = Order((F("id"),), False, _("oldest first"))
+NEWEST = Order((F("id"),), True, _("newest first"))
+LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
+
+ORDERS: Mapping[str, Order] = {
+    Status.SCHEDULED: Order((F("run_after"),), False, _("next due first")),
+    Status.QUEUED: Order(CLAIM_ORDER[:-1], False, _("by queue, next claimed first")),
+    Status.RUNNING: Order((F("locked_at"),), False, _("longest first")),
+    Status.COMPLETED: LAST_FINISHED,
+    Status.FAILED: LAST_FINISHED,
+    Status.DISCARDED: LAST_FINISHED,
+}
+"""The order of each status; of one that is not here, `OLDEST`."""
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
+
+    And the failed or the retrying jobs with one cause, by id.
+    """
+
+    status: str | None = None
+    queue_name: str | None = None
+    since: timedelta | None = None
+    """Only the jobs that were claimed, or finished, within this time; `None` for every other status."""
+    cause: Cause | None = None
+    """That of the last error; `None`: any, or none."""
+
+    @classmethod
+    def covering(
+        cls,
+        state: str | None,
+        queue_name: str | None = None,
+        since: timedelta | None = None,
+        cause: Cause | None = None,
+    ) -> "Indexed":
+        """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
+        status = None if state is None else status_of(state)
+        if cause is not None and state in (Status.FAILED, RETRYING):
+            return cls(status, cause=cause)
+        has_queue = status in (Status.QUEUED, Status.FAILED)
+        return cls(status, queue_name if has_queue else None, since if is_indexed(time_column(status)) else None)
+
+    @property
+    def order(self) -> Order:
+        """The order of the index."""
+        if self.status is None or self.cause is not None:
+            return NEWEST
+        return ORDERS.get(self.status, OLDEST)
+
+    def jobs(self) -> JobQuerySet:
+        """These jobs, in order."""
+        jobs: JobQuerySet = Job.objects.all()
+        if self.status is not None:
+            jobs = jobs.filter(status=self.status)
+        if self.queue_name is not None:
+            jobs = jobs.filter(queue_name=self.queue_name)
+        if self.since is not None:
+            jobs = jobs.filter(**{f"{time_column(self.status)}__gte": Now() - self.since})
+        if self.cause is not None:
+            jobs = jobs.filter(has_cause(self.cause))
+            if self.status == Status.SCHEDULED:
+                jobs = jobs.filter(is_in(RETRYING))
+        return jobs.order_by(*self.order.by())
+
+    def count(self, condition: Q = EVERYTHING) -> Count:
+        """How many of these there are; the condition is one on the first column of the index."""
+        return Count.of(self._by_keys().filter(condition))
+
+    def edge(self, length: int, *, after: tuple[Any, ...] | None = None) -> tuple[Any, ...] | None:
+        """The keys of the last of the first `length` jobs, or of those after `after`; `None` if there are not more."""
+        jobs = self._by_keys() if after is None else self._by_keys().filter(self.order.after(after))
+        found = list(jobs.values_list(*self.order.keys)[length - 1 : length + 1])
+        return found[0] if len(found) == 2 else None
+
+    def _by_keys(self) -> JobQuerySet:
+        """In the order of the index, without the id, so that most indexes are read without the table."""
+        return self.jobs().order_by(*self.order.by()[: len(self.order.keys)])

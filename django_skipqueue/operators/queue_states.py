@@ -1,0 +1,59 @@
+"""The queues as operators see them: what waits and runs, which workers serve them, and whether they are paused.
+
+A queue is a name: there is no table of all of them. Those that are known have jobs, tasks, workers or a pause.
+Invariant: a few probes of indexes, whatever the number of jobs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..models import Queue
+from ..store import Store
+from ..store.observe import QueueNow, QueueRate
+from ..tasks.registry import registry
+from .worker_health import WorkerHealth, Workforce
+
+MOST = 500
+"""The maximum of queues in a list."""
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """One queue at one moment."""
+
+    now: QueueNow
+    """Its queued and running jobs."""
+    workers: list[WorkerHealth]
+    """The workers that serve it and do not count as dead."""
+    pause: Queue | None
+    """Its row, if it is paused."""
+    rate: QueueRate | None
+    """Of the last minutes; `None` if nothing has happened in it."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.now.name
+
+
+def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueState]:
+    """The known queues, at most `MOST`: the paused ones, then those that have jobs, and then all others by name.
+
+    `rates`: of `Store.rates_now`; default: queries them.
+    """
+    rates = Store.default().rates_now() if rates is None else rates
+    workforce = Workforce.now()
+    busy = {queue.name: queue for queue in Store.default().queues_now()}
+    paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
+    others = {task.options.queue_name for task in registry}
+    others.update(*(worker.queues for worker in workforce.not_dead))
+    others.update(name for name in rates if name)
+    names = dict.fromkeys([*paused, *busy, *sorted(others)])
+    return [
+        QueueState(busy.get(name) or _idle(name), workforce.serving(name), paused.get(name), rates.get(name))
+        for name in list(names)[:MOST]
+    ]
+
+
+def _idle(name: str) -> QueueNow:
+    return QueueNow(name, queued=0, is_estimate=False, oldest=None, running=0, longest=None)

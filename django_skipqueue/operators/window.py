@@ -1,0 +1,70 @@
+"""A window: the part of a list that is searched, for tasks, arguments and all else that no index finds.
+
+Invariant: no page searches more than `WINDOW_SIZE` jobs, and the page says which.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import QuerySet
+
+from ..models import Job
+from .counts import grouped
+from .list_order import Indexed
+
+WINDOW_SIZE = 50_000
+"""Jobs. PostgreSQL searches so many in some 20 ms, at worst 60."""
+
+MOST_WINDOWS = 20
+"""The maximum of windows in a list: beyond a million jobs it takes too long to find the start of the next."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of an indexed list, `WINDOW_SIZE` jobs long."""
+
+    indexed: Indexed
+    number: int
+    """1 is the front of the list."""
+    start: tuple[Any, ...] | None
+    end: tuple[Any, ...] | None
+    """The keys of the jobs after which it begins and ends; `None` if it begins or ends where the list does."""
+
+    @classmethod
+    def at(cls, indexed: Indexed, number: int) -> "Window":
+        """The window of this number; the front if the list is too short for it."""
+        start = indexed.edge(WINDOW_SIZE * (number - 1)) if 1 < number <= MOST_WINDOWS else None
+        number = number if start else 1
+        return cls(indexed, number, start, indexed.edge(WINDOW_SIZE * number))
+
+    def next(self) -> "Window | None":
+        """The window after this one; `None` if there is none. Found by the keys, at any depth."""
+        if self.end is None:
+            return None
+        return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(WINDOW_SIZE, after=self.end))
+
+    @property
+    def is_whole_list(self) -> bool:
+        """Whether it holds all of the list."""
+        return self.start is None and self.end is None
+
+    @property
+    def has_next(self) -> bool:
+        """Whether another window can follow."""
+        return self.end is not None and self.number < MOST_WINDOWS
+
+    @property
+    def first(self) -> str:
+        """The place in the list of its first job; 1 is the front."""
+        return grouped((self.number - 1) * WINDOW_SIZE + 1)
+
+    @property
+    def last(self) -> str:
+        """The place in the list of its last job."""
+        return grouped(self.number * WINDOW_SIZE)
+
+    def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
+        """The jobs among these that are in this window."""
+        if self.start is not None:
+            jobs = jobs.filter(self.indexed.order.after(self.start))
+        return jobs if self.end is None else jobs.filter(self.indexed.order.up_to(self.end))

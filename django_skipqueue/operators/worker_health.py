@@ -1,0 +1,103 @@
+"""Which workers are alive, by the age of their heartbeats on the database's clock. One query, of a few rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from django.db.models.functions import Now
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from ..conf import settings
+from ..models import Worker
+from ..values.served import serves
+from .durations import span
+
+State = Literal["live", "late", "stale"]
+
+STATES: dict[State, str | Promise] = {"live": _("live"), "late": _("late"), "stale": _("stale")}
+"""The label of each state."""
+
+MOST = 1_000
+"""The maximum of workers that are read."""
+
+
+def state_after(age: timedelta) -> State:
+    """The state of a worker by the age of its heartbeat: `late` after two missed ones, `stale` if it counts as dead."""
+    interval = min(settings.heartbeat_interval, settings.worker_timeout / 4)
+    if age >= timedelta(seconds=settings.worker_timeout):
+        return "stale"
+    return "late" if age >= timedelta(seconds=2.5 * interval) else "live"
+
+
+@dataclass(frozen=True)
+class WorkerHealth:
+    """One worker process, and the age of its heartbeat."""
+
+    id: str
+    name: str
+    queues: tuple[str, ...]
+    """Empty: it serves all."""
+    concurrency: int
+    age: timedelta
+    """Since its last heartbeat."""
+
+    @property
+    def state(self) -> State:
+        """Live, late or stale."""
+        return state_after(self.age)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it does not count as dead."""
+        return self.state != "stale"
+
+    @property
+    def age_in_words(self) -> str:
+        """The age as text."""
+        return span(self.age)
+
+    def serves(self, queue_name: str) -> bool:
+        """Whether it claims jobs of this queue."""
+        return serves(self.queues, queue_name)
+
+
+@dataclass(frozen=True)
+class Workforce:
+    """All workers, at one moment."""
+
+    workers: tuple[WorkerHealth, ...]
+
+    @classmethod
+    def now(cls, *, using: str | None = None) -> "Workforce":
+        """As the rows are now, in the database `using`; default: that of the setting."""
+        return cls(tuple(_read(using)))
+
+    @property
+    def not_dead(self) -> list[WorkerHealth]:
+        """Those that do not count as dead."""
+        return [worker for worker in self.workers if worker.is_live]
+
+    @property
+    def late_or_stale(self) -> list[WorkerHealth]:
+        """Those that are late or stale, the oldest heartbeat last."""
+        found = (worker for worker in self.workers if worker.state != "live")
+        return sorted(found, key=lambda worker: worker.age)
+
+    def serving(self, queue_name: str) -> list[WorkerHealth]:
+        """Those that claim jobs of this queue."""
+        return [worker for worker in self.not_dead if worker.serves(queue_name)]
+
+    def get(self, worker_id: str) -> WorkerHealth | None:
+        """The worker with this id."""
+        return next((worker for worker in self.workers if worker.id == worker_id), None)
+
+
+def _read(using: str | None) -> Iterator[WorkerHealth]:
+    rows = Worker.objects.db_manager(using).annotate(now=Now()).order_by("-heartbeat_at")
+    columns = ("id", "name", "queues", "concurrency", "heartbeat_at", "now")
+    heartbeat: datetime
+    now: datetime
+    for worker_id, name, queues, concurrency, heartbeat, now in rows.values_list(*columns)[:MOST]:
+        yield WorkerHealth(str(worker_id), name, tuple(map(str, queues)), concurrency, now - heartbeat)

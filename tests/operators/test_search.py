@@ -1,0 +1,157 @@
+"""`search`: what is typed into the box, as a condition."""
+
+from typing import Any
+
+import pytest
+
+from django_skipqueue import job
+from django_skipqueue.models import Job
+from django_skipqueue.operators.search import Search
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.rows import make_job
+
+pytestmark = pytest.mark.django_db
+
+
+def found(text: str) -> set[int]:
+    return set(Search(text).among(Job.objects.all()).values_list("pk", flat=True))
+
+
+def test_a_number_is_an_id_or_a_value() -> None:
+    job = make_job()
+    other = make_job(kwargs={"n": job.pk})
+    assert found(f"#{job.pk}") == {job.pk}
+    assert found(str(job.pk)) == {job.pk, other.pk}
+    assert Search(f"#{other.pk}").names_an_id
+    assert not Search("receipt").names_an_id
+
+
+@pytest.mark.parametrize("text", ["receipt", "RECEIPT", "payments.jobs", '"send_receipt"'])
+def test_a_word_is_a_part_of_a_tasks_name(text: str) -> None:
+    job = make_job(task="payments.jobs.send_receipt")
+    make_job(task="reports.jobs.build")
+    assert found(text) == {job.pk}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (42, "payment_id=42"),
+        ("42", "payment_id=42"),
+        ("42", 'payment_id="42"'),
+        ("a b", 'payment_id="a b"'),
+        ("x@example.com", "payment_id=x@example.com"),
+        (True, "payment_id=true"),
+        (None, "payment_id=null"),
+        (1.5, "payment_id=1.5"),
+        ({"a": 1, "b": 2}, 'payment_id={"a":1}'),
+    ],
+)
+def test_an_argument_is_found_by_its_name_and_value(value: Any, text: str) -> None:
+    job = make_job(kwargs={"payment_id": value, "other": 1})
+    make_job(kwargs={"payment_id": "something else", "other": 42})
+    assert found(text) == {job.pk}
+
+
+def test_an_argument_that_was_passed_by_place_is_found_by_its_name() -> None:
+    job = make_job(task="tests.app.jobs.add", args=[1, 42])
+    make_job(task="tests.app.jobs.add", args=[42, 1])
+    make_job(task="tests.app.jobs.echo", args=[1, 42])
+    assert found("b=42") == {job.pk}
+
+
+def test_all_words_must_match() -> None:
+    job = make_job(task="payments.jobs.send_receipt", kwargs={"payment_id": 42})
+    make_job(task="payments.jobs.send_receipt")
+    make_job(task="payments.jobs.refund", kwargs={"payment_id": 42})
+    assert found("receipt payment_id=42") == {job.pk}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  ", "'", '"', "=", "a=", "a\0b", "x=NaN", "x=1e999", "x=[", "x=" + "[" * 990, "%", "9" * 40, "٣", "\ud800"],
+)
+def test_nothing_that_can_be_typed_is_an_error(text: str) -> None:
+    make_job()
+    found(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "order_id:1017", "order_id = 1017", "order_id: 1017", "payload.order.id=3", "order.id=3", "id=3",
+        "items.sku=b7", "sku=b7", "note=null", "1017", "b7", "customers", "stomer",
+        "cust \"omers of\"", 'say="\\"hi\\""',
+    ],
+)  # fmt: skip
+def test_a_value_is_found_with_or_without_its_name_wherever_it_is(text: str) -> None:
+    payload = {"order": {"id": 3}, "items": [{"sku": "a1"}, {"sku": "b7"}], "to": "customers of ours", "note": None}
+    job = make_job(kwargs={"order_id": 1017, "payload": payload, "say": '"hi"'})
+    by_place = make_job(args=[{"order_id": 1017, "payload": payload, "say": '"hi"'}])
+    make_job(kwargs={"order_id": 1018, "payload": {"order": {"id": "4"}}}, args=[3])
+    assert found(text) >= {job.pk}
+    if "." not in text:
+        assert found(text) == {job.pk, by_place.pk}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError", "keyerror", "psp_reference", "KeyError: 'psp_reference'", "shop.errors.KeyError",
+        "shop.errors.KeyError: psp_reference", "KeyError:", "'psp_reference'", "reference",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("status", ["failed", "scheduled", "discarded"])
+def test_an_error_is_found_as_it_is_copied(text: str, status: str) -> None:
+    job = make_job(status, last_error="KeyError: 'psp_reference'")
+    make_job(status, last_error="ValueError: busy")
+    assert found(text) == {job.pk}
+
+
+def test_results_and_queues_are_found() -> None:
+    job = make_job("completed", result={"receipt": "R-2026-7"}, queue_name="invoices")
+    make_job("completed")
+    assert found("R-2026-7") == found("receipt=R-2026-7") | {job.pk} == found("invoic") == {job.pk}
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"kwargs": {"token": "hunter2"}},
+        {"kwargs": {"login": {"accessToken": "hunter2"}}},
+        {"kwargs": {"login": [{"API-KEY": {"id": "hunter2"}}]}},
+        {"kwargs": {"api\nkey": "hunter2"}},
+        {"kwargs": {'a "token" b': "hunter2"}},
+        {"kwargs": {"stripeAPIKey": "hunter2"}},
+        {"args": [{"pass": 1, "user_password": "hunter2"}]},
+        {"result": {"secret": "hunter2"}},
+    ],
+)
+def test_what_is_masked_is_found_by_nobody(secret: dict[str, Any]) -> None:
+    job = make_job("failed", last_error="Refused: hunter2 is wrong", task="a.b.login", **secret)
+    for text in ("hunter2", "unter", "token=hunter2", "id=hunter2", "wrong", "Refused: hunter2", "api.key=hunter2"):
+        assert found(text) == set(), text
+    assert found("login") == found("Refused") == found("a.b.login Refused") == {job.pk}
+
+
+@pytest.mark.parametrize("status", ["discarded", "queued", "running"])
+def test_a_reason_to_discard_is_no_exception(status: str) -> None:
+    make_job(status, kwargs={"token": "hunter"}, last_error="hunter: unknown")
+    assert found("hunter") == found("hunt") == found("hunter: unknown") == set()
+
+
+def test_a_name_that_only_resembles_a_secret_hides_nothing() -> None:
+    job = make_job(kwargs={"max_tokens": 5, "prompt": 'what is a token? it is: "x"'})
+    assert found("prompt") == found("token?") == found("max_tokens=5") == {job.pk}
+
+
+def test_a_secret_of_a_known_task_is_found_by_nobody(registry: Registry) -> None:
+    task = job(redact=["pin"])(login)
+    made = make_job(task=task.name, args=["ann", "4711"], last_error="E: 4711")
+    assert found("4711") == found("pin=4711") == found("E: 4711") == set()
+    assert found("user=ann") == {made.pk}
+
+
+def login(user: str, pin: str) -> None:
+    """A task with a secret of its own."""
