@@ -13,15 +13,17 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from ... import __version__, conf
 from ...events import logs
-from ...events.log_format import configure, counted, printable
+from ...events.log_format import counted, printable
 from ...exceptions import QueueUnavailable
 from ...runtime.own_connections import dedicated_connection
 from ...runtime.preflight import check_database
 from ...runtime.worker_options import WorkerOptions
 from ...store import Store
+from ...supervisor.health_port import open_port
 from ...supervisor.supervisor import Supervisor
 from ...tasks.registry import registry
 from ...values.limits import LIMITS
+from ..log_setup import JSON, TEXT, configure
 from ..reloader import Reloader, report_modules
 
 SHOWN = 10
@@ -44,6 +46,8 @@ class Command(BaseCommand):
         _add_times(add, settings)
         add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
         add("--database", default=settings.database, help="the alias of the database that holds the queue")
+        _add_health(add)
+        add("--log-format", type=_log_format, help="text or json: one JSON object a line; default: text")
         add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
         self._wrong_variables = add.wrong_variables
 
@@ -51,7 +55,13 @@ class Command(BaseCommand):
         """Run until stopped."""
         if self._wrong_variables:
             raise CommandError(" ".join(self._wrong_variables))
-        configure(options["verbosity"], colour=_colour(options), tracebacks=django_settings.DEBUG)
+        configure(
+            options["verbosity"],
+            colour=_colour(options),
+            tracebacks=django_settings.DEBUG,
+            log_format=options["log_format"],
+            shows_django=not django_settings.DEBUG,
+        )
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
         lifeline = report_modules(os.environ)
@@ -60,9 +70,10 @@ class Command(BaseCommand):
             check_database(worker.database)
         except QueueUnavailable as error:
             raise CommandError(str(error)) from None
+        listener = _open_port(options["health_host"], options["health_port"])
         logs.starting(_introduction(worker, reloads=lifeline is not None))
         _name_unknown_queues(worker)
-        Supervisor(worker, lifeline=lifeline).run()
+        Supervisor(worker, lifeline=lifeline, health_listener=listener).run()
 
     def _options(self, options: dict[str, Any]) -> WorkerOptions:
         queue_names = tuple(
@@ -139,6 +150,19 @@ def _add_times(add: "_Options", settings: conf.Settings) -> None:
     )
 
 
+def _add_health(add: "_Options") -> None:
+    add(
+        "--health-port",
+        type=_within("health_port"),
+        help="answer HTTP probes on this port: /healthz, /readyz and /metrics",
+    )
+    add(
+        "--health-host",
+        default="127.0.0.1",
+        help="the address of that port; a container that is probed from outside needs 0.0.0.0",
+    )
+
+
 class _Options:
     """Adds options to a parser, each with its environment variable as the default, named in its help."""
 
@@ -192,6 +216,12 @@ def _wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"{variable}{str(text)!r} is not {allowed}")
 
 
+def _log_format(text: str) -> str:
+    if text not in (TEXT, JSON):
+        raise _wrong(text, f"{TEXT} or {JSON}")
+    return str(text)
+
+
 def _variable(flag: str) -> str:
     return f"SKIPQUEUE_{flag.lstrip('-').upper().replace('-', '_')}"
 
@@ -221,11 +251,21 @@ def _name_unknown_queues(worker: WorkerOptions) -> None:
     if not worker.queue_names:
         return
     with dedicated_connection(worker.database):
-        waiting = Store(worker.database).queues_with_jobs()
+        waiting = Store(worker.database).queues_with_jobs(with_paused=True)
     known = sorted({*(task.options.queue_name for task in registry), *waiting})
     for name in worker.queue_names:
         if name not in known:
             logs.unknown_queue(name, known)
+
+
+def _open_port(host: str, port: int | None) -> socket.socket | None:
+    """Listen for probes. Raises `CommandError` if the address cannot be used."""
+    if port is None:
+        return None
+    try:
+        return open_port(host, port)
+    except OSError as error:
+        raise CommandError(f"--health-port: cannot listen on {host}, port {port}: {error.strerror or error}.") from None
 
 
 def _colour(options: dict[str, Any]) -> bool | None:
@@ -233,12 +273,16 @@ def _colour(options: dict[str, Any]) -> bool | None:
     return False if options.get("no_color") else True if options.get("force_color") else None
 
 
+OF_THE_PACKAGE = "django_skipqueue."
+"""The start of the names of tasks that are no project's own."""
+
+
 def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
     """The first log lines: queues, processes, tasks, and how to stop."""
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
     processes = counted(worker.processes, "process", "processes")
     in_each = " in each" if worker.processes > 1 else ""
-    names = sorted(task.name for task in registry)
+    names = sorted(task.name for task in registry if not task.name.startswith(OF_THE_PACKAGE))
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"
     interval = f"every {worker.poll_interval:g} s"

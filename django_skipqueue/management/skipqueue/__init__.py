@@ -1,0 +1,1 @@
+"""The subcommands of `manage.py skipqueue`, each in a module of its own."""

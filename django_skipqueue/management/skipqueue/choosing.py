@@ -1,0 +1,139 @@
+"""The jobs that a subcommand is for: those with some ids, or those that meet criteria, and the options that say which.
+
+Invariant: jobs are read a window at a time. Without `--all` only the first window of each list is read, and the
+subcommand says so if the list goes on.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db.models import QuerySet
+
+from ...models import Job
+from ...operators import window
+from ...operators.criteria import Criteria
+from ...operators.job_states import STATES
+from ..terminal import option_types
+from ..terminal.subcommand import Exit
+from .names import full_task_name, queue_problem, task_problem
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the chosen jobs."""
+
+    jobs: QuerySet[Job]
+    is_cut: bool = False
+    """Whether its list goes on, and the rest is not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The chosen jobs: those with these ids, or those that meet one of the criteria."""
+
+    ids: tuple[int, ...] = ()
+    criteria: tuple[Criteria, ...] = ()
+    reads_all: bool = False
+
+    def parts(self) -> Iterator[Part]:
+        """The jobs, in the order of their lists."""
+        if self.ids:
+            yield Part(Job.objects.filter(pk__in=self.ids).order_by("pk"))
+        for criteria in self.criteria:
+            for each in criteria.windows():
+                yield Part(criteria.within(each), is_cut=each.end is not None and not self.reads_all)
+                if not self.reads_all:
+                    break
+
+    def require_known(self) -> None:
+        """Raise `CommandError` if one of the ids is not that of a job."""
+        known = set(Job.objects.filter(pk__in=self.ids).values_list("pk", flat=True))
+        if unknown := [str(pk) for pk in self.ids if pk not in known]:
+            raise CommandError(
+                f"There is no job {', '.join(unknown)}. Finished jobs are deleted when their retention is over."
+            )
+
+    def explain_nothing(self) -> None:
+        """Raise `CommandError` if no job can match, because nothing has the name of the task or the queue."""
+        for criteria in self.criteria[:1]:
+            problem = criteria.task and task_problem(criteria.task)
+            if problem := problem or (criteria.queue_name and queue_problem(criteria.queue_name)):
+                raise CommandError(problem)
+
+    @property
+    def cut_note(self) -> str:
+        """The sentence about lists that were not read to their end."""
+        return f"Only the first {window.WINDOW_SIZE:,} jobs of a list were searched; --all goes on to its end."
+
+
+def add_criteria(parser: CommandParser) -> None:
+    """Declare the options that say which jobs."""
+    add = parser.add_argument_group("which jobs").add_argument
+    states = ", ".join(STATES)
+    add("--status", dest="state", choices=list(STATES), metavar="STATUS", help=f"in this status: {states}")
+    add("--failed", dest="state", action="store_const", const="failed", help="the same as --status failed")
+    add("--retrying", dest="state", action="store_const", const="retrying", help="the same as --status retrying")
+    add("--queue", metavar="QUEUE", help="in this queue")
+    add("--task", metavar="TASK", help="of this task; the end of its name is enough, if no other task has it")
+    add("--exception", metavar="CLASS", help='whose last error is of this class; "CLASS in FUNCTION": raised there')
+    add(
+        "--arg",
+        dest="arguments",
+        action="append",
+        default=[],
+        type=option_types.argument,
+        metavar="NAME=VALUE",
+        help="with this argument, or this value within one; several must all match",
+    )
+    add("--search", metavar="TEXT", default="", help="with this text, as in the search box of the admin")
+    add(
+        "--since",
+        type=option_types.duration,
+        metavar="DURATION",
+        help="finished or claimed within this time, such as 90s, 15m, 1h, 2d; those that wait: enqueued",
+    )
+    add(
+        "--all",
+        action="store_true",
+        help=f"read each list to its end, not its first {window.WINDOW_SIZE:,} jobs only",
+    )
+
+
+def has_criteria(options: dict[str, Any]) -> bool:
+    """Whether an option says which jobs."""
+    return any(options[name] for name in ("state", "queue", "task", "exception", "arguments", "search", "since"))
+
+
+def by_criteria(options: dict[str, Any], states: Collection[str | None] = (None,)) -> Choice:
+    """The jobs by the options of `add_criteria`. states: where to look if no status is given; `None`: everywhere."""
+    chosen = [options["state"]] if options["state"] else states
+    return Choice(
+        criteria=tuple(
+            Criteria(
+                state=state,
+                queue_name=options["queue"],
+                task=full_task_name(options["task"]) if options["task"] else None,
+                cause=options["exception"],
+                arguments=tuple(options["arguments"]),
+                text=options["search"],
+                since=options["since"],
+            )
+            for state in chosen
+        ),
+        reads_all=options["all"],
+    )
+
+
+def by_ids_or_criteria(options: dict[str, Any], states: Collection[str | None]) -> Choice:
+    """The jobs that a verb is for. Raise `CommandError` unless the options say which, in one of the two ways."""
+    ids = tuple(dict.fromkeys(options["ids"]))
+    if bool(ids) == has_criteria(options):
+        way = "not both" if ids else "such as --failed or --task"
+        raise CommandError(f"Give the ids of jobs, or options that say which jobs, {way}.", returncode=Exit.USAGE)
+    if ids:
+        return Choice(ids=ids)
+    if not states and not options["state"]:
+        raise CommandError("Say with --status in which status the jobs are.", returncode=Exit.USAGE)
+    return by_criteria(options, states)

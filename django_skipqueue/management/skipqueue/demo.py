@@ -1,0 +1,60 @@
+"""`skipqueue demo`: a believable stream of jobs, to look at the admin and to try the other subcommands."""
+
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+
+from ...events.log_format import counted
+from ..demo.stream import cancel_unfinished, defer_for, delete_all
+from ..demo.worker import run_as_worker, worker_process
+from ..terminal import option_types
+from ..terminal.console import Console
+from ..terminal.identity import operator
+from ..terminal.interruption import until_interrupted
+from ..terminal.subcommand import Exit, Subcommand
+
+
+class Demo(Subcommand):
+    """Defers jobs, and runs them in a worker of its own. All other workers leave its queues alone."""
+
+    name = "demo"
+    help = "Run example jobs for some minutes: fast, slow, flaky, failing and scheduled ones"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument
+        add("--minutes", type=option_types.positive, default=5, metavar="NUMBER", help="for so long; default: 5")
+        add("--rate", type=option_types.positive, default=5, metavar="NUMBER", help="jobs a second; default: 5")
+        add("--clean", action="store_true", help="delete the jobs of all demos, and run none")
+
+    def execute(self, console: Console, **options: Any) -> Exit:
+        """Run as the worker, if the demo has started this process for that."""
+        return Exit.DONE if run_as_worker() else super().execute(console, **options)
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        """Run the stream, or remove its jobs."""
+        return _clean(console) if options["clean"] else _stream(console, options["minutes"], options["rate"])
+
+
+def _stream(console: Console, minutes: int, rate: int) -> Exit:
+    console.say("Look at the jobs in the admin, or with `skipqueue status --watch 2s`. Ctrl-C ends the demo.")
+    number = 0
+    with worker_process() as worker, until_interrupted() as is_interrupted:
+        for number in defer_for(timedelta(minutes=minutes), rate=rate):
+            console.progress(f"{counted(number, 'job')} deferred …")
+            if is_interrupted():
+                break
+            if worker.poll() is not None:
+                raise CommandError(f"The demo's worker has ended with exit code {worker.returncode}.")
+    console.end_progress()
+    cancel_unfinished(by=operator())
+    console.say(f"{counted(number, 'job')} deferred. `skipqueue demo --clean` deletes them.")
+    return Exit.DONE
+
+
+def _clean(console: Console) -> Exit:
+    cancel_unfinished(by=operator())
+    number = delete_all()
+    console.say(f"{counted(number, 'job')} deleted.")
+    return Exit.DONE if number else Exit.NEGATIVE

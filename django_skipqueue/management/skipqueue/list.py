@@ -1,0 +1,68 @@
+"""`skipqueue list`: the jobs in a status, of a task, with an argument, of the last hour."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+from django.db.models.functions import Now
+
+from ..terminal import option_types
+from ..terminal.console import Console
+from ..terminal.subcommand import Exit, Subcommand
+from .choosing import add_criteria, by_criteria
+from .job_texts import arguments_text, as_json, call_of, error_line, state_cell, when
+
+HEADINGS = ("id", "status", "queue", "task", "attempts", "when", "arguments and error")
+
+
+class List(Subcommand):
+    """Reads no more windows than it takes to find as many jobs as are asked for."""
+
+    name = "list"
+    help = "List jobs: the newest, or those that the options say"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add_criteria(parser)
+        parser.add_argument("--limit", type=option_types.positive, default=20, help="at most so many; default: 20")
+        parser.add_argument("--json", action="store_true", help="print a JSON object for each job")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        """Print the jobs, in the order of the admin's list."""
+        choice, limit = by_criteria(options), options["limit"]
+        found: list[Any] = []
+        is_cut = False
+        for part in choice.parts():
+            found += part.jobs.annotate(now=Now())[: limit + 1 - len(found)]
+            is_cut = part.is_cut
+            if len(found) > limit:
+                break
+        if not found and not is_cut:
+            choice.explain_nothing()
+        _print(console, found[:limit], in_json=options["json"])
+        _say_what_is_missing(console, len(found), limit, choice.cut_note if is_cut else "")
+        return Exit.DONE if found else Exit.NEGATIVE
+
+
+def _print(console: Console, jobs: list[Any], *, in_json: bool) -> None:
+    if in_json:
+        for job in jobs:
+            console.json(as_json(job))
+    elif jobs:
+        console.table(HEADINGS, map(_row, jobs), right=("id",))
+
+
+def _row(job: Any) -> list[str]:
+    call = call_of(job)
+    texts = filter(None, [arguments_text(job, call), error_line(job, call)])
+    attempts = f"{job.attempts}/{job.max_attempts}"
+    return [str(job.pk), state_cell(job), job.queue_name, job.task, attempts, when(job, job.now), " · ".join(texts)]
+
+
+def _say_what_is_missing(console: Console, number: int, limit: int, cut_note: str) -> None:
+    """Say that there are more jobs, or that more may be found."""
+    if number > limit:
+        console.say(f"There are more than {limit:,}; --limit shows more.")
+    elif cut_note:
+        console.say(f"{'No job found. ' if not number else ''}{cut_note}")
+    elif not number:
+        console.say("No job found.")

@@ -1,0 +1,36 @@
+"""`skipqueue pause`: workers claim no more jobs of a queue."""
+
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...models import Queue
+from ..terminal import option_types
+from ..terminal.console import Console, shown_time
+from ..terminal.identity import operator
+from ..terminal.subcommand import Exit, Subcommand
+from .names import require_known_queue
+
+
+class Pause(Subcommand):
+    """Pauses one queue, or replaces its pause."""
+
+    name = "pause"
+    help = "Pause a queue: workers claim no more of its jobs; those that are claimed still run"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.add_argument("queue", metavar="QUEUE", help="the name of the queue")
+        help = "resume it by itself after this time; default: until it is resumed"
+        parser.add_argument("--for", dest="duration", type=option_types.duration, metavar="DURATION", help=help)
+        parser.add_argument("--reason", default="", help="why; it is shown wherever the pause is")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        """Pause it."""
+        name = options["queue"]
+        require_known_queue(name)
+        Queue.pause(name, for_=options["duration"], by=operator(), reason=options["reason"])
+        until = Queue.objects.values_list("paused_until", flat=True).get(name=name)
+        end = f"until {shown_time(until)}" if until else f"until `skipqueue resume {name}`"
+        console.say(f"Queue {name} is paused {end}. Jobs that are claimed still run.")
+        return Exit.DONE

@@ -1,0 +1,97 @@
+"""`Snapshot`: the queues, workers and jobs at one moment. Each count ends at a cap."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...models import Queue, Status
+from ...operators.counts import Count
+from ...operators.job_states import RETRYING
+from ...operators.list_order import Indexed
+from ...operators.scheduled_counts import ScheduledCounts
+from ...operators.worker_health import Workforce
+from ...store import Store
+from ...store.observe import QueueNow, QueueRate
+from ...values.histogram import empty, quantile
+
+FAILED_IN_LAST_HOUR = "failed_in_last_hour"
+
+MOST_PAUSED = 1_000
+"""Paused queues that are read."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of the whole queue."""
+
+    at: datetime
+    """By the database's clock."""
+    queues: list[QueueNow]
+    """Those with queued or running jobs, those with a rate, and those that are paused."""
+    rates: dict[str, QueueRate]
+    """Those of the queues in which jobs have ended in the last minutes."""
+    paused: dict[str, Queue]
+    jobs: dict[str, Count]
+    """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
+    workforce: Workforce
+
+    @classmethod
+    def now(cls) -> "Snapshot":
+        """Query it: a few statements, each by an index."""
+        store = Store.default()
+        at, _ = store.heartbeats()
+        paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
+        rates = {name: rate for name, rate in store.rates_now().items() if name}
+        queues = {queue.name: queue for queue in store.queues_now()}
+        queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates)} | queues
+        return cls(at, [queues[name] for name in sorted(queues)], rates, paused, _counts(), Workforce.now())
+
+    def rate_of(self, queue: QueueNow) -> QueueRate:
+        """How many jobs of the queue ended in the last minutes, and how long they had waited."""
+        return self.rates.get(queue.name, QueueRate(0.0, empty()))
+
+    def workers_of(self, queue: QueueNow) -> int:
+        """The number of workers that claim jobs of this queue."""
+        return len(self.workforce.serving(queue.name))
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        states = [worker.state for worker in self.workforce.workers]
+        return {
+            "at": self.at,
+            "queues": [self._queue_as_json(queue) for queue in self.queues],
+            "jobs": {name: {"count": count.shown, "or_more": count.is_capped} for name, count in self.jobs.items()},
+            "workers": {state: states.count(state) for state in ("live", "late", "stale")},
+        }
+
+    def _queue_as_json(self, queue: QueueNow) -> dict[str, Any]:
+        pause, rate = self.paused.get(queue.name), self.rate_of(queue)
+        return {
+            "queue": queue.name,
+            "queued": queue.queued,
+            "is_estimate": queue.is_estimate,
+            "oldest_seconds": queue.oldest,
+            "running": queue.running,
+            "longest_seconds": queue.longest,
+            "jobs_per_minute": rate.per_minute,
+            "p95_wait_seconds": quantile(rate.waited, 0.95),
+            "workers": self.workers_of(queue),
+            "is_paused": pause is not None,
+            "paused_until": pause.paused_until if pause else None,
+        }
+
+
+def counted(count: Count) -> str:
+    """The number, with a plus if there are more: `10,000+`."""
+    return f"{count.shown:,}{'+' if count.is_capped else ''}"
+
+
+def _counts() -> dict[str, Count]:
+    scheduled = ScheduledCounts.now()
+    return {
+        Status.SCHEDULED.value: scheduled.first,
+        RETRYING: scheduled.retrying,
+        Status.BLOCKED.value: Indexed(Status.BLOCKED).count(),
+        Status.FAILED.value: Indexed(Status.FAILED).count(),
+        FAILED_IN_LAST_HOUR: Indexed(Status.FAILED, since=timedelta(hours=1)).count(),
+    }

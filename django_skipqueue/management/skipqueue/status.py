@@ -1,0 +1,102 @@
+"""`skipqueue status`: the queues, the workers and the jobs, at one moment or again and again.
+
+Invariant: no statement counts further than a cap, so that the answer takes no longer with ten million jobs.
+"""
+
+import time
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from ...events.log_format import in_words, printable
+from ...store.observe import QueueNow
+from ...values.histogram import quantile
+from ..terminal import option_types
+from ..terminal.console import Console, shown_time
+from ..terminal.subcommand import Exit, Subcommand
+from ..terminal.tables import RED, YELLOW, Coloured
+from .snapshot import FAILED_IN_LAST_HOUR, Snapshot, counted
+
+HEADINGS = ("queue", "queued", "oldest", "running", "longest", "jobs/min", "p95 wait", "workers", "note")
+
+
+class Status(Subcommand):
+    """One screen."""
+
+    name = "status"
+    help = "Show the queues, the workers, and how many jobs wait and have failed"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument
+        add("--watch", type=option_types.duration, metavar="DURATION", help="again and again, until Ctrl-C")
+        add("--json", action="store_true", help="print a JSON object")
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        """Show it once, or until interrupted."""
+        interval, show = options["watch"], _show_json if options["json"] else _show
+        show(console, Snapshot.now())
+        try:
+            while interval:
+                time.sleep(interval.total_seconds())
+                snapshot = Snapshot.now()
+                if show is _show:
+                    console.clear()
+                show(console, snapshot)
+        except KeyboardInterrupt:  # the way to end it
+            pass
+        return Exit.DONE
+
+
+def _show_json(console: Console, snapshot: Snapshot) -> None:
+    console.json(snapshot.as_json())
+
+
+def _show(console: Console, snapshot: Snapshot) -> None:
+    console.line(shown_time(snapshot.at))
+    console.line()
+    if snapshot.queues:
+        rows = [_row(snapshot, queue) for queue in snapshot.queues]
+        console.table(HEADINGS, rows, right=HEADINGS[1:-1])
+    else:
+        console.line("No job is queued or running, and none has ended lately.")
+    console.line()
+    jobs = snapshot.jobs
+    last_hour = counted(jobs[FAILED_IN_LAST_HOUR])
+    texts = [f"{counted(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
+    console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
+    console.line(_workers(snapshot))
+
+
+def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
+    workers, rate = snapshot.workers_of(queue), snapshot.rate_of(queue)
+    waited = quantile(rate.waited, 0.95)
+    return [
+        queue.name,
+        f"{'about ' if queue.is_estimate else ''}{queue.queued:,}",
+        "" if queue.oldest is None else in_words(queue.oldest),
+        f"{queue.running:,}",
+        "" if queue.longest is None else in_words(queue.longest),
+        f"{rate.per_minute:,.0f}" if rate.per_minute >= 1 or not rate.per_minute else f"{rate.per_minute:.1g}",
+        "" if waited is None else in_words(waited),
+        f"{workers}",
+        _note(snapshot, queue, workers),
+    ]
+
+
+def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
+    """What an operator has to know: the queue is paused, or no worker serves it."""
+    if pause := snapshot.paused.get(queue.name):
+        until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
+        by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
+        return Coloured(f"paused {until}{by}{reason}", YELLOW)
+    return Coloured("no worker serves it", RED) if queue.queued and not workers else ""
+
+
+def _workers(snapshot: Snapshot) -> str:
+    """How many workers there are, and which of them are late."""
+    states = [worker.state for worker in snapshot.workforce.workers]
+    late = snapshot.workforce.late_or_stale
+    named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
+    numbers = ", ".join(f"{states.count(state)} {state}" for state in ("live", "late", "stale"))
+    return printable(f"Workers: {numbers}{f' ({named})' if named else ''}.")

@@ -1,0 +1,32 @@
+"""The table of subcommands."""
+
+from ..terminal.subcommand import Subcommand
+from .alerts import Alerts
+from .change_jobs import ChangeJobs
+from .defer import Defer
+from .demo import Demo
+from .doctor import Doctor
+from .health import Health
+from .list import List
+from .pause import Pause
+from .reindex import Reindex
+from .resume import Resume
+from .show import Show
+from .status import Status
+from .verbs import VERBS
+
+SUBCOMMANDS: tuple[Subcommand, ...] = (
+    *map(ChangeJobs, VERBS),
+    Alerts(),
+    Defer(),
+    Demo(),
+    Doctor(),
+    Health(),
+    List(),
+    Pause(),
+    Reindex(),
+    Resume(),
+    Show(),
+    Status(),
+)
+"""All that are not another command under a second name. The order does not matter."""

@@ -1,0 +1,71 @@
+"""The dispatcher: parses the command line, and runs one subcommand."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from .console import Console
+from .subcommand import Exit, Subcommand
+
+
+class Dispatcher(BaseCommand):
+    """Needs a subcommand. Exits with its code, unless it is done."""
+
+    help = "See and change the job queue from a terminal. `skipqueue SUBCOMMAND --help` explains a subcommand."
+    requires_system_checks = ()
+    """None: a command for a bad night works even if a check of another app fails."""
+
+    subcommands: Sequence[Subcommand] = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the subcommands, in alphabetical order."""
+        added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+        for subcommand in sorted(self.subcommands, key=lambda each: each.name):
+            text = subcommand.help
+            own: Any = added.add_parser(subcommand.name, help=text, description=f"{text}.".replace("..", "."))
+            subcommand.add_arguments(own)
+            _add_djangos(own)
+
+    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+        """Run the subcommand."""
+        chosen = next(each for each in self.subcommands if each.name == subcommand)
+        colour = False if options["no_color"] else True if options["force_color"] else None
+        console = Console(self, colour=colour)
+        try:
+            code = chosen.execute(console, **options)
+            console.flush()
+        except BrokenPipeError:  # as of `skipqueue list | head`
+            console.drop()
+            code = Exit.UNREAD
+        if code:
+            sys.exit(code)
+
+
+class Alias(Subcommand):
+    """Another command of this package, with all its options, under a name that no other app's command shadows."""
+
+    def __init__(self, name: str, command: type[BaseCommand]) -> None:
+        self.name = name
+        self.help = command.help
+        self._command = command()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options of the command."""
+        self._command.add_arguments(parser)
+
+    def execute(self, console: Console, **options: Any) -> Exit:
+        """Run the command, with its system checks."""
+        self._command.execute(**{"skip_checks": False} | options)
+        return Exit.DONE
+
+
+def _add_djangos(parser: CommandParser) -> None:
+    """Let Django's options follow the name of the subcommand as well."""
+    add = parser.add_argument
+    add("-v", "--verbosity", type=int, choices=range(4), default=argparse.SUPPRESS, help="0: less, 2 and 3: more")
+    add("--traceback", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+    add("--no-color", action="store_true", default=argparse.SUPPRESS, help="no colours, even on a terminal")
+    add("--force-color", action="store_true", default=argparse.SUPPRESS, help="colours, even if this is no terminal")

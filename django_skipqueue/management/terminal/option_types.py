@@ -1,0 +1,52 @@
+"""The types of options: functions that read a text from the command line, for `argparse`.
+
+Each raises `ArgumentTypeError`, whose message becomes a usage error.
+"""
+
+import re
+from argparse import ArgumentTypeError
+from datetime import timedelta
+
+from ...operators.ids import is_id
+
+UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""Seconds of each unit."""
+
+DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+|\d+(?:\.\d+)?", re.ASCII)
+
+PART = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+LONGEST = timedelta(days=3_650)
+
+
+def duration(text: str) -> timedelta:
+    """`90s`, `15m`, `1h30m`, `2d`; a number without a unit is seconds."""
+    if not DURATION.fullmatch(text):
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 15m, 1h30m or 2d.")
+    seconds = sum(float(number) * UNITS[unit or "s"] for number, unit in PART.findall(text))
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise ArgumentTypeError(f"{text!r} must be more than 0, and at most {LONGEST.days}d.")
+    return timedelta(seconds=seconds)
+
+
+def job_id(text: str) -> int:
+    """`42`, or `#42` as in the admin."""
+    number = text.removeprefix("#")
+    if not is_id(number):
+        raise ArgumentTypeError(f"{text!r} is not the id of a job.")
+    return int(number)
+
+
+def argument(text: str) -> tuple[str, str]:
+    """`payment_id=42`, `order.id=7`: the name of an argument, or a path into one, and its value."""
+    path, equals, value = text.partition("=")
+    if not equals or not path:
+        raise ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, such as payment_id=42.")
+    return path, value
+
+
+def positive(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a whole number above 0.")
+    return int(text)

@@ -1,0 +1,75 @@
+"""`Subcommand`: the base class of everything that `manage.py skipqueue` can do.
+
+To add one, write a class in a module of `management/skipqueue/`, and add it to `SUBCOMMANDS` there.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError, Error
+
+from ...conf import settings
+from ...exceptions import QueueUnavailable, SkipQueueError
+from ...runtime.own_connections import dedicated_connection, guard
+from ...runtime.preflight import check_database, engine_problem
+from .console import Console
+
+
+class Exit(IntEnum):
+    """The exit codes, for scripts."""
+
+    DONE = 0
+    ERROR = 1
+    """The database cannot be used, an id does not exist, a name is unknown."""
+    USAGE = 2
+    """The options are wrong. `argparse` uses the same code."""
+    NEGATIVE = 3
+    """No job matched, nothing was changed, or the queue is not healthy: the answer is no."""
+    INTERRUPTED = 130
+    """By Ctrl-C, as in a shell."""
+    UNREAD = 141
+    """The reader of the output ended first, as `head` does. A shell uses the same code."""
+
+
+class Subcommand:
+    """One subcommand. It writes data to standard output, and everything else to standard error."""
+
+    name: str
+    help: str
+    """One sentence, without its full stop."""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+
+    def run(self, console: Console, **options: Any) -> Exit:
+        """Do it; return the exit code. Raise `CommandError` for an error, with its `returncode` if that is not 1."""
+        raise NotImplementedError
+
+    def execute(self, console: Console, **options: Any) -> Exit:
+        """Run it on a connection of its own. An error of the database becomes one sentence."""
+        alias = settings.database
+        try:
+            if problem := engine_problem(alias):
+                raise QueueUnavailable(" ".join(problem))
+            with dedicated_connection(alias) as connection:
+                guard(connection, alias, timeouts=False)
+                return self.run(console, **options)
+        except KeyboardInterrupt:
+            return Exit.INTERRUPTED
+        except Error as error:
+            raise CommandError(_explained(error, alias)) from error
+        except UnicodeEncodeError as error:  # an argument with bytes that are not UTF-8
+            raise CommandError(str(error), returncode=Exit.USAGE) from error
+        except SkipQueueError as error:
+            raise CommandError(str(error)) from error
+
+
+def _explained(error: Error, alias: str) -> str:
+    """What is wrong with the database: it cannot be reached, lacks the tables, or refuses a statement."""
+    try:
+        check_database(alias)
+    except QueueUnavailable as problem:
+        return str(problem)
+    kind = "refused a statement" if isinstance(error, DatabaseError) else "failed"
+    return f"The database {alias!r} {kind}: {' '.join(str(error).split())}"

@@ -1,0 +1,221 @@
+"""`skipqueue retry`, `run-now`, `postpone`, `discard`, `cancel`, `delete`."""
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue.management.skipqueue import batches
+from django_skipqueue.management.skipqueue.verbs import VERBS, Verb
+from django_skipqueue.models import Job
+from django_skipqueue.operators import window
+
+from ...app.rows import STATUSES, make_job, state
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+OPTIONS = {"postpone": ["--for", "2h"]}
+
+AFTER = {
+    "retry": "queued",
+    "run-now": "queued",
+    "postpone": "scheduled",
+    "discard": "discarded",
+    "cancel": "discarded",
+}
+"""The status after each verb, except that of a deleted job."""
+
+every_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+
+
+def status_of(job: Job) -> str:
+    found = Job.objects.filter(pk=job.pk).values_list("status", flat=True).first()
+    return str(found or "deleted")
+
+
+@every_verb
+def test_a_verb_changes_one_job_without_a_question_and_keeps_who_and_why(verb: Verb) -> None:
+    job = make_job(str(next(iter(verb.statuses))))
+    reason = ["--reason", "fixed"] if verb.leaves_rows else []
+    result = skipqueue(verb.name, f"#{job.pk}", *reason, *OPTIONS.get(verb.name, []))
+    assert (result.code, result.out, result.err) == (0, "", f"1 job {verb.done}.\n")
+    assert status_of(job) == AFTER.get(verb.name, "deleted")
+    if verb.leaves_rows:
+        job.refresh_from_db()
+        [operation] = job.operations or []
+        assert (operation["verb"], operation["reason"]) == (verb.name.replace("-", "_"), "fixed")
+        assert "@" in operation["by"]
+
+
+@every_verb
+def test_a_job_whose_status_does_not_allow_the_verb_is_skipped(verb: Verb) -> None:
+    unfit = [make_job(status) for status in STATUSES if status not in verb.statuses]
+    before = [state(job) for job in unfit]
+    result = skipqueue(verb.name, *(job.pk for job in unfit), "--yes", *OPTIONS.get(verb.name, []))
+    assert result.code == 3
+    assert result.err.startswith(f"0 jobs {verb.done}, {len(unfit)} skipped: ")
+    assert [state(job) for job in unfit] == before
+
+
+@every_verb
+def test_an_id_that_no_job_has_is_named_and_nothing_is_changed(verb: Verb) -> None:
+    job = make_job(str(next(iter(verb.statuses))))
+    before = state(job)
+    result = skipqueue(verb.name, job.pk, 999_999_999, "--yes", *OPTIONS.get(verb.name, []))
+    assert result.code == 1
+    assert "There is no job 999999999." in result.err
+    assert state(job) == before
+
+
+@every_verb
+def test_a_verb_needs_ids_or_options_that_say_which_jobs_and_not_both(verb: Verb) -> None:
+    options = OPTIONS.get(verb.name, [])
+    assert skipqueue(verb.name, "--all", "--yes", *options).code == 2
+    assert skipqueue(verb.name, "1", "--task", "x", *options).code == 2
+
+
+@every_verb
+def test_a_dry_run_counts_and_writes_nothing(verb: Verb) -> None:
+    fit = make_job(str(next(iter(verb.statuses))), task="a.b")
+    before = state(fit)
+    result = skipqueue(verb.name, "--status", fit.status, "--dry-run", "--json", *OPTIONS.get(verb.name, []))
+    assert result.objects == [{"status": fit.status, "task": "a.b", "jobs": 1, "would_change": True}]
+    assert (result.code, result.err) == (0, f"1 job would be {verb.done}.\n")
+    assert state(fit) == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "statuses"),
+    [
+        ("retry", {"failed"}),
+        ("run-now", {"scheduled"}),
+        ("postpone", {"scheduled", "queued", "blocked"}),
+        ("discard", {"scheduled", "queued", "blocked"}),
+        ("cancel", {"scheduled", "queued", "blocked", "running"}),
+    ],
+)
+def test_without_a_status_a_verb_looks_where_it_is_meant_for(verb: str, statuses: set[str]) -> None:
+    jobs = {status: make_job(status, task="a.b") for status in STATUSES} | {"r": make_job("scheduled", attempts=1)}
+    before = {name: state(job) for name, job in jobs.items()}
+    skipqueue(verb, "--task", "a.b", "--yes", *OPTIONS.get(verb, []))
+    changed = {name for name, job in jobs.items() if name != "r" and state(job) != before[name]}
+    assert changed == statuses
+
+
+def test_delete_needs_a_status() -> None:
+    make_job("completed", task="a.b")
+    result = skipqueue("delete", "--task", "a.b", "--yes")
+    assert (result.code, Job.objects.count()) == (2, 1)
+    assert "--status" in result.err
+
+
+def test_many_jobs_need_yes_where_nobody_can_be_asked() -> None:
+    jobs = [make_job("failed") for _ in range(2)]
+    for arguments in (["--failed"], [job.pk for job in jobs]):
+        result = skipqueue("retry", *arguments)
+        assert result.code == 2
+        assert "whether to retry 2 jobs; --yes does it without asking." in result.err
+    assert Job.objects.failed().count() == 2
+
+
+@pytest.mark.parametrize(("answer", "status", "code"), [("y", "queued", 0), ("n", "failed", 3), ("", "failed", 3)])
+def test_many_jobs_are_changed_after_a_question(
+    manage: Callable[..., Any], answer: str, status: str, code: int
+) -> None:
+    jobs = [make_job("failed"), make_job("completed")]
+    process = manage("skipqueue", "retry", *(str(job.pk) for job in jobs), terminal=True)
+    process.wait_for("Retry 1 of 2 jobs? [y/N] ")
+    process.type(f"{answer}\n")
+    assert process.wait() == code
+    assert status_of(jobs[0]) == status
+    process.wait_for("1 job retried, 1 skipped: 1 completed." if code == 0 else "Nothing was changed.")
+
+
+def test_the_options_choose_the_jobs() -> None:
+    wanted = make_job("failed", kwargs={"payment_id": 42}, queue_name="mail")
+    others = [make_job("failed", kwargs={"payment_id": 43}), make_job("failed", finished_at=timedelta(hours=-2))]
+    result = skipqueue("retry", "--failed", "--arg", "payment_id=42", "--since", "1h", "--queue", "mail", "--yes")
+    assert (result.code, result.err) == (0, "1 job retried.\n")
+    assert [status_of(job) for job in (wanted, *others)] == ["queued", "failed", "failed"]
+
+
+def test_retries_can_be_spread() -> None:
+    for _ in range(3):
+        make_job("failed")
+    assert skipqueue("retry", "--failed", "--over", "1h", "--yes").code == 0
+    due = Job.objects.values_list("run_after", flat=True)
+    assert len(set(due)) == 3
+    assert max(due) - min(due) < timedelta(hours=1)
+
+
+def test_a_job_whose_unique_key_is_held_is_counted_as_skipped() -> None:
+    make_job("failed", unique_key="k")
+    make_job(unique_key="k")
+    result = skipqueue("retry", "--failed", "--yes")
+    assert result.code == 3
+    assert result.err.startswith("0 jobs retried, 1 skipped: 1 whose unique key another job holds")
+
+
+class TestWindows:
+    @pytest.fixture(autouse=True)
+    def _small_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        monkeypatch.setattr(batches, "BATCH", 1)
+
+    @pytest.fixture
+    def jobs(self) -> list[Job]:
+        return [make_job("failed", finished_at=timedelta(minutes=-minute)) for minute in range(7)]
+
+    def test_only_the_first_is_changed_and_it_says_so(self, jobs: list[Job]) -> None:
+        result = skipqueue("retry", "--failed", "--yes")
+        assert [status_of(job) for job in jobs] == ["queued"] * 2 + ["failed"] * 5
+        assert "Only the first 2 jobs of a list were searched; --all goes on to its end." in result.err
+
+    def test_all_goes_on_to_the_end(self, jobs: list[Job]) -> None:
+        result = skipqueue("retry", "--failed", "--yes", "--all")
+        assert result.err == "7 jobs retried.\n"
+
+    @pytest.mark.parametrize("status", ["scheduled", "queued"])
+    def test_no_job_is_postponed_twice(self, status: str) -> None:
+        for minute in range(7):
+            make_job(status, run_after=timedelta(minutes=minute))
+        result = skipqueue("postpone", "--status", status, "--for", "3m30s", "--all", "--yes")
+        postponed = Job.objects.filter(operations__isnull=False)
+        assert result.err.startswith(f"{postponed.count()} jobs postponed")
+        assert {len(job.operations or []) for job in postponed} == {1}
+        assert postponed.values("run_after").distinct().count() == 1
+
+    def test_jobs_that_are_enqueued_meanwhile_are_left_out(
+        self, jobs: list[Job], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        added: list[Job] = []
+        verb = VERBS[0]
+        retry = verb.change
+
+        def add_one(*arguments: Any) -> Any:
+            added.append(make_job("failed", finished_at=timedelta(minutes=-30)))
+            return retry(*arguments)
+
+        monkeypatch.setitem(vars(verb), "change", add_one)
+        assert skipqueue("retry", "--failed", "--yes", "--all").err == "7 jobs retried.\n"
+        assert {status_of(job) for job in added} == {"failed"}
+
+
+def test_ctrl_c_ends_after_a_batch_and_says_how_far_it_got(manage: Callable[..., Any]) -> None:
+    Job.objects.bulk_create(
+        Job(status="failed", queue_name="q", task="t", finished_at="2030-01-01T00:00Z") for _ in range(30_000)
+    )
+    process = manage("skipqueue", "retry", "--failed", "--all", "--yes", terminal=True)
+    process.wait_for("000 of 30,000 jobs retried …")
+    process.send(signal.SIGINT)
+    assert process.wait() == 130
+    process.wait_for("Interrupted. Run the command again to go on.")
+    retried = Job.objects.queued().count()
+    assert 0 < retried < 30_000
+    assert f"{retried:,} jobs retried." in process.log
+    process = manage("skipqueue", "retry", "--failed", "--all", "--yes")
+    assert process.wait() == 0
+    assert not Job.objects.failed().exists()

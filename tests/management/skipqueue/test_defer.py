@@ -1,0 +1,78 @@
+"""`skipqueue defer`: a job by hand."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue import job
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import Registry
+
+from ...app.rows import make_worker
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def send(payment_id: int, *, copy: bool = False) -> None:
+    """A task."""
+
+
+@pytest.fixture(autouse=True)
+def _task(registry: Registry) -> None:
+    job(name="shop.jobs.send", queue_name="mail")(send)
+    make_worker(queues=["mail"])
+
+
+def test_it_prints_the_id_and_nothing_else() -> None:
+    result = skipqueue("defer", "shop.jobs.send", '{"payment_id": 1, "copy": true}')
+    made = Job.objects.get()
+    assert (result.code, result.out, result.err) == (0, f"{made.pk}\n", "")
+    assert (made.kwargs, made.queue_name, made.status) == ({"payment_id": 1, "copy": True}, "mail", "queued")
+
+
+def test_positional_arguments_are_a_list_and_the_end_of_the_name_is_enough() -> None:
+    assert skipqueue("defer", "send", "[7]").code == 0
+    assert Job.objects.get().args == [7]
+
+
+def test_options_change_the_job() -> None:
+    result = skipqueue("defer", "send", "[7]", "--in", "5m", "--queue", "slow", "--priority", "-3")
+    made = Job.objects.get()
+    assert (made.queue_name, made.priority, made.status) == ("slow", -3, "scheduled")
+    assert made.run_after - made.enqueued_at == timedelta(minutes=5)
+    assert result.err == "No live worker serves the queue slow.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sned", "[1]"], "No task is called 'sned'. Did you mean 'shop.jobs.send'?"),
+        (["send"], "missing a required argument: 'payment_id'"),
+        (["send", '{"payment": 1}'], "unexpected keyword argument 'payment'"),
+        (["send", "[1]", "--priority", "101"], "priority must be"),
+        (["send", "[1]", "--queue", "a,b"], "queue_name must be"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_writes_nothing(arguments: list[str], message: str) -> None:
+    result = skipqueue("defer", *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert message in result.err
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("text", ["{payment_id: 1}", "[" * 100_000, "1", '"x"'])
+def test_what_is_no_json_object_or_list_is_a_usage_error(manage: Callable[..., Any], text: str) -> None:
+    process = manage("skipqueue", "defer", "tests.app.jobs.noop", text)
+    assert process.wait() == 2
+    assert """Write for example '{"payment_id": 1}'.""" in process.log
+
+
+def test_a_job_that_holds_the_unique_key_is_printed_and_nothing_enqueued(registry: Registry) -> None:
+    job(name="only", unique_key="one")(send)
+    first = skipqueue("defer", "only", "[1]")
+    second = skipqueue("defer", "only", "[1]")
+    assert (second.code, second.out) == (3, first.out)
+    assert "holds the unique key" in second.err

@@ -1,0 +1,97 @@
+"""`skipqueue demo`: a stream of jobs for its own worker, and nothing of it afterwards."""
+
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue.management.demo.stream import defer_for, delete_all
+from django_skipqueue.management.demo.tasks import KINDS, QUEUE_NAMES, register
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.testing import run_jobs
+
+from ...app.rows import STATUSES, make_job
+from ...app.waiting import wait_until
+from ...harness.processes import is_alive
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def of_demo() -> Any:
+    return Job.objects.filter(queue_name__in=QUEUE_NAMES)
+
+
+def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage: Callable[..., Any]) -> None:
+    project = manage("runworker", "--poll-interval", "0.1", "--name", "project")
+    demo = manage("skipqueue", "demo", "--rate", "20")
+    wait_until(lambda: of_demo().completed().count() >= 20, "jobs of the demo are completed", deadline=60)
+    wait_until(lambda: of_demo().exclude(errors=[]).exists(), "one has failed", deadline=60)
+    mine = make_job()
+    wait_until(lambda: Job.objects.completed().filter(pk=mine.pk).exists(), "the project's worker runs its own")
+    demo.send_to_group(signal.SIGINT)
+    assert demo.wait() == 0
+    demo.wait_for("`skipqueue demo --clean` deletes them.")
+    assert "UnknownTask" not in project.log
+    assert not of_demo().filter(last_error__startswith="UnknownTask").exists()
+    assert not {job.worker_name for job in of_demo().completed()} & {"project/1"}
+    assert not of_demo().unfinished().exists()
+
+
+def test_its_worker_ends_with_it_even_if_it_is_killed(manage: Callable[..., Any]) -> None:
+    demo = manage("skipqueue", "demo")
+    wait_until(lambda: Worker.objects.filter(name="demo/1").exists(), "the worker runs")
+    pid = Worker.objects.get(name="demo/1").pid
+    demo.send(signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid), "its worker has ended")
+
+
+def test_a_worker_that_cannot_start_ends_the_demo(manage: Callable[..., Any]) -> None:
+    breaks = "import os\nif 'SKIPQUEUE_DEMO_LIFELINE' in os.environ: raise SystemExit(7)"
+    demo = manage("skipqueue", "demo", settings=breaks)
+    assert demo.wait() == 1
+    assert "The demo's worker has ended with exit code 7." in demo.log
+
+
+def test_a_worker_that_drains_does_not_wait_for_the_demo(manage: Callable[..., Any]) -> None:
+    list(defer_for(timedelta(seconds=0.1), rate=100))
+    assert manage("runworker", "--drain").wait() == 0
+    assert not of_demo().filter(attempts__gt=0).exists()
+
+
+def test_every_task_runs(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    register()
+    for kind in KINDS:
+        make_job(task=kind.name, queue_name=kind.queue_name, kwargs=kind.call(1), max_attempts=kind.max_attempts)
+    statuses = {job.task: job.status for job in run_jobs(queue_names=QUEUE_NAMES)}
+    failing = {"demo.sync_customer", "demo.charge_card"}
+    assert {task for task, status in statuses.items() if status == "completed"} >= set(statuses) - failing
+    assert statuses["demo.sync_customer"] == "scheduled"
+
+
+def test_no_process_knows_the_tasks_but_the_demos_worker() -> None:
+    from django_skipqueue.tasks.registry import registry
+
+    assert not [task.name for task in registry if task.name.startswith("demo.")]
+
+
+def test_clean_deletes_the_jobs_of_demos_and_no_others() -> None:
+    for status in STATUSES:
+        make_job(status, queue_name=QUEUE_NAMES[0])
+        make_job(status, queue_name="demo-of-the-project")
+    result = skipqueue("demo", "--clean")
+    assert (result.code, result.err) == (0, f"{len(STATUSES)} jobs deleted.\n")
+    assert {job.queue_name for job in Job.objects.all()} == {"demo-of-the-project"}
+    assert skipqueue("demo", "--clean").code == 3
+
+
+def test_finished_jobs_are_pruned_within_a_day() -> None:
+    list(defer_for(timedelta(seconds=0.1), rate=50))
+    of_demo().update(status="failed", finished_at="2026-01-01T00:00Z")
+    skipqueue("prune")
+    assert not of_demo().exists()
+    assert delete_all() == 0

@@ -1,0 +1,87 @@
+"""`manage.py skipqueue`: the dispatcher, its exit codes, and what goes to which stream."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from ...app.rows import make_job
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_it_needs_a_subcommand() -> None:
+    with pytest.raises(CommandError, match="SUBCOMMAND"):
+        call_command("skipqueue")
+
+
+def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[..., Any]) -> None:
+    job = make_job()
+    worker = manage("skipqueue", "worker", "--drain", "--name", "night", "-v", "2")
+    assert worker.wait() == 0
+    assert "night serves" in worker.log
+    job.refresh_from_db()
+    assert job.status == "completed"
+
+
+def test_prune_is_prunejobs() -> None:
+    make_job("completed", finished_at="2020-01-01T00:00Z")
+    assert skipqueue("prune").out == "Deleted 1 jobs: 1 completed.\n"
+
+
+def test_a_database_that_cannot_be_reached_is_one_sentence(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "status", settings="DATABASES['default']['PORT'] = 1")
+    assert process.wait() == 1
+    assert "CommandError: The database 'default' cannot be reached: " in process.log
+    assert "Traceback" not in process.log
+
+
+def test_a_database_that_is_not_postgresql_is_refused(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "status", settings="SKIPQUEUE = {'DATABASE': 'nosuch'}")
+    assert process.wait() == 1
+    assert "DATABASES has no alias 'nosuch'" in process.log
+
+
+def test_a_wrong_option_is_a_usage_error(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "status", "--nosuch")
+    assert process.wait() == 2
+    assert "usage:" in process.log
+
+
+@override_settings(SKIPQUEUE={"DATABASE": "nosuch"})
+def test_an_error_can_be_caught_by_a_caller() -> None:
+    with pytest.raises(CommandError, match="'nosuch'"):
+        call_command("skipqueue", "status")
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    """As of `skipqueue list | head`."""
+    make_job()
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as out, pytest.raises(SystemExit) as ended:
+        call_command("skipqueue", "list", stdout=out)
+    assert ended.value.code == 141
+
+
+@pytest.mark.parametrize("arguments", [("list", "--queue"), ("health", "--name")])
+def test_an_argument_that_is_no_text_is_an_error(arguments: tuple[str, ...]) -> None:
+    """As a terminal passes bytes that are not UTF-8."""
+    result = skipqueue(*arguments, "\udcff")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "surrogates not allowed" in result.err
+
+
+def test_a_name_from_a_row_cannot_control_the_terminal() -> None:
+    for number in range(3):
+        make_job(queue_name=f"\x1b[2J{number}", task=f"x\n\x1b]0;{number}")
+    for option in ("--queue", "--task"):
+        result = skipqueue("list", option, "qqqqqq")
+        assert result.code == 1
+        assert result.err.rstrip("\n").isprintable()
+    result = skipqueue("pause", "\x1b[2J1")
+    assert result.err.rstrip("\n").isprintable()

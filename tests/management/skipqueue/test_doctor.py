@@ -1,0 +1,64 @@
+"""`skipqueue doctor`: findings in 80 columns, as JSON, and as an exit code."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import translation
+
+from django_skipqueue.doctor.checks import CHECKS
+
+from ...app.rows import make_job, make_worker
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_queue_that_is_well_is_a_few_lines_and_0() -> None:
+    make_worker()
+    result = skipqueue("doctor")
+    assert result.code == 0
+    assert result.out.startswith(f"{len(CHECKS)} checks found nothing, in ")
+    assert "skipqueue_job: " in result.out
+    assert result.err == ""
+
+
+def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
+    make_job("running", locked_at=timedelta(hours=-2), task="shop.jobs." + "rebuild_" * 20)
+    make_job("completed", finished_at=timedelta(days=-3))
+    result = skipqueue("doctor")
+    assert result.code == 3
+    headings = [line for line in result.out.splitlines() if line.isupper() and " " not in line]
+    assert headings == ["CRITICAL", "WARNING"]
+    assert "  Running jobs whose worker is gone (orphaned-job)\n    Jobs: 1. job " in result.out
+    assert "\n        python manage.py prunejobs\n" in result.out
+    assert max(len(line) for line in result.out.splitlines() if "rebuild_rebuild" not in line) <= 80
+
+
+def test_json_has_each_finding(settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
+    make_worker()
+    make_job("completed", finished_at=timedelta(days=-3))
+    with translation.override("de"):
+        result = skipqueue("doctor", "--json")
+    assert result.code == 3
+    (report,) = result.objects
+    first, *others = report["findings"]
+    assert first == {
+        "code": "prune-lag",
+        "severity": "warning",
+        "title": "Finished jobs are not deleted in time",
+        "found": "The retention of the oldest finished job has been over for 2 d.",
+        "advice": first["advice"],
+        "command": "python manage.py prunejobs",
+    }
+    assert {each["severity"] for each in others} == {"ok"}
+    assert report["seconds"] > 0
+
+
+def test_a_database_that_cannot_be_reached_is_1(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "doctor", settings="DATABASES['default']['PORT'] = 1")
+    assert process.wait() == 1
+    assert "The queue's database cannot be used (database-unusable)" in process.log
+    assert "Traceback" not in process.log

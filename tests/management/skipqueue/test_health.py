@@ -1,0 +1,89 @@
+"""`skipqueue health`: the probe of a container."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ...app.rows import make_worker
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HERE = socket.gethostname()
+
+
+def test_a_worker_of_this_host_is_healthy() -> None:
+    make_worker(name="web-1/1", hostname=HERE, heartbeat=timedelta(seconds=-7))
+    make_worker(name="web-1/2", hostname=HERE, heartbeat=timedelta(seconds=-90))
+    result = skipqueue("health")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("healthy: web-1/1 wrote its last heartbeat 7")
+
+
+def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
+    make_worker(name="web-1/1", hostname=HERE, heartbeat=timedelta(seconds=-90))
+    result = skipqueue("health")
+    assert (result.code, result.out) == (3, "")
+    assert result.err == "unhealthy: web-1/1 wrote its last heartbeat 1 min 30 s ago, more than 1 min\n"
+    assert skipqueue("health", "--max-age", "2m").code == 0
+
+
+def test_workers_of_other_hosts_do_not_count() -> None:
+    make_worker(name="web-2/1", hostname="elsewhere")
+    result = skipqueue("health")
+    assert (result.code, result.err) == (3, f"unhealthy: no worker on {HERE}\n")
+
+
+@pytest.mark.parametrize(("name", "code"), [("web-2", 0), ("web-2/1", 0), ("web", 3), ("web_2", 3)])
+def test_a_name_is_that_of_a_supervisor_or_of_a_worker(name: str, code: int) -> None:
+    make_worker(name="web-2/1", hostname="elsewhere")
+    assert skipqueue("health", "--name", name).code == code
+
+
+def test_a_queue_has_to_be_served() -> None:
+    make_worker(hostname=HERE, queues=["mail"])
+    assert skipqueue("health", "--queue", "mail").code == 0
+    result = skipqueue("health", "--queue", "reports")
+    assert (result.code, result.err) == (3, f"unhealthy: no worker on {HERE} serves the queue reports\n")
+    make_worker(hostname=HERE, queues=[])
+    assert skipqueue("health", "--queue", "reports").code == 0
+
+
+def test_the_name_may_come_from_the_environment(manage: Callable[..., Any]) -> None:
+    make_worker(name="pod-7/1", hostname="elsewhere")
+    process = manage("skipqueue", "health", environment={"SKIPQUEUE_NAME": "pod-7"})
+    assert process.wait() == 0
+    assert "healthy: pod-7/1" in process.log
+
+
+def test_a_database_that_cannot_be_reached_is_1(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "health", settings="DATABASES['default']['PORT'] = 1")
+    assert process.wait() == 1
+    assert "cannot be reached" in process.log
+    assert process.log.count("\n") == 1
+
+
+def test_a_database_that_does_not_answer_does_not_hang_the_probe(manage: Callable[..., Any]) -> None:
+    """A server that accepts connections, and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        place = f"DATABASES['default'].update(HOST='127.0.0.1', PORT={port}, OPTIONS={{}})"
+        start = time.monotonic()
+        process = manage("skipqueue", "health", "--timeout", "1s", settings=place)
+        assert process.wait() == 1
+    assert process.log == "unhealthy: no answer from the database within 1 s\n"
+    assert time.monotonic() - start < 15
+
+
+def test_a_real_worker_is_healthy(runworker: Callable[..., Any]) -> None:
+    from ...harness.processes import workers
+
+    runworker("--name", f"probe-{os.getpid()}")
+    workers(1)
+    assert skipqueue("health", "--name", f"probe-{os.getpid()}").code == 0
+    assert skipqueue("health").code == 0

@@ -1,0 +1,136 @@
+"""`skipqueue reindex`: one index at a time; what an interrupted run has left is removed."""
+
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue.indexes.rebuild import Index, Indexes
+from django_skipqueue.models import Job
+
+from ...app.rows import DEFAULT, make_job
+from ...app.waiting import wait_until
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CLAIM = "skipqueue_job_claim"
+
+
+def left_over() -> set[str]:
+    return {index.name for index in Indexes(DEFAULT, lock_timeout=5.0).all() if index.is_left_over}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_over(transactional_db: None) -> Iterator[None]:
+    yield
+    for index in Indexes(DEFAULT, lock_timeout=5.0).all():
+        if index.is_left_over:
+            Indexes(DEFAULT, lock_timeout=5.0).drop(index)
+    connection.close()  # with the timeouts that it has now
+
+
+def test_every_index_is_built_anew() -> None:
+    before = [index.name for index in Indexes(DEFAULT, lock_timeout=5.0).all()]
+    assert {CLAIM, "skipqueue_job_pkey", "skipqueue_worker_pkey"} <= set(before)
+    result = skipqueue("reindex")
+    assert (result.code, result.err) == (0, "")
+    assert [line.split(":")[0] for line in result.out.splitlines()] == before
+    assert left_over() == set()
+
+
+def test_an_index_that_is_mostly_empty_becomes_small(connect: Any) -> None:
+    Job.objects.bulk_create(Job(task="t", queue_name="q", status="queued") for _ in range(2_000))
+    Job.objects.all()._raw_delete("default")
+    result = skipqueue("reindex", "--index", CLAIM)
+    (line,) = result.out.splitlines()
+    size, now = (float(part.split("\xa0")[0].split()[-1]) for part in line.split("→"))
+    assert now == 8.0
+    assert size > 50
+
+
+def test_a_dry_run_changes_nothing(connect: Any) -> None:
+    leave_over(connect)
+    result = skipqueue("reindex", "--dry-run")
+    assert result.code == 0
+    assert f"{CLAIM}_ccnew: left over from an interrupted rebuild, would be dropped" in result.out
+    assert f"{CLAIM}: " in result.out
+    assert left_over() == {f"{CLAIM}_ccnew"}
+
+
+def leave_over(connect: Any) -> None:
+    """An invalid index, named as PostgreSQL names the new one of a rebuild."""
+    for _ in range(2):
+        make_job(queue_name="same")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        connect().execute(f"CREATE UNIQUE INDEX CONCURRENTLY {CLAIM}_ccnew ON skipqueue_job (queue_name)")
+
+
+def test_what_is_left_over_goes_first(connect: Any) -> None:
+    leave_over(connect)
+    result = skipqueue("reindex", "--index", CLAIM)
+    first, second = result.out.splitlines()
+    assert first == f"{CLAIM}_ccnew: left over from an interrupted rebuild, dropped"
+    assert second.startswith(f"{CLAIM}: ")
+    assert left_over() == set()
+
+
+def test_it_may_be_interrupted_and_run_again(manage: Callable[..., Any], connect: Any) -> None:
+    job = make_job()
+    other = connect(autocommit=False)
+    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    process = manage("skipqueue", "reindex", "--index", CLAIM)
+    wait_until(left_over, "the rebuild waits for the other transaction")
+    process.send(signal.SIGINT)
+    assert process.wait() != 0
+    other.rollback()
+    assert left_over()
+    assert skipqueue("reindex", "--index", CLAIM).code == 0
+    assert left_over() == set()
+
+
+def test_it_waits_no_longer_than_the_lock_timeout(connect: Any) -> None:
+    job = make_job()
+    other = connect(autocommit=False)
+    other.execute("UPDATE skipqueue_job SET priority = 1 WHERE id = %s", [job.pk])
+    result = skipqueue("reindex", "--index", CLAIM, "--lock-timeout", "0.2s")
+    assert result.code == 1
+    assert "for a lock or an old transaction" in result.err
+    other.rollback()
+    assert skipqueue("reindex", "--index", CLAIM).code == 0
+
+
+def test_within_a_transaction_it_is_refused() -> None:
+    with transaction.atomic():
+        result = skipqueue("reindex", "--dry-run")
+    assert result.code == 1
+    assert "the caller has one open" in result.err
+
+
+def test_behind_a_pooler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_skipqueue.management.skipqueue.reindex.pools_transactions", lambda alias: True)
+    result = skipqueue("reindex")
+    assert result.code == 1
+    assert "A pooler in transaction mode" in result.err
+
+
+def test_an_unknown_index_is_an_error_that_names_the_known_ones() -> None:
+    result = skipqueue("reindex", "--index", "nosuch")
+    assert result.code == 1
+    assert "has an index 'nosuch'" in result.err
+    assert CLAIM in result.err
+
+
+def test_a_name_is_quoted(connect: Any) -> None:
+    name = 'x"; DROP TABLE skipqueue_job; --'
+    other = connect()
+    other.execute(psycopg.sql.SQL("CREATE INDEX {} ON skipqueue_job (task)").format(psycopg.sql.Identifier(name)))
+    indexes = Indexes(DEFAULT, lock_timeout=5.0)
+    index = next(each for each in indexes.all() if each.name == name)
+    assert indexes.rebuild(index) == Index("public", name, index.size, False)
+    indexes.drop(index)
+    assert name not in {each.name for each in indexes.all()}
+    assert not Job.objects.exists()

@@ -1,0 +1,133 @@
+"""`skipqueue status`: the queues, workers and jobs at one moment."""
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_skipqueue.events.events import AttemptsCompleted
+from django_skipqueue.models import Queue
+from django_skipqueue.operators import counts
+from django_skipqueue.rollups.tally import Tally
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ...app.rows import make_job, make_worker
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def snapshot() -> dict[str, Any]:
+    [found] = skipqueue("status", "--json").objects
+    return found
+
+
+def test_each_queue_has_its_jobs_and_workers() -> None:
+    make_job(queue_name="mail", run_after=timedelta(minutes=-5))
+    make_job("running", queue_name="mail", locked_at=timedelta(seconds=-90))
+    make_job("completed", queue_name="done")
+    make_worker(queues=["mail"])
+    make_worker(queues=["other"])
+    make_worker(queues=["mail"], heartbeat=timedelta(hours=-1))
+    [queue] = snapshot()["queues"]
+    assert {name: queue[name] for name in ("queue", "queued", "running", "workers", "is_paused")} == {
+        "queue": "mail",
+        "queued": 1,
+        "running": 1,
+        "workers": 1,
+        "is_paused": False,
+    }
+    assert 300 <= queue["oldest_seconds"] < 330
+    assert re.search(r"^mail +1 +5m0\ds +1 +1m3\ds +0 +1$", skipqueue("status").out, re.MULTILINE)
+
+
+def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
+    tally = Tally()
+    ran = ClaimedJob(1, 1, "t", "mail", "[]", "{}", 1, 10, 0, time.time() - 4, time.time(), "{}", claimed_at=50.0)
+    tally.ended(AttemptsCompleted, [Attempt(ran, COMPLETED, 50.0, 50.0, "w")] * 300)
+    Store("default").roll_up(*tally.take())
+    [queue] = snapshot()["queues"]
+    assert queue["queue"] == "mail"
+    assert queue["jobs_per_minute"] >= 300 / 6
+    assert 2.5 < queue["p95_wait_seconds"] <= 5
+    assert re.search(r"^mail +0 +0 +\d+ +4\.\ds +0$", skipqueue("status").out, re.MULTILINE)
+
+
+def test_jobs_outside_of_the_queues_are_counted() -> None:
+    make_job("scheduled")
+    make_job("scheduled", attempts=1)
+    make_job("blocked")
+    make_job("failed")
+    make_job("failed", finished_at=timedelta(hours=-2))
+    found = {name: count["count"] for name, count in snapshot()["jobs"].items()}
+    assert found == {"scheduled": 1, "retrying": 1, "blocked": 1, "failed": 2, "failed_in_last_hour": 1}
+    out = skipqueue("status").out
+    assert "Jobs: 1 scheduled, 1 retrying, 1 blocked, 2 failed (1 in the last hour)." in out
+    assert "No job is queued or running, and none has ended lately." in out
+
+
+def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts, "CAP", 2)
+    for _ in range(4):
+        make_job("failed")
+    assert snapshot()["jobs"]["failed"] == {"count": 2, "or_more": True}
+    assert "2+ failed" in skipqueue("status").out
+
+
+def test_late_workers_are_named() -> None:
+    make_worker(name="web-1/1")
+    make_worker(name="web-2/1", heartbeat=timedelta(seconds=-45))
+    assert snapshot()["workers"] == {"live": 1, "late": 1, "stale": 0}
+    assert "Workers: 1 live, 1 late, 0 stale (web-2/1 late for 4" in skipqueue("status").out
+
+
+def test_a_queue_that_nobody_serves_and_a_paused_one_are_noted() -> None:
+    make_job(queue_name="mail")
+    Queue.pause("reports", for_=timedelta(hours=1), by="ann", reason="the disk is full")
+    with override_settings(TIME_ZONE="Asia/Kathmandu"):
+        out = skipqueue("status").out
+    assert re.search(r"^mail .* 0 +no worker serves it$", out, re.MULTILINE)
+    assert re.search(r"^reports .* paused until \d{4}-\S+ \S+ \+0545 by ann: the disk is full$", out, re.MULTILINE)
+
+
+def test_no_row_can_control_the_terminal() -> None:
+    make_job(queue_name="\x1b[31mred")
+    make_worker(name="\x1b]0;x\x07", heartbeat=timedelta(seconds=-45))
+    Queue.pause("default", reason="\x9b2J")
+    make_job()
+    assert skipqueue("status").out.replace("\n", "").isprintable()
+
+
+def test_watch_shows_it_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "status", "--watch", "0.2s")
+    process.wait_for("Workers: 0 live", times=2)
+    make_job(queue_name="mail")
+    process.wait_for("no worker serves it")
+    process.send(signal.SIGINT)
+    assert process.wait() == 0
+    assert "Traceback" not in process.log
+
+
+def test_watch_redraws_the_screen_of_a_terminal(manage: Callable[..., Any]) -> None:
+    make_job(queue_name="mail")
+    process = manage("skipqueue", "status", "--watch", "0.2s", terminal=True)
+    process.wait_for("\x1b[H\x1b[2J")
+    assert "\x1b[31mno worker serves it\x1b[0m" in process.log
+    process.type("\x03")
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize(("option", "environment"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
+def test_colours_can_be_turned_off(manage: Callable[..., Any], option: list[str], environment: dict[str, str]) -> None:
+    make_job(queue_name="mail")
+    process = manage("skipqueue", "status", *option, environment=environment, terminal=True)
+    process.wait_for("no worker serves it")
+    assert process.wait() == 0
+    assert "\x1b[3" not in process.log
