@@ -1,6 +1,8 @@
-"""The addresses of the test project: its admin."""
+"""The addresses of the test project: its admin, and the metrics of the queue."""
 
 from django.contrib import admin
 from django.urls import path
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from django_skipqueue import metrics
+
+urlpatterns = [path("admin/", admin.site.urls), path("metrics/skipqueue", metrics.view)]

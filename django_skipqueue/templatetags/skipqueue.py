@@ -1,6 +1,7 @@
 """A tag for templates of the admin: `{% load skipqueue %}{% queue_notices %}` shows the notices for operators.
 
-Invariant: it shows nothing to users who may view neither jobs nor workers, or if the queue's database is unreachable.
+Invariant: it shows nothing to users who may view neither jobs nor queues nor workers, or if the queue's database is
+unreachable.
 """
 
 from typing import Any
@@ -12,19 +13,19 @@ register = template.Library()
 
 
 @register.inclusion_tag("admin/django_skipqueue/notices.html", takes_context=True)
-def queue_notices(context: Context, *, workers: bool = True) -> dict[str, Any]:
-    """Queues without a worker, queues without a free slot and, if `workers`, workers without a heartbeat."""
+def queue_notices(context: Context, *, workers: bool = True, queues: bool = True) -> dict[str, Any]:
+    """Queues without a worker or a free slot; if `queues`, paused queues; if `workers`, those without a heartbeat."""
     from ..admin.health.notices import notices_cache  # a project without the admin also imports this module
 
     request: Any = context.get("request")
     user = getattr(request, "user", None)
-    if user is None or not (
-        user.has_perm("django_skipqueue.view_job") or user.has_perm("django_skipqueue.view_worker")
-    ):
+    if user is None or not any(user.has_perm(f"django_skipqueue.view_{name}") for name in ("job", "queue", "worker")):
         return {}
     return {
         "notices": notices_cache.get(),
+        "shows_queues": queues,
         "shows_workers": workers,
         "may_view_jobs": user.has_perm("django_skipqueue.view_job"),
+        "may_view_queues": user.has_perm("django_skipqueue.view_queue"),
         "may_view_workers": user.has_perm("django_skipqueue.view_worker"),
     }

@@ -14,6 +14,7 @@ from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fix
 from .pictures import picture  # noqa: F401 (a fixture)
 
 LIST = "/admin/django_skipqueue/job/"
+QUEUES = "/admin/django_skipqueue/queue/"
 WORKERS = "/admin/django_skipqueue/worker/"
 
 

@@ -24,7 +24,7 @@ LONG = 1_000_000
 def fill(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, Job]:
     """A job in each of these statuses (default: all) with this text in whatever is text, and a worker.
 
-    within_an_index: whether the text is short enough for the names that an index holds.
+    within_an_index: whether the text is short enough for the names of tasks and queues.
     """
     indexed = text if within_an_index else text[:300]
     worker = make_worker(name=text, hostname=text, queues=[text])
@@ -32,7 +32,7 @@ def fill(text: str, *statuses: str, within_an_index: bool = True) -> dict[str, J
     jobs = {}
     for number, status in enumerate(statuses or STATUSES):
         values: dict[str, Any] = {
-            "task": text,
+            "task": indexed,
             "queue_name": indexed,
             "args": [text, {text: text}],
             "kwargs": {text: [text], "a": text},

@@ -8,11 +8,13 @@ from django.contrib.auth.models import Permission, User
 from django.db.models import F
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Worker
 from django_skipqueue.tasks.registry import Registry
 
 from ..app.jobs import add
 from ..app.rows import STATUSES, make_job, make_worker
+from ..app.waiting import wait_until
+from ..harness.processes import workers
 from . import scene
 from .browser import Complaints
 from .pictures import DESKTOP
@@ -21,6 +23,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 JOBS = "django_skipqueue/job/"
 WORKERS = "django_skipqueue/worker/"
+QUEUES = "django_skipqueue/queue/"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 CONTRASTS = """elements => elements.map(element => {
@@ -122,6 +125,41 @@ def test_who_may_only_look_sees_no_buttons(viewer: User, open_admin: Callable[..
         expect(page.locator("#content-main form, #content-main button:not([data-copy])")).to_have_count(0)
 
 
+def test_a_queue_is_paused_for_own_minutes_and_resumed(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints
+) -> None:
+    make_job(queue_name="invoices")
+    make_worker()
+    page = open_admin(boss, QUEUES)
+    page.get_by_role("link", name="Pause the queue invoices").click()
+    page.get_by_label("How long").select_option("own")
+    page.get_by_label("Minutes:", exact=True).fill("90")
+    page.get_by_label("Reason").fill("the provider is down")
+    page.get_by_role("button", name="Pause the queue").click()
+    row = page.locator("#result_list tr", has_text="invoices")
+    expect(row.locator(".skipqueue-badge")).to_have_text("paused")
+    expect(row).to_contain_text("by boss")
+    expect(row).to_contain_text("the provider is down")
+    page.get_by_role("button", name="Resume the queue invoices").click()
+    expect(page.locator(".messagelist")).to_have_text("The queue “invoices” was resumed.")
+    expect(row.locator(".skipqueue-badge")).to_have_count(0)
+    assert complaints == []
+
+
+def test_a_worker_is_restarted(
+    boss: User, open_admin: Callable[..., Page], complaints: Complaints, runworker: Callable[..., Any]
+) -> None:
+    runworker("--name", "m")
+    (worker,) = workers()
+    page = open_admin(boss, WORKERS)
+    page.get_by_role("link", name="Restart the worker m/1?").click()
+    expect(page.locator("h1").last).to_have_text("Restart the worker m/1?")
+    page.get_by_role("button", name="Restart").click()
+    expect(page.locator(".messagelist")).to_have_text("The worker m/1 restarts once its jobs have ended.")
+    wait_until(lambda: Worker.objects.exclude(pk=worker.pk).exists())
+    assert complaints == []
+
+
 def test_no_page_breaks_the_policy_or_runs_what_a_job_carries(
     boss: User, open_admin: Callable[..., Page], complaints: Complaints
 ) -> None:
@@ -129,7 +167,7 @@ def test_no_page_breaks_the_policy_or_runs_what_a_job_carries(
     page = open_admin(boss, JOBS)
     root = page.url.removesuffix(JOBS)
     expect(page.locator(".skipqueue-banner")).to_be_visible()
-    pages = [f"{JOBS}?status=failed&q=x", f"{JOBS}?queue=default&time=day", WORKERS]
+    pages = [f"{JOBS}?status=failed&q=x", f"{JOBS}?queue=default&time=day", QUEUES, WORKERS]
     for job in jobs.values():
         pages += [f"{JOBS}{job.pk}/{name}/" for name in ("change", "history", "delete")]
     for address in pages:
@@ -171,7 +209,14 @@ def test_a_narrow_screen_scrolls_the_table_and_not_the_page(boss: User, open_adm
     page = open_admin(boss, JOBS, viewport={"width": 390, "height": 800})
     root = page.url.removesuffix(JOBS)
     pages = [f"{JOBS}{jobs['failed'].pk}/change/", f"{JOBS}{jobs['failed'].pk}/history/"]
-    for address in (JOBS, WORKERS, *pages, f"{JOBS}{jobs['queued'].pk}/postpone/"):
+    for address in (
+        JOBS,
+        QUEUES,
+        f"{QUEUES}pause/?queue=default",
+        WORKERS,
+        *pages,
+        f"{JOBS}{jobs['queued'].pk}/reschedule/",
+    ):
         page.goto(root + address)
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 

@@ -1,14 +1,17 @@
 """The pictures of the admin in the documentation: `make pictures` takes them anew."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
+from django_skipqueue.models import Queue
 from django_skipqueue.tasks.registry import Registry
 
-from ..app.rows import make_worker
+from ..app.failing import make_broken_release
+from ..app.rows import make_job, make_worker
 from . import scene
 from .pictures import DESKTOP, PHONE
 
@@ -40,6 +43,26 @@ def test_workers(boss: User, open_admin: Callable[..., Page], picture: Callable[
     picture(open_admin(boss, "django_skipqueue/worker/", viewport=DESKTOP | {"height": 560}), "workers")
 
 
+def test_failures(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+    make_broken_release()
+    page = open_admin(boss, "django_skipqueue/job/failures/", viewport=DESKTOP | {"height": 560})
+    picture(page, "failures")
+
+
+def test_queues(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+    scene.make_jobs(scene.make_workers())
+    Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
+    make_job(queue_name="payments", run_after=scene.at(700))
+    picture(open_admin(boss, "django_skipqueue/queue/", viewport=DESKTOP | {"height": 560}), "queues")
+
+
+def test_the_doctor(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+    *_, dead = scene.make_workers()
+    make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.at(710))
+    make_job("completed", finished_at=scene.at(86_400 + 9_000))
+    picture(open_admin(boss, "django_skipqueue/job/doctor/", viewport=DESKTOP | {"height": 760}), "doctor")
+
+
 @pytest.fixture
 def jobs(transactional_db: None, registry: Registry) -> None:
     """What a busy shop has in its queue."""
@@ -69,3 +92,27 @@ class TestTheList:
         page.locator("button[name=index]").click()
         expect(page.locator("h1")).to_have_text("Run 8 of 20 jobs now?")
         picture(page, "jobs-question")
+
+
+@pytest.mark.usefixtures("jobs")
+class TestTheDashboard:
+    @pytest.fixture(autouse=True)
+    def _rollups(self) -> None:
+        scene.make_rollups()
+        make_broken_release()
+        for number in range(36):
+            make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_on_a_laptop(
+        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
+    ) -> None:
+        address = "django_skipqueue/job/dashboard/?range=6h"
+        page = open_admin(boss, address, viewport=DESKTOP | {"height": 1780}, color_scheme=scheme)
+        expect(page.locator("[data-age]")).to_contain_text("updated")
+        picture(page, f"dashboard-{scheme}")
+
+    def test_on_a_phone(
+        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
+    ) -> None:
+        picture(open_admin(boss, "django_skipqueue/job/dashboard/", viewport=PHONE), "dashboard-phone")

@@ -15,8 +15,11 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
-from django_skipqueue.models import Job, Worker
+from django_skipqueue.admin.failures.shown_cause import query_of
+from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.models import Job, Queue, Worker
 
+from ..app.failing import BAD_VALUE, roll_up
 from ..app.rows import make_job, make_worker
 from .conftest import LIST
 
@@ -25,11 +28,12 @@ pytestmark = pytest.mark.django_db
 PEOPLE: dict[str, list[str]] = {
     "anonymous": [],
     "staff": [],
-    "viewer": ["view_job", "view_worker"],
+    "viewer": ["view_job", "view_queue", "view_worker"],
     "retrier": ["view_job", "retry_job"],
     "discarder": ["view_job", "discard_job"],
     "copier": ["view_job", "add_job"],
     "deleter": ["view_job", "delete_job"],
+    "pauser": ["view_queue", "change_queue"],
     "changer": ["change_job", "change_worker"],  # which Django takes for a permission to view
     "blind": ["retry_job", "discard_job", "add_job", "delete_job", "add_worker", "delete_worker"],
     "boss": ["*"],
@@ -58,12 +62,31 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "change"): View(LOOKERS, NOBODY),
     ("job", "retry"): View(NOBODY, {"retrier", "boss"}, is_post=True),
     ("job", "run_now"): View(NOBODY, {"retrier", "boss"}, is_post=True),
-    ("job", "postpone"): View({"retrier", "boss"}, {"retrier", "boss"}),
+    ("job", "reschedule"): View({"retrier", "boss"}, {"retrier", "boss"}),
+    ("job", "change_queue"): View({"retrier", "boss"}, {"retrier", "boss"}),
+    ("job", "change_priority"): View({"retrier", "boss"}, {"retrier", "boss"}),
     ("job", "discard"): View({"discarder", "boss"}, {"discarder", "boss"}),
     ("job", "cancel"): View({"discarder", "boss"}, {"discarder", "boss"}),
+    ("job", "progress"): View(LOOKERS, {"discarder", "boss"}),
+    ("job", "edit"): View({"copier", "boss"}, {"copier", "boss"}),
     ("job", "run_again"): View({"copier", "boss"}, {"copier", "boss"}),
+    ("job", "dashboard"): View(LOOKERS, NOBODY),
+    ("job", "failures"): View(LOOKERS, NOBODY),
+    ("job", "cause"): View(LOOKERS, NOBODY),
+    ("job", "doctor"): View(LOOKERS, NOBODY),
+    ("job", "metrics"): View(LOOKERS, NOBODY),
     ("job", None): View(STAFF, NOBODY),  # leads to the page of the job
+    ("queue", "changelist"): View({"viewer", "pauser", "boss"}, NOBODY),
+    ("queue", "pause"): View({"pauser", "boss"}, {"pauser", "boss"}),
+    ("queue", "resume"): View(NOBODY, {"pauser", "boss"}, is_post=True),
+    ("queue", "add"): View(NOBODY, NOBODY),
+    ("queue", "history"): View({"viewer", "pauser", "boss"}, NOBODY),
+    ("queue", "delete"): View(NOBODY, NOBODY),
+    ("queue", "change"): View({"viewer", "pauser", "boss"}, NOBODY),
+    ("queue", None): View(STAFF, NOBODY),
     ("worker", "changelist"): View({"viewer", "changer", "boss"}, NOBODY),
+    ("worker", "restart"): View({"changer", "boss"}, {"changer", "boss"}),
+    ("worker", "stop"): View({"changer", "boss"}, {"changer", "boss"}),
     ("worker", "add"): View(NOBODY, NOBODY),
     ("worker", "history"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", "delete"): View(NOBODY, NOBODY),
@@ -74,33 +97,47 @@ ACTIONS = {
     "retry_selected": {"retrier", "boss"},
     "run_now_selected": {"retrier", "boss"},
     "postpone_selected": {"retrier", "boss"},
+    "change_queue_selected": {"retrier", "boss"},
+    "change_priority_selected": {"retrier", "boss"},
     "discard_selected": {"discarder", "boss"},
     "cancel_selected": {"discarder", "boss"},
     "delete_selected": {"deleter", "boss"},
 }
+ANSWERS = {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
+BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
 
 
 class Rows:
-    """A job for each button, and a worker."""
+    """A job for each button, a paused queue, and a worker."""
 
     def __init__(self) -> None:
         self.failed, self.queued, self.done = make_job("failed"), make_job("queued"), make_job("completed")
         self.running, self.scheduled = make_job("running"), make_job("scheduled", run_after=timedelta(seconds=90))
+        self.bulk = make_job("running", task=BULK_TASK, kwargs=BULK)
         self.worker = make_worker()
+        Queue.pause("mail")
+        roll_up(BAD_VALUE)
         self.before = everything()
 
     def address(self, model: str, name: str | None) -> str:
         """Of a view, for the row that it fits."""
         jobs = {
-            "run_now": self.scheduled, "postpone": self.queued, "discard": self.queued, "cancel": self.running,
-            "run_again": self.done,
+            "run_now": self.scheduled, "reschedule": self.queued, "change_queue": self.queued,
+            "change_priority": self.queued, "discard": self.queued, "cancel": self.running, "run_again": self.done,
+            "progress": self.bulk, "edit": self.done,
         }  # fmt: skip
-        pk = self.worker.pk if model == "worker" else jobs.get(name or "", self.failed).pk
+        job = jobs.get(name or "", self.failed)
+        pk = {"job": job.pk, "queue": "mail", "worker": self.worker.pk}[model]
+        if model == "queue" and name in ("pause", "resume"):
+            return reverse(f"admin:django_skipqueue_queue_{name}", query={"queue": pk})
         if name is None:
             return f"/admin/django_skipqueue/{model}/{pk}/"
-        args = [] if name in ("changelist", "add") else [pk]
-        return reverse(f"admin:django_skipqueue_{model}_{name}", args=args)
+        if model == "worker" and name in ("restart", "stop"):
+            return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": pk})
+        args = [] if name in ("changelist", "add", "dashboard", "failures", "cause", "doctor", "metrics") else [pk]
+        query = query_of(BAD_VALUE) if name == "cause" else ""
+        return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 
     def are_as_they_were(self) -> bool:
         """Whether nothing was changed, nor is there an entry that says so."""
@@ -109,7 +146,7 @@ class Rows:
 
 def everything() -> list[list[Any]]:
     """All that the admin can change."""
-    return [list(model.objects.order_by("pk").values()) for model in (Job, Worker, LogEntry)]
+    return [list(model.objects.order_by("pk").values()) for model in (Job, Queue, Worker, LogEntry)]
 
 
 @pytest.fixture
@@ -130,8 +167,8 @@ def browser_of(person: str, **options: Any) -> Client:
 
 
 def views() -> Iterator[tuple[str, str | None]]:
-    """Model and name of every view that the admins of the two models have."""
-    for model in (Job, Worker):
+    """Model and name of every view that the admins of the models have."""
+    for model in (Job, Queue, Worker):
         name = str(model._meta.model_name)
         for pattern in admin.site._registry[model].get_urls():
             yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")
@@ -168,7 +205,8 @@ class TestViews:
 
     def test_a_post_changes_what_the_table_says(self, rows: Rows, person: str, model: str, name: str | None) -> None:
         response = browser_of(person).post(
-            rows.address(model, name), {"post": "yes", "confirmed": "yes", "minutes": "5", "status": "completed"}
+            rows.address(model, name),
+            {"post": "yes", "confirmed": "yes", **ANSWERS, "status": "completed", "queue": "mail"},
         )
         assert rows.are_as_they_were() == (person not in VIEWS[model, name].writers)
         if person != "anonymous" and VIEWS[model, name].is_post:
@@ -180,7 +218,7 @@ class TestViews:
 class TestActions:
     def data(self, action: str, rows: Rows) -> dict[str, Any]:
         chosen = [rows.failed.pk, rows.queued.pk, rows.running.pk, rows.done.pk, rows.scheduled.pk]
-        return {"action": action, "_selected_action": chosen, "confirmed": "yes", "minutes": "5"}
+        return {"action": action, "_selected_action": chosen, "confirmed": "yes", **ANSWERS}
 
     @pytest.mark.parametrize("across", ["0", "1"])
     def test_a_post_changes_what_the_table_says(self, rows: Rows, person: str, action: str, across: str) -> None:
@@ -247,10 +285,23 @@ class TestForeignIds:
         client = browser_of("boss")
         data = {"action": "delete_selected", "_selected_action": [rows.failed.pk], "confirmed": "yes"}
         client.post(f"{LIST}?status=completed", data | {"select_across": "1"})
-        assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running, rows.scheduled}
+        assert set(Job.objects.all()) == {rows.failed, rows.queued, rows.running, rows.scheduled, rows.bulk}
 
     @pytest.mark.parametrize(
-        "name", ["change", "history", "delete", "retry", "run_now", "postpone", "discard", "cancel", "run_again"]
+        "name",
+        [
+            "change",
+            "history",
+            "delete",
+            "retry",
+            "run_now",
+            "reschedule",
+            "change_queue",
+            "change_priority",
+            "discard",
+            "cancel",
+            "run_again",
+        ],
     )
     @pytest.mark.parametrize(
         "foreign", ["0", str(2**63 - 1), str(2**63), str(10**30), "9" * 4_400, "x", "-1", "%3Cb%3E", "1%00"]

@@ -18,17 +18,17 @@ from django.test import Client
 from django.utils import translation
 
 from django_skipqueue.admin.health.notices import notices_cache
-from django_skipqueue.admin.ui import counts
-from django_skipqueue.admin.ui.counts import Count
 from django_skipqueue.admin.verbs import many_jobs
 from django_skipqueue.admin.verbs.summary import Summary
 from django_skipqueue.admin.verbs.table import ACTIONS, BUTTONS
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue, Worker
+from django_skipqueue.operators import counts
+from django_skipqueue.operators.counts import Count
 from django_skipqueue.tasks.registry import Registry
 
 from ..app.rows import STATUSES, make_job, make_worker
 from ..test_translations import catalog, forms, texts
-from .conftest import LIST, WORKERS, page
+from .conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
 
@@ -132,7 +132,9 @@ def boss(db: None) -> Client:
 def make_rows() -> list[Job]:
     """Jobs in all states and of all ages, and workers that serve none of them."""
     operation = {"at": "2026-01-01T00:00:00+00:00", "by": "zz", "reason": "zz", "attempts": 1}
-    verbs = ("retry", "discard", "cancel", "run_now", "postpone")
+    verbs = (
+        "retry", "discard", "cancel", "run_now", "postpone", "reschedule", "change_queue", "change_priority"
+    )  # fmt: skip
     jobs: list[Job] = []
     for status in STATUSES:
         for number, age in enumerate(AGES):
@@ -146,13 +148,18 @@ def make_rows() -> list[Job]:
             if status == "running":
                 values |= {"started_at": -age, "locked_at": -age}
             jobs.append(make_job(status, **(values | {"unique_key": "z" * (len(jobs) + 1)})))
-    make_worker(name="zz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-40))
+    make_worker(name="zz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-40), requested="restart")
     make_worker(name="zzz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-400))
+    Queue.pause("zzz", for_=timedelta(hours=1), by="zz", reason="zz")
+    Queue.pause("zzzz")
     return jobs
 
 
 def addresses(jobs: list[Job]) -> Iterator[str]:
-    yield from ("/admin/django_skipqueue/", LIST, WORKERS)
+    yield from ("/admin/django_skipqueue/", LIST, QUEUES, f"{QUEUES}pause/?queue=zz", WORKERS)
+    yield from (
+        f"{WORKERS}{name}/?worker={Worker.objects.values_list('pk', flat=True)[0]}" for name in ("restart", "stop")
+    )
     for query in ("status=retrying", "status=failed", "q=zz", "q=nothing", "task=zz.zz", "time=hour&status=running"):
         yield f"{LIST}?{query.replace('nothing', 'zzzzz')}"
     for job in jobs:
@@ -172,7 +179,11 @@ def test_every_question_and_every_message_can_be_translated(boss: Client, regist
     chosen = [job.pk for job in jobs]
     for name in ACTIONS:
         data = {"action": name, "_selected_action": chosen, "minutes": "90"}
-        for more in ({}, {"confirmed": "yes", "minutes": "x"}, {"confirmed": "yes"}):
+        for more in (
+            {},
+            {"confirmed": "yes", "minutes": "x", "queue_name": ",", "priority": "x"},
+            {"confirmed": "yes"},
+        ):
             assert untranslated(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
         Job.objects.all().delete()
         jobs = make_rows()
@@ -201,8 +212,10 @@ def test_no_question_in_german_has_english_texts(boss: Client, registry: Registr
     jobs = make_rows()[1 :: len(AGES)]  # of each status the one with an attempt
     for name in ACTIONS:
         data = {"action": name, "_selected_action": [job.pk for job in jobs]}
-        for more in ({}, {"confirmed": "yes", "minutes": "x"}):
-            if name in ("postpone_selected", "retry_selected") or not more:  # the others would not ask again
+        for more in ({}, {"confirmed": "yes", "minutes": "x", "queue_name": ",", "priority": "x"}):
+            if (
+                name not in ("run_now_selected", "discard_selected", "cancel_selected", "delete_selected") or not more
+            ):  # the others would not ask again
                 assert english_on(boss.post(LIST, data | more, follow=True).text) == set(), (name, more)
     for verb, button in BUTTONS:
         for job in jobs:
@@ -222,7 +235,7 @@ def test_pages_are_in_german(boss: Client) -> None:
 def test_a_question_that_begins_with_its_number_begins_with_a_capital() -> None:
     _, action = ACTIONS["discard_selected"]
     most = counts.CAP + 1
-    assert many_jobs.question_of(action, Summary(Count(most), most, [], [])) == "Mehr als 10.000 Jobs verwerfen?"
+    assert many_jobs.question_of(action, Summary(Count(most), most, [], most, [])) == "Mehr als 10.000 Jobs verwerfen?"
 
 
 def test_english_on_a_page_is_found() -> None:

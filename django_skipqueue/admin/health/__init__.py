@@ -1,1 +1,1 @@
-"""Whether the queue is well: which workers are alive, and the notices that stand over every page."""
+"""Whether the queue is well: the notices that stand over every page."""

@@ -1,4 +1,4 @@
-"""The notices over every page: a queue without a worker, a queue without a free slot, a worker without a heartbeat.
+"""The notices over every page: incidents; queues without a worker or a free slot, or paused; workers that are late.
 
 Invariant: the queries are bounded, whatever the tables' size, and a process runs them once in a few seconds.
 """
@@ -16,13 +16,15 @@ from django.db.models.functions import Now
 from ...columns import MAX_KEY_BYTES
 from ...conf import settings
 from ...events.log_format import printable
-from ...models import Job
+from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
+from ...operators import pauses
+from ...operators.durations import span
+from ...operators.worker_health import WorkerHealth, Workforce
 from ...store import Store
 from ...tasks.registry import registry
 from ...values.codec import shorten
-from ..ui.durations import span
-from .worker_health import WorkerHealth, Workforce
+from .incidents import OpenIncident, open_incidents
 
 MOST = 20
 """The maximum of queues in one notice. The others appear when these are served."""
@@ -86,6 +88,29 @@ class NoFreeSlot:
 
 
 @dataclass(frozen=True)
+class PausedQueues:
+    """The queues that are paused."""
+
+    queues: tuple[Queue, ...]
+
+    @classmethod
+    def now(cls) -> "PausedQueues | None":
+        """The notice, if a queue is paused."""
+        queues = tuple(Queue.objects.paused().order_by("name")[:MOST])
+        return cls(queues) if queues else None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the queues."""
+        return tuple(_printed(queue.name) for queue in self.queues)
+
+    @property
+    def sentence(self) -> str:
+        """The whole story, if it is one queue."""
+        return pauses.sentence(self.queues[0]) if len(self.queues) == 1 else ""
+
+
+@dataclass(frozen=True)
 class Notices:
     """All notices of one moment."""
 
@@ -93,13 +118,17 @@ class Notices:
     no_free_slot: tuple[NoFreeSlot, ...]
     late_workers: tuple[WorkerHealth, ...]
     """The workers that are late, or count as dead."""
+    paused: PausedQueues | None
+    incidents: tuple[OpenIncident, ...]
 
     @classmethod
     def now(cls) -> "Notices":
-        """Query the workers, and the jobs that wait and run, by the database's clock."""
+        """Query the workers, the jobs that wait and run, the paused queues and the incidents."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
-        return cls(NoWorker.of(workforce, waiting), no_free_slot, tuple(workforce.late_or_stale[:MOST]))
+        late_workers = tuple(workforce.late_or_stale[:MOST])
+        no_worker = NoWorker.of(workforce, waiting)
+        return cls(no_worker, no_free_slot, late_workers, PausedQueues.now(), open_incidents())
 
 
 class _Cache:

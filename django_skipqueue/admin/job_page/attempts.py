@@ -12,14 +12,16 @@ from typing import Any
 
 from django.utils.translation import gettext
 
+from ...exceptions import WorkerDied
 from ...models import Job, Status
+from ...operators.durations import span
+from ...operators.json_time import moment_of
 from ...values.outcomes import Discard
-from ..ui.durations import span
-from ..ui.json_time import moment_of
 from ..verbs.table import CANCEL
 from .operations import Operation, attempts_before, operations_of
 from .tracebacks import Part, parts_of
 
+DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
 ASKED_TO_BE_DISCARDED = f"{Discard.__module__}.{Discard.__qualname__}"
 
 
@@ -40,11 +42,17 @@ class Attempt:
     exception: str = ""
     message: str = ""
     traceback: str = ""
+    sentry_event_id: str = ""
 
     @property
     def label(self) -> str:
         """The outcome of the attempt as a word."""
         return gettext("cancelled") if self.is_cancelled else str(Status(self.status).label)
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether its worker died, so that a supervisor has recovered the job."""
+        return self.exception == DIED
 
     @property
     def took(self) -> str:
@@ -97,6 +105,7 @@ def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
         exception=exception.removeprefix("builtins."),
         message=_text(entry.get("message")),
         traceback=_text(entry.get("traceback")),
+        sentry_event_id=_text(entry.get("sentry_event_id")),
     )
 
 

@@ -8,22 +8,22 @@ from datetime import datetime
 
 from django.db.models import F, Value
 from django.db.models.lookups import LessThan
-from django.utils.formats import date_format
 from django.utils.text import capfirst
-from django.utils.timezone import localtime
 from django.utils.translation import gettext, ngettext
 
 from ...conf import settings
 from ...exceptions import UnknownTask, UnstorableResult, WorkerDied
 from ...models import Job, Status
 from ...models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
+from ...operators import pauses
+from ...operators.counts import Count
+from ...operators.durations import exact, roughly, span
+from ...operators.worker_health import Workforce
 from ...tasks.registry import registry
 from ...values.codec import shorten
 from ...values.retry_policy import RetryPolicy
-from ..health.worker_health import Workforce
-from ..ui.counts import Count
-from ..ui.durations import roughly, span
-from ..verbs.table import POSTPONE
+from ..verbs.table import RETRY
+from ..verbs.waiting_jobs import POSTPONE, RESCHEDULE
 from .attempts import Attempt, number_of_attempts
 from .operations import operations_of
 
@@ -78,6 +78,8 @@ def _why_it_was_discarded(job: Job, name: str) -> str:
 
 
 def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
+    if pause := pauses.pause_of(job.queue_name):
+        return pauses.sentence(pause)
     if not workforce.not_dead:
         return gettext("It waits for a worker: none is alive.")
     if not workforce.serving(job.queue_name):
@@ -96,7 +98,7 @@ def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
 
 def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     values = {
-        "time": date_format(localtime(job.run_after), "Y-m-d H:i:s T"),
+        "time": exact(job.run_after),
         "span": roughly(job.run_after - now),
         "attempt": number_of_attempts(job) + 1,
     }
@@ -104,8 +106,9 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
         return gettext("It was due %(span)s ago, but no worker is alive.") % values
     if job.run_after <= now:
         return gettext("It is due now, and goes into its queue within a second or two.")
-    last = operations_of(job)[-1:]
-    if last and (last[0].verb == POSTPONE.name or not job.attempts):  # postponed by hand, or retried at a later time
+    timed = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
+    last = [each for each in operations_of(job) if each.verb in timed][-1:]
+    if last and (last[0].verb != RETRY.name or not job.attempts):  # a time chosen by hand, or retried at a later time
         return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
             **values,
             "operation": capfirst(last[0].done_by),

@@ -37,7 +37,8 @@ def history_of(job: Job) -> list[Entry]:
     entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
     history: list[Entry] = []
     for operation in reversed(operations_of(job)):
-        history.append(Entry(operation.at, operation.by, operation.done, operation.reason))
+        text = f"{operation.done}: {operation.change}" if operation.change else operation.done
+        history.append(Entry(operation.at, operation.by, text, operation.reason))
         if twin := _twin(operation, entries):
             entries.remove(twin)
     history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)

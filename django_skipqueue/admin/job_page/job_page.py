@@ -10,17 +10,19 @@ from typing import Any
 from django.utils.translation import gettext, ngettext
 
 from ...models import WAITING, Job, Status
+from ...operators.arguments import named, redacted
+from ...operators.durations import span
+from ...operators.job_states import STATES, state_of
+from ...operators.worker_health import Workforce
 from ...values.codec import clean, shorten
 from ...values.outcomes import MESSAGE_LIMIT
 from ...values.records import worker_name
 from ...values.redaction import MASK, Redacted
-from ..health.worker_health import Workforce
-from ..ui.arguments import named, redacted
-from ..ui.durations import span
-from ..ui.job_states import STATES, state_of
 from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of, number_of_attempts
+from .defer_call import defer_call
 from .explanations import why_it_waits, why_it_was_not_retried
+from .links import links_of_attempt, links_of_job
 from .operations import operations_of
 from .timeline import Moment, timeline
 
@@ -59,7 +61,7 @@ class JobPage:
     @property
     def is_running(self) -> bool:
         """Whether a worker runs it."""
-        return self.job.status == Status.RUNNING
+        return bool(self.job.status == Status.RUNNING)
 
     @property
     def live_text(self) -> str:
@@ -84,6 +86,11 @@ class JobPage:
             room -= len(text)
             shown.append((shorten(name, LINE_LIMIT), text))
         return shown
+
+    @property
+    def defer_call(self) -> str:
+        """The code that enqueues the same job again; empty if there is none to show."""
+        return defer_call(self.job, self.call)
 
     @property
     def missing_arguments(self) -> int:
@@ -132,6 +139,18 @@ class JobPage:
     def attempts(self) -> list[Attempt]:
         """The newest first."""
         return [self._shown(attempt) for attempt in attempts_of(self.job)]
+
+    @property
+    def links(self) -> list[tuple[str, str]]:
+        """The links to other systems, by the setting `LINKS`."""
+        return links_of_job(self.job, self.now)
+
+    @property
+    def attempts_with_links(self) -> list[tuple[Attempt, list[tuple[str, str]]]]:
+        """Each attempt, with the links to its event in Sentry."""
+        return [
+            (each, links_of_attempt(self.job, each, self.now) if each.sentry_event_id else []) for each in self.attempts
+        ]
 
     @property
     def attempts_come_first(self) -> bool:
@@ -196,6 +215,7 @@ class JobPage:
             attempt,
             worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
             exception=shorten(attempt.exception, LINE_LIMIT),
+            sentry_event_id=shorten(attempt.sentry_event_id, LINE_LIMIT),
             message=clean(self.call.text(attempt.message), MESSAGE_LIMIT),
             traceback=clean(self.call.text(attempt.traceback), JSON_LIMIT),
         )

@@ -9,13 +9,24 @@ from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Status
+from ...operators.durations import exact
+from ...operators.json_time import moment_of
 from ...values.codec import shorten
-from ..ui.json_time import moment_of
 from ..verbs.table import PAST, RETRY
+from ..verbs.verb import Past
 
 TEXT_LIMIT = 500
+
+RELEASE = "release"
+"""What a worker notes that stops while the job runs."""
+
+KNOWN = {
+    **PAST,
+    RELEASE: Past(done=_("released"), done_by=_("released by %(user)s"), leads_to=Status.QUEUED),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +40,21 @@ class Operation:
     reason: str = ""
     attempts: int = 0
     """The number of attempts that the job had at that moment."""
+    change: str = ""
+    """The value before and the value after it, where it set a value."""
+    since: datetime | None = None
+    """The start of the attempt that it interrupted, if a worker released a running job."""
 
     @property
     def done(self) -> str:
         """The verb as a participle: `retried`."""
-        past = PAST.get(self.verb)
+        past = KNOWN.get(self.verb)
         return str(past.done) if past else self.verb
 
     @property
     def done_by(self) -> str:
         """The same with the user, where it was one."""
-        past = PAST.get(self.verb)
+        past = KNOWN.get(self.verb)
         if not self.by:
             return self.done
         return str(past.done_by if past else gettext("%(verb)s by %(user)s")) % {"verb": self.verb, "user": self.by}
@@ -47,7 +62,7 @@ class Operation:
     @property
     def status(self) -> Status:
         """The status that it led to, for its colour."""
-        past = PAST.get(self.verb)
+        past = KNOWN.get(self.verb)
         return past.leads_to if past else Status.SCHEDULED
 
     @property
@@ -78,4 +93,12 @@ def _read(entry: Any) -> Operation | None:
         by=shorten(by, TEXT_LIMIT) if isinstance(by, str) else "",
         reason=shorten(reason, TEXT_LIMIT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
+        since=moment_of(entry.get("since")),
+        change=f"{_value(entry['from'])} → {_value(entry['to'])}" if "from" in entry and "to" in entry else "",
     )
+
+
+def _value(value: Any) -> str:
+    """A value as text; a time in the current time zone."""
+    moment = moment_of(value)
+    return exact(moment) if moment else shorten(str(value), TEXT_LIMIT)

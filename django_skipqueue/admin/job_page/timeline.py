@@ -12,9 +12,9 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Status
-from ..ui.durations import distance, span
+from ...operators.durations import distance, span
 from .attempts import Attempt
-from .operations import Operation, operations_of
+from .operations import RELEASE, Operation, attempts_before, operations_of
 
 SAME = timedelta(milliseconds=1)
 """Times that are no further apart count as one moment."""
@@ -26,6 +26,7 @@ ATTEMPTS = {
     Status.DISCARDED.value: _("attempt %(number)s discarded"),
 }
 CANCELLED = _("attempt %(number)s cancelled")
+RECOVERED = _("attempt %(number)s ended with its worker, and the job was recovered")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,12 @@ class Moment:
 def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Moment]:
     """The oldest first. `attempts` are those of the job, the newest first."""
     operations = operations_of(job)
-    moments = [*_enqueued(job, operations), *map(_operated, operations)]
+    moments = [*_enqueued(job, operations)]
+    moments += [_released(each, operations) if each.verb == RELEASE else _operated(each) for each in operations]
+    ended_at: datetime | None = None
     for attempt in reversed(attempts):
-        moments += _attempted(attempt, now)
+        moments += _attempted(attempt, now, ended_at)
+        ended_at = attempt.ended_at
     moments += _finished(job, attempts, operations)
     complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
     return sorted(complete, key=attrgetter("at"))
@@ -64,15 +68,36 @@ def _enqueued(job: Job, operations: Sequence[Operation]) -> Iterator[Moment]:
 
 
 def _operated(operation: Operation) -> Moment:
-    return Moment(label=operation.done_by, at=operation.at, status=operation.status, reason=operation.reason)
+    return Moment(
+        label=operation.done_by,
+        at=operation.at,
+        status=operation.status,
+        details=(operation.change,) if operation.change else (),
+        reason=operation.reason,
+    )
 
 
-def _attempted(attempt: Attempt, now: datetime) -> Iterator[Moment]:
+def _released(operation: Operation, operations: Sequence[Operation]) -> Moment:
+    """An attempt whose worker stopped. It has no number of its own: the next one has the same."""
+    number = operation.attempts + attempts_before(operations, operation.at)
+    ran = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
+    return Moment(
+        label=gettext("attempt %(number)s released, because its worker stopped") % {"number": number},
+        at=operation.at,
+        status=operation.status,
+        details=(*ran, operation.by),
+    )
+
+
+def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | None) -> Iterator[Moment]:
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
-    label = CANCELLED if attempt.is_cancelled else ATTEMPTS[attempt.status]
+    label = CANCELLED if attempt.is_cancelled else RECOVERED if attempt.is_recovered else ATTEMPTS[attempt.status]
     details = []
+    if previous_ended_at and attempt.started_at and attempt.started_at > previous_ended_at:
+        pause = span(attempt.started_at - previous_ended_at)
+        details.append(gettext("%(span)s after the attempt before") % {"span": pause})
     if attempt.waited is not None:
         details.append(gettext("waited %(span)s") % {"span": span(attempt.waited)})
     if attempt.duration is not None:

@@ -8,14 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from ...values.tracebacks import LIBRARY
+
 FRAME = re.compile(r'  File "(?P<file>.+?)", line \d+')
-LIBRARY = re.compile(
-    r"[\\/](?:site|dist)-packages[\\/]"  # what pip installs
-    r"|[\\/]lib(?:64)?[\\/]python\d"  # Python itself
-    r"|[\\/]django_skipqueue[\\/]"  # ourselves, however installed
-    r"|^<(?:frozen|string)",
-    re.IGNORECASE,
-)
 LINK = re.compile(r"Traceback \(most recent call last\):|The above exception was the |During handling of the above ")
 """The lines that Python writes above a traceback, and between two."""
 MESSAGE_LINES = 3

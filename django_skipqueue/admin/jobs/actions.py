@@ -6,28 +6,26 @@ not offered.
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import unquote_plus
 
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
 from ...models import Job
-from ..ui.ids import is_id
-from ..ui.job_states import STATES, status_of
+from ...operators.ids import is_id
+from ...operators.job_states import STATES, status_of
+from ..bulk.bulk_action import queue_with_workers
 from ..verbs import log, many_jobs
 from ..verbs.forms import MANY, Instruction
-from ..verbs.many_jobs import Tally
 from ..verbs.selection import Selection
+from ..verbs.summary import MOST_COUNTED
 from ..verbs.table import ACTIONS
 from ..verbs.verb import Action, Verb
+from .bulk_views import BY_HAND, discard_bulk_job
+from .edit_views import EditViews
 from .filters import StateFilter
-from .verb_views import VerbViews
-
-MOST_COUNTED = 1_000_000
-"""Jobs that are counted one by one, for an operator to type their number."""
 
 
 def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse | None]:
@@ -40,7 +38,7 @@ def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse 
     return admin.action(run, description=action.label)
 
 
-class JobActions(VerbViews):
+class JobActions(EditViews):
     """The actions on the jobs that are chosen in the list."""
 
     actions: Sequence[Callable[..., Any] | str] = tuple(
@@ -76,35 +74,40 @@ class JobActions(VerbViews):
             selection = Selection.all_matching(queryset)
         else:
             selection = Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
-        form = verb.form(request.POST, number=_large_number(request, selection))
+        number = _large_number(request, selection)
+        queue_name = queue_with_workers() if number and selection.ids is None else None
+        form = verb.form(request.POST, number=number)
         if not form.is_valid():
-            return self.ask_for_many(request, verb, action, selection, form)
+            return self.ask_for_many(request, verb, action, selection, form, is_for_workers=queue_name is not None)
         instruction = form.instruction(request.user.get_username())
+        waiting = request.POST.get(BY_HAND, "")
+        if is_id(waiting) and not discard_bulk_job(int(waiting), verb, request.GET.urlencode(), instruction):
+            self.message_user(request, gettext("A worker has begun."), messages.WARNING)
+            return HttpResponseRedirect(self.address("progress", waiting))
+        if queue_name is not None and not waiting:
+            return self.hand_to_workers(request, verb, instruction, number, queue_name)
+        self._apply_now(request, verb, action, selection, instruction)
+        return None
+
+    def _apply_now(
+        self, request: HttpRequest, verb: Verb, action: Action, selection: Selection, instruction: Instruction
+    ) -> None:
+        """Apply the verb in this request, as far as time allows, and log it."""
         names = log.job_names(selection.ids or ())
         tally = many_jobs.apply(verb, selection, instruction)
         message = many_jobs.message_of(action, tally)
         if selection.ids is None:
-            self._log_all(request, verb, tally, message, instruction)
+            if tally.changed:
+                log.record_all(request, verb, message, instruction)
         else:
-            entry = _with_reason(str(verb.log_entry), instruction)
+            entry = log.with_reason(str(verb.log_entry), instruction)
             log.record(request, {pk: names[pk] for pk in tally.ids}, entry, flag=verb.log_flag)
         level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
         self.message_user(request, message, level)
-        return None
 
     def _is_offered(self, request: HttpRequest, verb: Verb, status: str | None) -> bool:
         """Whether the user has the permission, and the list of the jobs in this status (`None`: in any) offers it."""
         return (status is None or verb.is_offered_for(status)) and self.may(request, verb)
-
-    def _log_all(self, request: HttpRequest, verb: Verb, tally: Tally, message: str, instruction: Instruction) -> None:
-        """Write one entry for all the jobs that matched, if any was changed."""
-        if not tally.changed:
-            return
-        searched = f"?{unquote_plus(request.GET.urlencode())}"  # to be read, and to be typed after the list's address
-        name = gettext("all jobs matching %(filter)s") % {"filter": searched}
-        filtered = gettext("Filter: %(filter)s") % {"filter": searched}
-        entry = _with_reason(f"{message} {filtered}", instruction)
-        log.record_all(request, name, entry, flag=verb.log_flag)
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
@@ -113,10 +116,3 @@ def _large_number(request: HttpRequest, selection: Selection) -> int:
         return 0
     shown = request.POST.get("number", "")
     return int(shown) if is_id(shown) and int(shown) > MANY else selection.count(MOST_COUNTED)
-
-
-def _with_reason(entry: str, instruction: Instruction) -> str:
-    if not instruction.reason:
-        return entry
-    reason = gettext("Reason: %(reason)s") % {"reason": instruction.reason}
-    return f"{entry} {reason}"

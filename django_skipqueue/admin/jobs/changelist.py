@@ -8,20 +8,22 @@ from functools import cached_property
 from typing import Any
 
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 
 from ...models import Job, Status
-from ..ui import counts
-from ..ui.counts import Count
-from ..ui.job_states import RETRYING, STATES
-from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter, is_indexed, since, time_column
-from .list_order import Indexed
-from .search import Search
-from .tabs import ScheduledCounts, Tab
-from .window import Window
+from ...operators import counts
+from ...operators.counts import Count
+from ...operators.job_states import RETRYING, STATES
+from ...operators.list_order import Indexed, is_indexed, time_column
+from ...operators.scheduled_counts import ScheduledCounts
+from ...operators.search import Search
+from ...operators.window import Window
+from ...values.cause import Cause
+from .filters import CauseFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter, longer_than, since
+from .tabs import Tab
 
 WINDOW_VAR = "look"
 """In the address: the number of the window that is searched."""
@@ -47,6 +49,16 @@ class JobChangeList(ChangeList):
         """The jobs that match, in order, out of those that are searched."""
         jobs = super().get_queryset(request, exclude_parameters)
         self.window = Window.at(self.indexed, self.window_number) if self._needs_a_window else None
+        return self._found_among(jobs, request)
+
+    def jobs_within(self, edges: tuple[Any, Any], request: HttpRequest) -> QuerySet[Job]:
+        """The jobs that match, in the window between these edges if the list is searched in a window at all."""
+        jobs = super().get_queryset(request)
+        if self.window is not None or any(edges):
+            self.window = Window(self.indexed, self.window_number, *edges)
+        return self._found_among(jobs, request)
+
+    def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
         search = Search(self.query)
         if not search.words:
             return jobs if self.window is None else self.window.among(jobs)
@@ -64,7 +76,7 @@ class JobChangeList(ChangeList):
     @property
     def indexed(self) -> Indexed:
         """The jobs that an index finds, of which the list shows those that match."""
-        return Indexed.covering(self.state, self._chosen(QueueFilter))
+        return Indexed.covering(self.state, self._chosen(QueueFilter), cause=self._cause)
 
     @property
     def state(self) -> str | None:
@@ -104,7 +116,9 @@ class JobChangeList(ChangeList):
     @property
     def is_narrowed(self) -> bool:
         """Whether the list is searched, or filtered by anything but the state."""
-        return bool(self.query) or any(map(self._chosen, (QueueFilter, TaskFilter, TimeFilter)))
+        return bool(self.query) or any(
+            map(self._chosen, (CauseFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
+        )
 
     @cached_property
     def tabs(self) -> list[Tab]:
@@ -128,17 +142,21 @@ class JobChangeList(ChangeList):
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
         queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
-        indexed = Indexed.covering(state, queue_name)
+        indexed = Indexed.covering(state, queue_name, cause=self._cause)
+        if indexed.cause is not None and queue_name is time is None and not self.query:
+            return indexed.count()
         if (
             self.query
             or self._chosen(TaskFilter) is not None
+            or self._chosen(CauseFilter) is not None
             or queue_name != indexed.queue_name
             or (time is not None and not is_indexed(column))
         ):
             return None
         if indexed.status == Status.SCHEDULED:
             return self._scheduled.retrying if state == RETRYING else self._scheduled.first
-        return indexed.count(since(time, column))
+        condition = longer_than(self._chosen(RunsFilter)) if state == Status.RUNNING else Q()
+        return indexed.count(condition & since(time, column))
 
     @cached_property
     def _scheduled(self) -> ScheduledCounts:
@@ -148,15 +166,25 @@ class JobChangeList(ChangeList):
     def _needs_a_window(self) -> bool:
         """Whether an index cannot find all that match."""
         search = Search(self.query)
+        if search.names_an_id:
+            return False
         time = self._filter(TimeFilter)
-        return not search.names_an_id and (
+        if self.indexed.cause is not None:
+            return bool(search.words) or any(map(self._chosen, (QueueFilter, TimeFilter)))
+        return (
             bool(search.words)
             or self._chosen(TaskFilter) is not None
+            or self._chosen(CauseFilter) is not None
             or self._chosen(QueueFilter) != self.indexed.queue_name
             or (time is not None and time.value() is not None and not time.is_indexed)
             or (self.state == RETRYING and not self._scheduled.are_mostly_retries)
             or (self.state == Status.SCHEDULED and self._scheduled.are_mostly_retries)
         )
+
+    @property
+    def _cause(self) -> Cause | None:
+        chosen = self._filter(CauseFilter)
+        return None if chosen is None else chosen.cause
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)

@@ -13,15 +13,26 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
-from ...models import FINISHED, Job, Status
-from ..ui.job_states import STATES, is_in
-from . import filter_choices
+from ...models import Job, Status
+from ...models.expressions import has_cause
+from ...operators import causes, known_names
+from ...operators.job_states import STATES, is_in
+from ...operators.list_order import is_indexed, time_column
+from ...values.cause import Cause
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
     "hour": (timedelta(hours=1), _("Last hour")),
     "day": (timedelta(days=1), _("Last 24 hours")),
     "week": (timedelta(days=7), _("Last 7 days")),
     "month": (timedelta(days=30), _("Last 30 days")),
+}
+
+
+RUNS: Mapping[str, tuple[timedelta, Any]] = {
+    "1m": (timedelta(minutes=1), _("Longer than 1 minute")),
+    "10m": (timedelta(minutes=10), _("Longer than 10 minutes")),
+    "1h": (timedelta(hours=1), _("Longer than 1 hour")),
+    "6h": (timedelta(hours=6), _("Longer than 6 hours")),
 }
 
 
@@ -32,22 +43,16 @@ TIME_TITLES = {
 }
 
 
-def time_column(state: str | None) -> str:
-    """The column with the time that matters for jobs in this state."""
-    if state in FINISHED:
-        return "finished_at"
-    return "locked_at" if state == Status.RUNNING else "enqueued_at"
-
-
-def is_indexed(column: str) -> bool:
-    """Whether an index keeps the jobs in the order of this time."""
-    return column != "enqueued_at"
-
-
 def since(chosen: str | None, column: str) -> Q:
     """The condition that the time in this column is within the chosen one, by the database's clock."""
     preset = TIMES.get(chosen or "")
     return Q(**{f"{column}__gte": Now() - preset[0]}) if preset else Q()
+
+
+def longer_than(chosen: str | None) -> Q:
+    """The condition that a running job was claimed before the chosen time, by the database's clock. Index: recover."""
+    preset = RUNS.get(chosen or "")
+    return Q(locked_at__lte=Now() - preset[0]) if preset else Q()
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -105,7 +110,7 @@ class QueueFilter(NameFilter):
 
     def names(self) -> list[str]:
         """The queues to choose from."""
-        return filter_choices.queue_names()
+        return known_names.queue_names()
 
 
 class TaskFilter(NameFilter):
@@ -126,7 +131,38 @@ class TaskFilter(NameFilter):
 
     def names(self) -> list[str]:
         """The tasks to choose from."""
-        return filter_choices.task_names()
+        return known_names.task_names()
+
+
+class CauseFilter(NameFilter):
+    """By the cause of the last error: the exception's class, and the place where it was raised. Offered in links only.
+
+    Together with the task, an index finds the failed and the retrying jobs.
+    """
+
+    title = _("cause")
+    parameter_name = "cause"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self._task = request.GET.get(TaskFilter.parameter_name, "").replace("\0", "")
+
+    def names(self) -> list[str]:
+        """None but the one in the address."""
+        return []
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause, if the address has a task as well."""
+        chosen = self.value()
+        return causes.of_task(self._task, chosen) if chosen and self._task else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs whose last error has this cause."""
+        if self.cause is not None:
+            return queryset.filter(has_cause(self.cause))
+        chosen = self.value()
+        return queryset.filter(causes.raised(chosen)) if chosen else queryset
 
 
 def _breakable(name: str) -> SafeString:
@@ -163,3 +199,32 @@ class TimeFilter(admin.SimpleListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
         """Jobs of the chosen time."""
         return queryset.filter(since(self.value(), self.column))
+
+
+class RunsFilter(admin.SimpleListFilter):
+    """By the time that jobs have run. It is there for running jobs only."""
+
+    title = _("runs for")
+    parameter_name = "runs"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: type[Job], model_admin: Any) -> None:
+        self.is_offered = request.GET.get(StateFilter.parameter_name) == Status.RUNNING
+        super().__init__(request, params, model, model_admin)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Iterable[tuple[str, Any]]:
+        """The presets."""
+        return [(name, label) for name, (_, label) in RUNS.items()] if self.is_offered else []
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Any time first, then the presets."""
+        every, *presets = super().choices(changelist)
+        yield {**every, "display": _("Any time")}
+        yield from presets
+
+    def value(self) -> str | None:
+        """The chosen time, for running jobs."""
+        return super().value() if self.is_offered else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs that have run for longer."""
+        return queryset.filter(longer_than(self.value()))

@@ -7,22 +7,22 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet, TextField
-from django.db.models.functions import Cast, Left, Now
-from django.http import HttpRequest
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Job
-from ..ui.cells import CELL_LIMIT
-from ..ui.counts import CappedPaginator
-from ..ui.job_states import badge_of
+from ..ui.cells import badge_of
+from ..ui.paginator import CappedPaginator
+from ..ui.refreshing import refreshing
+from ..ui.time_limit import time_limited
 from ..verbs.table import BUTTONS
 from . import job_cells
 from .actions import JobActions
 from .changelist import JobChangeList
-from .filters import QueueFilter, StateFilter, TaskFilter, TimeFilter
+from .filters import CauseFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter
 
 
 @admin.register(Job)
@@ -31,7 +31,7 @@ class JobAdmin(JobActions):
 
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
     list_display_links = ("job",)
-    list_filter = (StateFilter, QueueFilter, TaskFilter, TimeFilter)
+    list_filter = (StateFilter, CauseFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -58,18 +58,30 @@ class JobAdmin(JobActions):
                 self.page(f"<int:job_id>/{verb.slug}/", verb.name, partial(self.verb_view, verb=verb, button=button))
                 for verb, button in BUTTONS
             ),
+            self.page("<int:job_id>/edit/", "edit", self.edit_view),
+            self.page("<int:job_id>/progress/", "progress", self.progress_view),
+            self.page("dashboard/", "dashboard", self.dashboard_view),
+            self.page("failures/", "failures", self.failures_view),
+            self.page("failures/cause/", "cause", self.cause_view),
+            self.page("doctor/", "doctor", self.doctor_view),
+            self.page("metrics/", "metrics", self.metrics_view),
             *super().get_urls(),
         ]
+
+    @refreshing
+    @time_limited
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list of jobs; by POST, what its actions do."""
+        return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
         """The list that stays within an index."""
         return JobChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
-        """Jobs without what only their own page shows, and with no more of the arguments than fits into a cell."""
-        args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
-        jobs = Job.objects.defer("args", "kwargs", "result", "errors", "metadata")
-        return jobs.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
+        """Jobs with the columns that a list shows."""
+        jobs: QuerySet[Job] = job_cells.with_cells(Job.objects.all())
+        return jobs
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str

@@ -4,6 +4,8 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left, Now
 from django.template.defaultfilters import date
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -11,12 +13,19 @@ from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
 from ...models import FINISHED, Job, Status
+from ...operators.arguments import names_in_order, redacted
+from ...operators.durations import distance, roughly, span
+from ...operators.job_states import RETRYING, state_of
 from ...values.redaction import Redacted
-from ..ui.arguments import names_in_order, redacted
-from ..ui.cells import shortened
-from ..ui.durations import distance, roughly, span
-from ..ui.job_states import RETRYING, state_of
+from ..ui.cells import CELL_LIMIT, shortened
 from . import cut_json
+
+
+def with_cells(jobs: Any) -> Any:
+    """Jobs without what only their own page shows, and with no more of the arguments than fits into a cell."""
+    args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
+    listed = jobs.defer("args", "kwargs", "result", "errors", "metadata")
+    return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
 
 
 def task(job: Job) -> SafeString:

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from ...models import Job
-from ..ui.job_states import badge_of
+from ..ui.cells import badge_of
 from ..verbs import log, many_jobs, one_job
 from ..verbs.forms import Instruction, ReasonForm
 from ..verbs.selection import SAMPLE, Selection
@@ -38,7 +38,7 @@ class VerbViews(JobViews):
             return self.redirect_job_missing(request, str(job_id))
         if not button.asks:
             return self._apply(request, verb, button, job, Instruction(request.user.get_username()))
-        form = verb.form(request.POST)
+        form = verb.form(request.POST, job=job)
         if form.is_valid():
             return self._apply(request, verb, button, job, form.instruction(request.user.get_username()))
         return self._ask_for_one(request, verb, button, job, form)
@@ -66,10 +66,14 @@ class VerbViews(JobViews):
         form: ReasonForm,
         *,
         target: str = "",
+        is_for_workers: bool = False,
     ) -> HttpResponse:
-        """Ask whether to change the selected jobs; the answer is posted to `target`, or to where the question was."""
+        """Ask whether to change the selected jobs; the answer is posted to `target`, or to where the question was.
+
+        `is_for_workers`: they are so many that a worker changes them.
+        """
         summary = Summary.of(selection, verb.statuses)
-        return self._ask(
+        return self.ask(
             request,
             title=many_jobs.question_of(action, summary),
             subject=many_jobs.question_title_of(action, summary),
@@ -80,6 +84,8 @@ class VerbViews(JobViews):
             hidden=[("action", verb.action_name), ("number", form.number), *selection.posted()],
             form=form,
             is_dangerous=verb.is_dangerous,
+            is_for_workers=is_for_workers,
+            time_limit=round(many_jobs.TIME_LIMIT),
             target=target,
             back=request.get_full_path(),
         )
@@ -93,7 +99,7 @@ class VerbViews(JobViews):
             self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
             return HttpResponseRedirect(page)
         question_title = str(button.question_title) % {"id": job.pk}
-        return self._ask(
+        return self.ask(
             request,
             title=gettext("%(order)s?") % {"order": question_title},
             subject=question_title,
@@ -106,7 +112,8 @@ class VerbViews(JobViews):
             back=page,
         )
 
-    def _ask(self, request: HttpRequest, *, title: str, subject: str, **context: Any) -> HttpResponse:
+    def ask(self, request: HttpRequest, *, title: str, subject: str, **context: Any) -> HttpResponse:
+        """Show a question; `subject` is also the text of the button below it."""
         context |= self.context(request, subject, title=title)
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 

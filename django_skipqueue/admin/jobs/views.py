@@ -1,9 +1,8 @@
-"""The page of one job and its history, and what all views of jobs share: the context, addresses, a job that is gone.
+"""The page of one job, its history, and the doctor's; what all views of jobs share: a job that is gone.
 
 Invariant: every view checks the user's permission itself, and a GET changes nothing.
 """
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,21 +11,28 @@ from django.core.exceptions import PermissionDenied
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotFound, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.translation import gettext
 
-from ...models import Job
+from ...metrics.page import page as metrics_page
+from ...models import ArchivedJob, Job
+from ...operators import known_names
+from ...operators.ids import is_id
+from ..dashboard.dashboard import Dashboard
+from ..doctor.doctor_page import DoctorPage
 from ..job_page.history import history_of
 from ..job_page.job_page import JobPage
-from ..ui.ids import is_id
-from ..verbs.table import BUTTONS
+from ..ui.refreshing import refreshing
+from ..ui.time_limit import time_limited
+from ..verbs.copy_job import BULK_TASK, why_not_copied
+from ..verbs.edited_call import EDIT
+from ..verbs.table import BUTTONS, RUN_AGAIN
 from ..verbs.verb import Button
-from . import filter_choices
-from .permissions import JobPermissions
+from .failure_views import FailureViews
 
 
-class JobViews(JobPermissions):
-    """The views that show one job."""
+class JobViews(FailureViews):
+    """The views that change nothing."""
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -40,10 +46,12 @@ class JobViews(JobPermissions):
         is_fragment = "fragment" in request.GET  # asked for by the script of a page that is open
         if job is None:
             return HttpResponseNotFound() if is_fragment else self.redirect_job_missing(request, object_id)
-        context = {
+        context: dict[str, Any] = {
             "page": JobPage(job, job.now),
+            "progress": self.address("progress", job.pk) if job.task == BULK_TASK else "",
             "buttons": self._buttons_for(request, job),
             "others": self._others(job),
+            "failures": self.failures_like(job),
             "history": self.address("history", job.pk),
             "delete": self.address("delete", job.pk) if self.has_delete_permission(request, job) else "",
         }
@@ -69,40 +77,56 @@ class JobViews(JobPermissions):
             request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
         )
 
-    def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
-        """An entry for `get_urls`: the view `django_skipqueue_job_NAME`, for those who are logged in."""
-        return path(address, self.admin_site.admin_view(view), name=f"django_skipqueue_job_{name}")
+    @refreshing
+    @time_limited
+    def dashboard_view(self, request: HttpRequest) -> HttpResponse:
+        """Show whether the queue is well. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        dashboard = Dashboard.of(request.GET, request.user.has_perm)
+        context = self.context(request, None, title=gettext("Dashboard")) | {"dashboard": dashboard}
+        return TemplateResponse(request, "admin/django_skipqueue/dashboard/page.html", context)
 
-    def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
-        """The context that Django's templates need; `subject` ends the breadcrumbs."""
-        return {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "original": subject,
-            "opts": self.opts,
-            "media": self.media,
-            "has_view_permission": True,
-        }
+    def doctor_view(self, request: HttpRequest) -> HttpResponse:
+        """Examine the queue and its database, and show what is wrong. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = self.context(request, None, title=gettext("Doctor")) | {"page": DoctorPage.now()}
+        return TemplateResponse(request, "admin/django_skipqueue/doctor.html", context)
 
-    def address(self, name: str, *args: Any) -> str:
-        """The address of the view `django_skipqueue_job_NAME` in this admin site."""
-        return reverse(f"admin:django_skipqueue_job_{name}", args=args, current_app=self.admin_site.name)
+    def metrics_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the metrics of the queue, as Prometheus gets them."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return metrics_page()
 
     def redirect_job_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
-        """Redirect to the list of jobs, with the message that this job does not exist."""
+        """Redirect to the archive if the job is there; else to the list of jobs, with a message."""
+        may_view = request.user.has_perm(f"{self.opts.app_label}.view_archivedjob")
+        if may_view and is_id(job_id) and ArchivedJob.objects.filter(pk=job_id).exists():
+            page = reverse("admin:django_skipqueue_archivedjob_change", args=[job_id], current_app=self.admin_site.name)
+            return HttpResponseRedirect(page)
         message = gettext("There is no job %(id)s. It may have been deleted.") % {"id": job_id}
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self.address("changelist"))
 
     def _buttons_for(self, request: HttpRequest, job: Job) -> list[tuple[Button, str]]:
         """The buttons that the job's status and the user's permissions allow, and where each is posted."""
-        return [
+        buttons = [
             (button, self.address(verb.name, job.pk))
             for verb, button in BUTTONS
             if verb.is_offered_for(job.status) and self.may(request, verb)
         ]
+        if RUN_AGAIN.is_offered_for(job.status) and self.may(request, RUN_AGAIN):
+            buttons.append((EDIT, self.address("edit", job.pk)))
+        copying = (EDIT, RUN_AGAIN.button) if why_not_copied(job) else ()
+        return [(button, address) for button, address in buttons if button not in copying]
 
     def _others(self, job: Job) -> str:
         """The list of the jobs of the same task, if that is a name to filter by."""
         query = urlencode({"task": job.task})
-        return f"{self.address('changelist')}?{query}" if len(job.task) <= filter_choices.LONGEST else ""
+        return f"{self.address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""

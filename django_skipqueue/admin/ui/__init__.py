@@ -1,1 +1,1 @@
-"""Parts that the pages share: cells, counts, durations, states of jobs, masked arguments."""
+"""Parts that the pages share: cells, paging."""

@@ -4,6 +4,9 @@ from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from ...models import Job
+from ...operators.job_states import STATES, state_of
+
 CELL_LIMIT = 120
 """Characters of anything that stands in a cell."""
 
@@ -11,6 +14,12 @@ CELL_LIMIT = 120
 def badge(status: str, label: str | Promise) -> SafeString:
     """A word in the colour of its status."""
     return format_html('<span class="skipqueue-badge" data-status="{}">{}</span>', status, label)
+
+
+def badge_of(job: Job) -> SafeString:
+    """The state of one job as a word and a colour."""
+    state = state_of(job)
+    return badge(state, STATES[state])
 
 
 def shortened(text: str) -> str:

@@ -1,4 +1,7 @@
-"""Copying finished jobs: the same task, arguments, queue, priority, attempts, timeout, retention and unique key."""
+"""Copying finished jobs: the same task, arguments, queue, priority, attempts, timeout, retention and unique key.
+
+Invariant: a job that acts for a user is not copied, because the copy would act for that user as well.
+"""
 
 import json
 from collections.abc import Collection
@@ -6,10 +9,16 @@ from typing import Any
 
 from django.db.models import TextField
 from django.db.models.functions import Cast
+from django.utils.translation import gettext
 
-from ...models import FINISHED, Job
+from ...models import FINISHED, ArchivedJob, Job
 from ...values.records import EncodedCall, JobSpec
 from .verb import Changed
+
+BULK_TASK = "django_skipqueue.apply_to_all"
+"""Its jobs change other jobs, with the permissions of the user who asked for that."""
+
+TEXTS = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
 
 
 def copy_jobs(ids: Collection[int]) -> Changed:
@@ -18,17 +27,31 @@ def copy_jobs(ids: Collection[int]) -> Changed:
     The JSON texts of the arguments are copied as they are. The unique key is copied too, so that the copy does not run
     beside another job of this key.
     """
-    texts = {f"{name}_text": Cast(name, TextField()) for name in ("args", "kwargs")}
     copied = {}
-    jobs: Any = Job.objects.filter(pk__in=ids, status__in=FINISHED).annotate(**texts)
-    for job in jobs:
-        copy = Job.objects.insert(_spec_of(job), EncodedCall(job.args_text, job.kwargs_text, job.unique_key))
+    for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).exclude(task=BULK_TASK).annotate(**TEXTS):
+        copy = _insert_copy(job)
         if copy.created:
             copied[job.pk] = copy.pk
     return copied
 
 
-def _spec_of(job: Job) -> JobSpec:
+def why_not_copied(job: Any) -> str:
+    """The message for a job that must not be copied; empty for all others."""
+    if job.task != BULK_TASK:
+        return ""
+    return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
+
+
+def copy_archived_job(job: ArchivedJob) -> Job:
+    """Do the same for a job in the archive. Returns the copy, or the job that holds its unique key: not `created`."""
+    return _insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
+
+
+def _insert_copy(job: Any) -> Job:
+    return Job.objects.insert(spec_of(job), EncodedCall(job.args_text, job.kwargs_text, job.unique_key))
+
+
+def spec_of(job: Any) -> JobSpec:
     """Everything that is set at an insert, except for the due time."""
     columns = {name: getattr(job, name) for name in JobSpec._fields if name != "run_after"}
     columns["retention"] = job.retention and json.dumps(job.retention)

@@ -4,16 +4,21 @@ Invariant: after an invalid answer nothing is done; the form is shown again, wit
 """
 
 import re
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextInputWidget
+from django.utils.timezone import get_current_timezone_name
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ..ui.counts import grouped
+from ...columns import check_columns, check_run_after
+from ...exceptions import InvalidOption
+from ...models import Job
+from ...operators.counts import grouped
+from ...values.limits import LIMITS
 
 CONFIRMED = "confirmed"
 """The form field of an answered question."""
@@ -33,6 +38,9 @@ class Instruction:
     reason: str = ""
     minutes: int = 0
     """To wait, or to spread the jobs over."""
+    run_after: datetime | None = None
+    queue_name: str = ""
+    priority: int = 0
 
     @property
     def delay(self) -> timedelta:
@@ -51,14 +59,16 @@ class ReasonForm(forms.Form):
         widget=AdminTextInputWidget,
     )
 
-    def __init__(self, posted: Any = None, *, number: int = 0) -> None:
-        """`number`: how many jobs are to be changed, if there are more than `MANY`."""
-        super().__init__(posted if posted and CONFIRMED in posted else None)
+    def __init__(self, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
+        """`number`: how many jobs are to be changed, if there are more than `MANY`; `job`: the job, if it is one."""
+        values = {name: getattr(job, name, None) for name in self.base_fields} if job else None
+        super().__init__(posted if posted and CONFIRMED in posted else None, initial=values)
         self.number = number
 
     def instruction(self, user: str) -> Instruction:
         """The instruction of this user, once the form is valid."""
-        return Instruction(user, self.cleaned_data["reason"], self.cleaned_data.get("minutes") or 0)
+        names = {field.name for field in fields(Instruction)} & self.cleaned_data.keys()
+        return Instruction(user, **{name: self.cleaned_data[name] for name in names if self.cleaned_data[name]})
 
 
 class SpreadForm(ReasonForm):
@@ -88,14 +98,71 @@ class PostponeForm(ReasonForm):
     field_order = ("minutes", "reason")
 
 
+class RescheduleForm(ReasonForm):
+    """Also asks for the time at which the job is due."""
+
+    run_after = forms.DateTimeField(
+        label=_("Due at"),
+        widget=forms.DateTimeInput(
+            {"type": "datetime-local", "step": "1", "class": "vTextField"}, format="%Y-%m-%dT%H:%M:%S"
+        ),
+    )
+    field_order = ("run_after", "reason")
+
+    def __init__(self, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
+        super().__init__(posted, number=number, job=job)
+        self.fields["run_after"].help_text = gettext("In the time zone %(zone)s. A time in the past: now.") % {
+            "zone": get_current_timezone_name()
+        }
+
+    def clean_run_after(self) -> datetime:
+        """Refuse a time that the column cannot store."""
+        run_after: datetime = self.cleaned_data["run_after"]
+        try:
+            check_run_after(run_after)
+        except InvalidOption:
+            raise forms.ValidationError(_("A job cannot be due at this time.")) from None
+        return run_after
+
+
+class QueueForm(ReasonForm):
+    """Also asks for the queue into which the jobs go."""
+
+    queue_name = forms.CharField(label=_("Queue"), widget=AdminTextInputWidget)
+    field_order = ("queue_name", "reason")
+
+    def clean_queue_name(self) -> str:
+        """Refuse a name that no queue can have."""
+        queue_name: str = self.cleaned_data["queue_name"]
+        try:
+            check_columns({"queue_name": queue_name})
+        except InvalidOption:
+            raise forms.ValidationError(_("No queue can have this name.")) from None
+        return queue_name
+
+
+class PriorityForm(ReasonForm):
+    """Also asks for the priority that the jobs get."""
+
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        help_text=_("From -100 to 100. Jobs with a higher priority are claimed first."),
+        initial=0,
+        min_value=int(LIMITS["priority"].least),
+        max_value=int(LIMITS["priority"].most),
+        widget=AdminIntegerFieldWidget,
+    )
+    field_order = ("priority", "reason")
+
+
 class DeleteForm(ReasonForm):
     """Asks the operator to type the number of jobs, if it is large."""
 
     typed = forms.CharField(label=_("Number of jobs"), max_length=30, widget=AdminTextInputWidget)
     field_order = ("typed", "reason")
 
-    def __init__(self, posted: Any = None, *, number: int = 0) -> None:
-        super().__init__(posted, number=number)
+    def __init__(self, posted: Any = None, *, number: int = 0, job: Job | None = None) -> None:
+        super().__init__(posted, number=number, job=job)
         self.fields["reason"].help_text = _("Optional. It is kept in the admin's log.")
         if number:
             self.fields["typed"].help_text = gettext("Type %(number)s to delete so many jobs.") % {

@@ -4,12 +4,16 @@ The log is in the project's default database, wherever the queue is.
 """
 
 from collections.abc import Iterable, Mapping
+from urllib.parse import unquote_plus
 
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.http import HttpRequest
+from django.utils.translation import gettext
 
 from ...models import Job
+from .forms import Instruction
+from .verb import Verb
 
 
 def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag: int = CHANGE) -> None:
@@ -17,9 +21,26 @@ def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag:
     LogEntry.objects.bulk_create(_entry(request, message, flag, str(pk), name) for pk, name in jobs.items())
 
 
-def record_all(request: HttpRequest, name: str, message: str, *, flag: int = CHANGE) -> None:
-    """Write one entry for all the jobs that `name` describes."""
-    _entry(request, message, flag, None, name).save()
+def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Instruction) -> None:
+    """Write one entry for all the jobs that match the list of this request."""
+    searched = filter_of(request)
+    name = gettext("all jobs matching %(filter)s") % {"filter": searched}
+    filtered = gettext("Filter: %(filter)s") % {"filter": searched}
+    entry = with_reason(f"{message} {filtered}", instruction)
+    _entry(request, entry, verb.log_flag, None, name).save()
+
+
+def filter_of(request: HttpRequest) -> str:
+    """The query of a list's address, to be read, and to be typed after that address."""
+    return f"?{unquote_plus(request.GET.urlencode())}"
+
+
+def with_reason(entry: str, instruction: Instruction) -> str:
+    """The entry with the reason of the instruction, if it has one."""
+    if not instruction.reason:
+        return entry
+    reason = gettext("Reason: %(reason)s") % {"reason": instruction.reason}
+    return f"{entry} {reason}"
 
 
 def job_names(ids: Iterable[int]) -> dict[int, str]:

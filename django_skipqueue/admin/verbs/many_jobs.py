@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
-from ..ui.counts import Count, grouped
+from ...operators.counts import Count, grouped
 from .forms import Instruction
 from .selection import Selection
 from .summary import Summary

@@ -11,9 +11,9 @@ from typing import Any
 from django.utils.translation import gettext
 
 from ...models import UNFINISHED, Job
+from ...operators.arguments import redacted
+from ...operators.durations import exact
 from ...values.codec import shorten
-from ..ui.arguments import redacted
-from ..ui.durations import span
 from .forms import Instruction
 from .verb import Button, Text, Verb
 
@@ -42,7 +42,9 @@ def apply(verb: Verb, button: Button, job: Job, instruction: Instruction) -> Res
         "id": job.pk,
         "copy": shown_id,
         "queue": shorten(job.queue_name, TEXT_LIMIT),
-        "delay": span(instruction.delay),
+        "time": exact(instruction.run_after) if instruction.run_after else "",
+        "new_queue": shorten(instruction.queue_name, TEXT_LIMIT),
+        "priority": instruction.priority,
     }
     entries = [(job.pk, str(job), _filled(verb.log_entry, values))]
     if shown_id != job.pk:
@@ -61,7 +63,7 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
         return reason
     holder = Job.objects.filter(unique_key=job.unique_key, status__in=UNFINISHED).first() if job.unique_key else None
     if holder is not None:
-        return _key_is_held(job, holder)
+        return key_is_held(job, holder)
     values = {"id": job.pk, "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values
 
@@ -72,9 +74,11 @@ def does_not_fit(button: Button, job: Job) -> str:
     return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values
 
 
-def _key_is_held(job: Job, holder: Job) -> str:
+def key_is_held(job: Job, holder: Job) -> str:
+    """The message for a job whose unique key another job holds: secrets of either may be in the key."""
+    key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
     return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
-        "key": shorten(redacted(job.task, job.args, job.kwargs).text(job.unique_key or ""), TEXT_LIMIT),
+        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
         "id": holder.pk,
         "status": holder.get_status_display(),
     }

@@ -7,9 +7,9 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 
 from ...models import Job
+from ...operators.counts import Count
+from ...operators.ids import is_id
 from ...store.statements import BATCH
-from ..ui.counts import Count
-from ..ui.ids import is_id
 
 SAMPLE = 5
 """Jobs that are shown one by one."""
@@ -54,14 +54,19 @@ class Selection:
         """A few of the jobs, to be recognized."""
         return list(self.jobs.only("pk", "task", "status", "attempts")[:SAMPLE])
 
-    def batches(self) -> Iterator[list[int]]:
-        """The ids, ascending, up to the newest at the start: jobs that are added meanwhile are left out."""
+    def batches(self, *, after: int = 0, newest: int | None = None) -> Iterator[list[int]]:
+        """The ids, ascending, above `after` up to `newest`, by default the newest now: later jobs are left out."""
         if self.ids is not None:
             yield from (list(self.ids[start : start + BATCH]) for start in range(0, len(self.ids), BATCH))
             return
-        newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-        after = 0
+        if newest is None:
+            newest = newest_id()
         by_id = self.jobs.order_by("pk").filter(pk__lte=newest).values_list("pk", flat=True)
         while ids := list(by_id.filter(pk__gt=after)[:BATCH]):
             yield ids
             after = ids[-1]
+
+
+def newest_id() -> int:
+    """The highest id of a job; 0 if there is none."""
+    return Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0

@@ -1,6 +1,6 @@
 """A summary of the chosen jobs, for the question before they are changed: how many, of which tasks and errors.
 
-Invariant: at most `counts.CAP` jobs and one more are read, whatever the size of the table.
+Invariant: at most `MOST_READ` jobs are read and `MOST_COUNTED` counted, whatever the size of the table.
 """
 
 import re
@@ -12,11 +12,16 @@ from typing import Any
 from django.db.models.functions import Left
 
 from ...models import Status
-from ..ui import counts
-from ..ui.counts import Count, grouped
+from ...operators.counts import Count, grouped
 from .selection import Selection
 
 KINDS_SHOWN = 8
+
+MOST_READ = 50_000
+"""Jobs whose tasks and errors are looked at."""
+
+MOST_COUNTED = 1_000_000
+"""Jobs that are counted one by one: an index has so many in a tenth of a second."""
 
 EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?=:|$)")
 """The class of an exception, at the start of the line about an error."""
@@ -38,13 +43,15 @@ class Kind:
 
 @dataclass(frozen=True)
 class Summary:
-    """A summary of the first `counts.CAP` jobs of a selection."""
+    """A summary of the first `MOST_READ` jobs of a selection."""
 
     count: Count
     eligible: int
     """The number of jobs in a status that the verb allows."""
     refused: list[tuple[int, Any]]
     """The number of jobs of each other status, and its label; empty where there may be more jobs."""
+    looked_at: int
+    """The number of jobs that were read."""
     kinds: list[Kind]
     """The kinds of the jobs that the verb can change, the most frequent first."""
 
@@ -52,23 +59,37 @@ class Summary:
     def of(cls, selection: Selection, statuses: Collection[str]) -> "Summary":
         """Read the jobs of the selection, for a verb that these statuses allow."""
         columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
-        rows = list(selection.jobs.values_list(*columns)[: counts.CAP + 1])
+        rows = list(selection.jobs.values_list(*columns)[:MOST_READ])
+        count = Count(len(rows), cap=MOST_COUNTED)
+        if len(rows) == MOST_READ:
+            count = Count(selection.count(MOST_COUNTED + 1), cap=MOST_COUNTED)
         found = Counter(status for status, *_ in rows)
         refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
         kinds = Counter(
             (task, _exception(status, attempts, error)) for status, attempts, task, error in rows if status in statuses
         )
         return cls(
-            Count(len(rows)),
+            count,
             kinds.total(),
-            refused if len(rows) <= counts.CAP else [],
+            refused if count.found == len(rows) else [],
+            len(rows),
             [Kind(number, *kind) for kind, number in kinds.most_common()],
         )
 
     @property
     def can_change_any(self) -> bool:
         """Whether there are jobs that the verb can change, or may be among those that were not read."""
-        return self.eligible > 0 or self.count.is_capped
+        return self.eligible > 0 or self.is_partial
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there are jobs that were not read."""
+        return self.count.found > self.looked_at
+
+    @property
+    def read(self) -> str:
+        """The number of jobs that were read, as text."""
+        return grouped(self.looked_at)
 
     @property
     def kinds_shown(self) -> list[Kind]:

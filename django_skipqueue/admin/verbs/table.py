@@ -1,34 +1,27 @@
 """The table of verbs: everything that operators can do to jobs.
 
 Buttons, actions, permissions, questions, history and log entries derive from it: a verb that `Store` has is one entry
-here, and one in `VERBS`. Only the button "Delete…" of a job's page is Django's own, in its template.
+here, or in `waiting_jobs`, and one in `VERBS`. Only the button "Delete…" of a job's page is Django's own, in its
+template.
 """
 
-from collections.abc import Collection, Iterable
-
 from django.contrib.admin.models import DELETION
-from django.db import transaction
-from django.db.models.functions import Now
-from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
-from ...models import FINISHED, UNFINISHED, WAITING, Job, Status
+from ...models import FINISHED, UNFINISHED, WAITING, Status
+from ...operators.deleting import delete_jobs
 from ...store import Store
-from .copy_job import copy_jobs
-from .forms import DeleteForm, Instruction, PostponeForm, SpreadForm
-from .verb import Action, Button, Changed, Past, Verb
-
-
-def _changed(ids: Iterable[int]) -> Changed:
-    """These jobs, each with itself to show next."""
-    return {pk: pk for pk in ids}
-
+from .copy_job import copy_jobs, why_not_copied
+from .forms import DeleteForm, SpreadForm
+from .verb import Action, Button, Past, Verb, themselves
+from .waiting_jobs import CHANGE_PRIORITY, CHANGE_QUEUE, POSTPONE, RESCHEDULE, RUN_NOW
 
 RETRY = Verb(
     name="retry",
     permission="retry",
     statuses={Status.FAILED, Status.DISCARDED},
-    change=lambda ids, instruction: _changed(
+    change=lambda ids, instruction: themselves(
         Store.default().retry(ids, over=instruction.delay, by=instruction.user, reason=instruction.reason)
     ),
     form=SpreadForm,
@@ -57,76 +50,11 @@ RETRY = Verb(
     log_entry=_("Retried."),
 )
 
-RUN_NOW = Verb(
-    name="run_now",
-    permission="retry",
-    statuses={Status.SCHEDULED},
-    change=lambda ids, instruction: _changed(
-        Store.default().run_now(ids, by=instruction.user, reason=instruction.reason)
-    ),
-    button=Button(
-        label=_("Run now"),
-        hint=_("Put this job into its queue now. The attempts that it has had stay counted."),
-        question_title=_("Run job %(id)s now"),
-        done=_("Job %(id)s is due now."),
-        asks=False,
-    ),
-    action=Action(
-        label=_("Run selected %(verbose_name_plural)s now"),
-        explanation=_(
-            "Scheduled and retrying jobs go into their queues now. The attempts that they have had stay counted."
-        ),
-        question_title=ngettext_lazy("Run %(number)s job now", "Run %(number)s jobs now", "count"),
-        question_title_partial=_("Run %(some)s of %(number)s jobs now"),
-        refusal=ngettext_lazy(
-            "This job does not wait for a time.", "None of these %(number)s jobs waits for a time.", "count"
-        ),
-        done=ngettext_lazy("%(number)s job is due now.", "%(number)s jobs are due now.", "count"),
-    ),
-    past=Past(done=_("made due"), done_by=_("made due by %(user)s"), leads_to=Status.QUEUED),
-    log_entry=_("Made due."),
-)
-
-
-def _why_not_postponed(job: Job, instruction: Instruction) -> str:
-    due_later = Job.objects.scheduled().filter(pk=job.pk, run_after__gte=Now() + instruction.delay)
-    return gettext("Job %(id)s is due later than that already.") % {"id": job.pk} if due_later.exists() else ""
-
-
-POSTPONE = Verb(
-    name="postpone",
-    permission="retry",
-    statuses=WAITING,
-    change=lambda ids, instruction: _changed(
-        Store.default().postpone(ids, instruction.delay, by=instruction.user, reason=instruction.reason)
-    ),
-    why_unchanged=_why_not_postponed,
-    form=PostponeForm,
-    button=Button(
-        label=_("Postpone"),
-        hint=_("This job waits, and runs later."),
-        question_title=_("Postpone job %(id)s"),
-        done=_("Job %(id)s is due in %(delay)s."),
-    ),
-    action=Action(
-        label=_("Postpone selected %(verbose_name_plural)s"),
-        explanation=_("Scheduled, retrying and queued jobs wait. A job that is due later anyway stays as it is."),
-        question_title=ngettext_lazy("Postpone %(number)s job", "Postpone %(number)s jobs", "count"),
-        question_title_partial=_("Postpone %(some)s of %(number)s jobs"),
-        refusal=ngettext_lazy(
-            "This job cannot be postponed.", "None of these %(number)s jobs can be postponed.", "count"
-        ),
-        done=ngettext_lazy("%(number)s job was postponed.", "%(number)s jobs were postponed.", "count"),
-    ),
-    past=Past(done=_("postponed"), done_by=_("postponed by %(user)s"), leads_to=Status.SCHEDULED),
-    log_entry=_("Postponed."),
-)
-
 DISCARD = Verb(
     name="discard",
     permission="discard",
     statuses=WAITING,
-    change=lambda ids, instruction: _changed(
+    change=lambda ids, instruction: themselves(
         Store.default().discard(ids, by=instruction.user, reason=instruction.reason)
     ),
     button=Button(
@@ -157,7 +85,7 @@ CANCEL = Verb(
     permission="discard",
     statuses=UNFINISHED,
     offered_for={Status.RUNNING},  # to a job that waits, Discard does the same
-    change=lambda ids, instruction: _changed(
+    change=lambda ids, instruction: themselves(
         Store.default().cancel(ids, by=instruction.user, reason=instruction.reason)
     ),
     is_dangerous=True,
@@ -185,20 +113,11 @@ CANCEL = Verb(
 )
 
 
-def _delete(ids: Collection[int]) -> Changed:
-    """Lock, then delete: a job that a worker claims in between is either locked, or running and left alone."""
-    with transaction.atomic(using=Job.objects.all().db):
-        jobs = Job.objects.filter(pk__in=ids).exclude(status=Status.RUNNING).order_by("pk")
-        deleted = set(jobs.select_for_update(skip_locked=True).values_list("pk", flat=True))
-        Job.objects.filter(pk__in=deleted).delete()
-    return _changed(deleted)
-
-
 DELETE = Verb(
     name="delete",
     permission="delete",
     statuses=set(Status.values) - {Status.RUNNING},
-    change=lambda ids, _instruction: _delete(ids),
+    change=lambda ids, _instruction: themselves(delete_jobs(ids)),
     form=DeleteForm,
     is_dangerous=True,
     action=Action(
@@ -221,6 +140,7 @@ RUN_AGAIN = Verb(
     permission="add",  # a copy is a new job
     statuses=FINISHED,
     change=lambda ids, _instruction: copy_jobs(ids),
+    why_unchanged=lambda job, _instruction: why_not_copied(job),
     button=Button(
         label=_("Run again as a new job"),
         hint=_(
@@ -234,7 +154,18 @@ RUN_AGAIN = Verb(
     log_entry_of_copy=_("Copied from job %(id)s."),
 )
 
-VERBS = (RETRY, RUN_NOW, POSTPONE, DISCARD, CANCEL, DELETE, RUN_AGAIN)
+VERBS = (
+    RETRY,
+    RUN_NOW,
+    POSTPONE,
+    RESCHEDULE,
+    CHANGE_QUEUE,
+    CHANGE_PRIORITY,
+    DISCARD,
+    CANCEL,
+    DELETE,
+    RUN_AGAIN,
+)
 """In the order of the buttons and of the actions."""
 
 BUTTONS = tuple((verb, verb.button) for verb in VERBS if verb.button)

@@ -3,7 +3,7 @@
 The sentences are whole, so that each can be translated; `Button` and `Action` say which values a sentence may contain.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,9 +23,18 @@ Changed: TypeAlias = dict[int, int]
 """The id of each job that was changed, with the id of the job to show next: its own, or that of its copy."""
 
 
+def themselves(ids: Iterable[int]) -> Changed:
+    """These jobs, each with itself to show next."""
+    return {pk: pk for pk in ids}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Button:
-    """A verb on the page of a job. Its texts may contain the `id`, the `queue`, the id of a `copy`, and the `delay`."""
+    """A verb on the page of a job.
+
+    Its texts may contain the `id`, the `queue`, the id of a `copy`, and of the instruction the `time`, the `new_queue`
+    and the `priority`.
+    """
 
     label: Text
     hint: Text

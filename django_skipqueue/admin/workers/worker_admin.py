@@ -1,36 +1,44 @@
-"""The list of workers: which processes there are, whether they are alive, and the jobs that they run now. Read only."""
+"""The list of workers: which processes there are, whether they are alive, and the jobs that they run now.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every request is logged.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.postgres.expressions import ArraySubquery
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, OuterRef, QuerySet
 from django.db.models.functions import JSONObject, Now
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
-from django.utils.translation import gettext
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Worker
+from ...operators.counts import grouped
+from ...operators.durations import distance, span
+from ...operators.json_time import moment_of
+from ...operators.worker_health import STATES, state_after
 from ...tasks.registry import registry
 from ..health.notices import NoWorker, notices_cache
-from ..health.worker_health import STATES, state_after
 from ..ui.cells import badge, shortened
-from ..ui.durations import distance, span
-from ..ui.json_time import moment_of
-
-if TYPE_CHECKING:
-    WorkerModelAdmin = admin.ModelAdmin[Worker]
-else:
-    WorkerModelAdmin = admin.ModelAdmin
+from ..ui.own_views import OwnViews
+from ..ui.refreshing import refreshing
+from ..ui.time_limit import time_limited
+from .requests import REQUESTED, REQUESTS, WorkerRequest
 
 SHOWN_JOBS = 5
+
+MAY_CHANGE = "django_skipqueue.change_worker"
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,10 @@ class Held:
 
 
 @admin.register(Worker)
-class WorkerAdmin(WorkerModelAdmin):
+class WorkerAdmin(OwnViews):
     """The processes that run jobs. Workers and their supervisors write the rows; nobody edits them here."""
 
-    list_display = ("state", "worker", "queue_names", "slots", "runs_now", "last_heartbeat", "started")
+    list_display = ("state", "worker", "queue_names", "slots", "runs_now", "memory", "last_heartbeat", "started")
     list_display_links = None
     list_per_page = 100
     ordering = ("hostname", "name", "id")
@@ -86,7 +94,52 @@ class WorkerAdmin(WorkerModelAdmin):
         """The row of a process that holds jobs stays until they are recovered."""
         return False
 
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        """The columns, with the buttons for those who may press them."""
+        return (*self.list_display, "buttons") if request.user.has_perm(MAY_CHANGE) else self.list_display
+
+    def get_urls(self) -> list[URLPattern]:
+        """The addresses of the views of workers: ours, then Django's."""
+        return [
+            *(self.page(f"{asked.name}/", asked.name, partial(self.request_view, asked=asked)) for asked in REQUESTS),
+            *super().get_urls(),
+        ]
+
+    def request_view(self, request: HttpRequest, *, asked: WorkerRequest) -> HttpResponse:
+        """Ask whether to request this of a worker, and request it."""
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
+            raise PermissionDenied
+        worker_id = request.GET.get("worker", "").replace("\0", "")
+        worker = Worker.objects.filter(pk=worker_id).first()
+        if worker is None:
+            self.message_user(request, gettext("This worker has ended."), messages.WARNING)
+            return HttpResponseRedirect(self.address("changelist"))
+        if request.method == "POST":
+            return self._request(request, worker, asked)
+        context = self.context(request, asked.label, title=asked.question % {"worker": shortened(worker.name)}) | {
+            "explanation": asked.explanation,
+            "can_be_done": True,
+            "is_dangerous": asked.is_dangerous,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _request(self, request: HttpRequest, worker: Worker, asked: WorkerRequest) -> HttpResponse:
+        """Request it, unless the worker has ended meanwhile; log it, and show the list."""
+        if asked.request(worker):
+            message = asked.done % {"worker": shortened(worker.name)}
+            self.log_change(request, worker, message)
+            self.message_user(request, message, messages.SUCCESS)
+        else:
+            self.message_user(request, gettext("This worker has ended."), messages.WARNING)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    @refreshing
+    @time_limited
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list, with a title that does not ask to select anything."""
         notices = notices_cache.get()
         context = {
@@ -108,9 +161,10 @@ class WorkerAdmin(WorkerModelAdmin):
 
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:
-        """Live, late or stale, by the age of its heartbeat on the database's clock."""
+        """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
         state = state_after(worker.now - worker.heartbeat_at)
-        return badge(state, STATES[state])
+        requested = REQUESTED.get(worker.requested, "")
+        return format_html('{} <span class="skipqueue-detail">{}</span>', badge(state, STATES[state]), requested)
 
     @admin.display(description=_("worker"))
     def worker(self, worker: Worker) -> SafeString:
@@ -136,6 +190,34 @@ class WorkerAdmin(WorkerModelAdmin):
             busy = gettext("%(threads)s/%(slots)s threads, %(coroutines)s/%(slots)s coroutines busy")
         more = gettext("%(number)s claimed ahead") % {"number": held.ahead} if held.ahead else ""
         return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
+
+    @admin.display(description=_("memory"))
+    def memory(self, worker: Worker) -> SafeString:
+        """Its resident size and the number of jobs it has done, as of its supervisor's last heartbeat."""
+        size = "" if worker.memory_mb is None else gettext("%(number)s MiB") % {"number": grouped(worker.memory_mb)}
+        done = ngettext("%(number)s job done", "%(number)s jobs done", worker.jobs_done)
+        return format_html(
+            '{} <span class="skipqueue-detail">{}</span>', size, done % {"number": grouped(worker.jobs_done)}
+        )
+
+    @admin.display(description="", empty_value="")
+    def buttons(self, worker: Any) -> SafeString | str:
+        """Links to the questions whether to restart it or to stop. A worker that counts as dead has none."""
+        if state_after(worker.now - worker.heartbeat_at) == "stale":
+            return ""
+        links = format_html_join(
+            " ",
+            '<a class="button skipqueue-quiet" href="{}" aria-label="{}">{}</a>',
+            (
+                (
+                    self.address(asked.name, query={"worker": worker.pk}),
+                    asked.question % {"worker": shortened(worker.name)},
+                    asked.label,
+                )
+                for asked in REQUESTS
+            ),
+        )
+        return format_html('<span class="skipqueue-buttons">{}</span>', links)
 
     @admin.display(description=_("started"))
     def started(self, worker: Any) -> str:

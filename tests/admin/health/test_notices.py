@@ -9,18 +9,19 @@ import pytest
 from django.contrib.admin import AdminSite
 from django.contrib.auth.models import Permission, User
 from django.db import connection
+from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.admin import JobAdmin
 from django_skipqueue.admin.health import notices
 from django_skipqueue.admin.health.notices import Notices, NoWorker, notices_cache
-from django_skipqueue.admin.health.worker_health import state_after
-from django_skipqueue.models import Job, Worker
+from django_skipqueue.models import Incident, Job, Queue, Worker
+from django_skipqueue.operators.worker_health import state_after
 
 from ...app import jobs
 from ...app.rows import make_job, make_worker
-from ..conftest import LIST, WORKERS, page
+from ..conftest import LIST, QUEUES, WORKERS, page
 
 pytestmark = pytest.mark.django_db
 
@@ -64,6 +65,23 @@ def test_a_queue_that_no_live_worker_serves_is_named() -> None:
     seen = Notices.now().no_worker
     assert seen == NoWorker(("it's", "mail"))
     assert seen.command == """python manage.py runworker --queues 'it'"'"'s,mail'"""
+
+
+def test_a_paused_queue_needs_no_worker() -> None:
+    make_job(queue_name="mail")
+    Queue.pause("mail")
+    assert Notices.now().no_worker is None
+
+
+def test_a_paused_queue_is_named_with_a_link(operator: Client) -> None:
+    Queue.pause("mail", by="ann", reason="no answer")
+    text = operator.get(LIST).text
+    assert "The queue “mail” is paused by ann until it is resumed: no answer" in text
+    assert f'<a href="{QUEUES}">Queues</a>' in text
+    Queue.pause("sms")
+    notices_cache.clear()
+    assert "2 queues are paused: <strong>mail, sms</strong>." in " ".join(operator.get(WORKERS).text.split())
+    assert "queues are paused" not in operator.get(QUEUES).text, "the list itself says it"
 
 
 COMMAND = "<code>python manage.py runworker</code>"
@@ -199,4 +217,33 @@ def test_the_queries_are_few_whatever_there_is(operator: Client) -> None:
             make_job(queue_name=f"q{queue}", run_after=LONG_AGO)
     with CaptureQueriesContext(connection) as queries:
         assert len(Notices.now().no_free_slot) == 3
-    assert len(queries) <= 6
+    assert len(queries) <= 8
+
+
+# Incidents
+
+
+@pytest.mark.parametrize(
+    ("rule", "queue_name", "value", "said"),
+    [
+        ("oldest_waiting", "mail", 372.0, "A job in queue mail has waited for 6 min 12 s (limit: 5 min)."),
+        ("oldest_waiting", "", 372.0, "A job has waited for 6 min 12 s (limit: 5 min)."),
+        ("no_worker", "mail", 372.0, "No worker has served queue mail for 6 min 12 s (limit: 5 min)."),
+        ("failed_share", "", 0.254, "25 % of the attempts of the last ten minutes have failed (limit: "),
+        ("recoveries", "", 312.0, "Jobs recovered from dead workers in the last ten minutes: 312 (limit: 300)."),
+    ],
+)
+def test_an_open_incident_is_a_sentence_on_every_page(
+    log_in: Callable[..., Client], rule: str, queue_name: str, value: float, said: str
+) -> None:
+    Incident.objects.create(rule=rule, queue_name=queue_name, value=value, threshold=300.0, raised_at=Now())
+    assert said in log_in("view_job").get(LIST).content.decode()
+
+
+def test_no_other_row_of_the_table_is_shown(log_in: Callable[..., Client]) -> None:
+    Incident.objects.create(rule="", queue_name="")
+    Incident.objects.create(rule="no_worker", queue_name="", threshold=60.0)
+    Incident.objects.create(rule="recoveries", queue_name="", threshold=5.0, raised_at=Now(), over_at=Now())
+    Incident.objects.create(rule="of a newer version", queue_name="", raised_at=Now())
+    assert Notices.now().incidents == ()
+    assert "Alert:" not in log_in("view_job").get(LIST).content.decode()

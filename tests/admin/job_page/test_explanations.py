@@ -1,5 +1,6 @@
 """`explanations`: why a job waits, and why it was not tried again."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,11 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_skipqueue import job as register
-from django_skipqueue.admin.health.worker_health import Workforce
 from django_skipqueue.admin.job_page.attempts import attempts_of
 from django_skipqueue.admin.job_page.explanations import why_it_waits, why_it_was_not_retried
-from django_skipqueue.admin.ui import counts
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.operators import counts
+from django_skipqueue.operators.worker_health import Workforce
 
 from ...app.rows import make_job, make_worker
 from ..scene import at
@@ -33,6 +34,20 @@ class TestQueued:
         assert waits(job) == "It waits for a worker: none is alive."
         make_worker(queues=["default"])
         assert waits(job) == "It waits for a worker: no live worker serves the queue “mail”."
+
+    def test_while_its_queue_is_paused(self) -> None:
+        job = make_job(queue_name="mail")
+        make_worker()
+        Queue.pause("mail")
+        assert waits(job) == "The queue “mail” is paused until it is resumed."
+        Queue.pause("mail", by="ann", reason="no answer")
+        assert waits(job) == "The queue “mail” is paused by ann until it is resumed: no answer"
+        Queue.pause("mail", for_=timedelta(hours=1))
+        assert re.fullmatch(r"The queue “mail” is paused until \d{4}-\d\d-\d\d \d\d:\d\d \w+\.", waits(job))
+        Queue.pause("mail", for_=timedelta(hours=1), by="ann")
+        assert waits(job).startswith("The queue “mail” is paused by ann until 2")
+        Queue.resume("mail")
+        assert waits(job).startswith("It is the next job")
 
     def test_behind_others_of_its_queue(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_worker()

@@ -50,9 +50,9 @@ def test_attempts_and_operators_stand_in_it_with_waits_and_runs() -> None:
     assert moments_of(job) == [
         ("enqueued",),
         ("attempt 1 failed", "waited 7.0 s", "ran 30 s", "web-1/1"),
-        ("attempt 2 failed", "ran 12 ms"),
+        ("attempt 2 failed", "20 s after the attempt before", "ran 12 ms"),
         ("retried by ann",),
-        ("attempt 3 completed", "waited 10 s", "ran 2.0 s", "web-2/1"),
+        ("attempt 3 completed", "20 s after the attempt before", "waited 10 s", "ran 2.0 s", "web-2/1"),
     ]
 
 
@@ -92,6 +92,17 @@ def test_the_wait_of_an_attempt_stays_as_it_was_when_the_job_is_retried() -> Non
     retried = make_job("queued", errors=errors, operations=[retry], run_after=at(2), started_at=at(20))
     for job in (failed, retried):
         assert ("attempt 1 failed", "waited 12 ms", "ran 1.0 ms") in moments_of(job)
+
+
+def test_an_attempt_that_was_released_and_one_that_was_recovered_are_named() -> None:
+    died = failure(1, seconds_ago=50, exception="django_skipqueue.exceptions.WorkerDied", worker="web-1/1")
+    release = operation("release", seconds_ago=10, by="web-1/2", attempts=2, since=ago(40))
+    job = make_job("queued", attempts=1, enqueued_at=at(90), run_after=at(90), errors=[died], operations=[release])
+    assert moments_of(job) == [
+        ("enqueued",),
+        ("attempt 1 ended with its worker, and the job was recovered", "web-1/1"),
+        ("attempt 2 released, because its worker stopped", "ran 30 s", "web-1/2"),
+    ]
 
 
 def test_what_is_ahead_is_marked() -> None:

@@ -16,7 +16,7 @@ from django.test import Client, RequestFactory
 
 from django_skipqueue.admin import JobAdmin
 from django_skipqueue.admin.jobs import actions
-from django_skipqueue.admin.verbs import many_jobs, selection
+from django_skipqueue.admin.verbs import many_jobs, selection, summary
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job
@@ -28,9 +28,18 @@ ACTIONS = {
     "retry_selected": "retry_job",
     "run_now_selected": "retry_job",
     "postpone_selected": "retry_job",
+    "change_queue_selected": "retry_job",
+    "change_priority_selected": "retry_job",
     "discard_selected": "discard_job",
     "cancel_selected": "discard_job",
     "delete_selected": "delete_job",
+}
+FOR_ALL_THAT_WAIT = {
+    "postpone_selected",
+    "change_queue_selected",
+    "change_priority_selected",
+    "discard_selected",
+    "delete_selected",
 }
 
 
@@ -108,10 +117,14 @@ class TestTheQuestion:
         assert Job.objects.get(pk=job.pk).status == "queued"
 
     def test_above_the_cap_it_says_that_there_are_more(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("django_skipqueue.admin.ui.counts.CAP", 2)
-        jobs = [make_job("failed") for _ in range(3)]
+        monkeypatch.setattr(summary, "MOST_READ", 2)
+        jobs = [make_job("failed") for _ in range(6)]
         response = post(operator, "retry_selected", jobs[:1], select_across="1")
-        assert response.context["title"] == "Retry more than 2 jobs?"
+        assert response.context["title"] == "Retry 6 jobs?"
+        assert "Of the first 2 jobs:" in response.text
+        monkeypatch.setattr(summary, "MOST_COUNTED", 5)
+        response = post(operator, "retry_selected", jobs[:1], select_across="1")
+        assert response.context["title"] == "Retry more than 5 jobs?"
 
     def test_hostile_names_are_text(self, operator: Client) -> None:
         job = make_job("failed", task="<script>alert(1)</script>")
@@ -275,15 +288,20 @@ class TestPermissions:
         job = make_job({"retry_selected": "failed", "delete_selected": "failed"}.get(action, "scheduled"))
         client = log_in("view_job", permission)
         assert action in client.get(LIST).text
-        assert "1 job " in messages_of(post(client, action, [job], confirmed="yes", minutes="90"))[0]
+        assert (
+            "1 job "
+            in messages_of(post(client, action, [job], confirmed="yes", minutes="90", queue_name="mail", priority="7"))[
+                0
+            ]
+        )
 
     @pytest.mark.parametrize(
         ("state", "offered"),
         [
             ("", set(ACTIONS)),
-            ("scheduled", {"run_now_selected", "postpone_selected", "discard_selected", "delete_selected"}),
-            ("retrying", {"run_now_selected", "postpone_selected", "discard_selected", "delete_selected"}),
-            ("queued", {"postpone_selected", "discard_selected", "delete_selected"}),
+            ("scheduled", {"run_now_selected", *FOR_ALL_THAT_WAIT}),
+            ("retrying", {"run_now_selected", *FOR_ALL_THAT_WAIT}),
+            ("queued", FOR_ALL_THAT_WAIT),
             ("running", {"cancel_selected"}),
             ("completed", {"delete_selected"}),
             ("failed", {"retry_selected", "delete_selected"}),

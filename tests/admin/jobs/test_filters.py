@@ -44,8 +44,33 @@ class TestFilters:
             make_job(status, **times)
         assert len(listed(operator, f"?time={preset}{address}")) == found
 
+    @pytest.mark.parametrize(("preset", "found"), [("1m", 4), ("10m", 3), ("1h", 2), ("6h", 1), ("never", 5)])
+    def test_running_jobs_by_how_long_they_run(self, operator: Client, preset: str, found: int) -> None:
+        for minutes in (0, 2, 20, 120, 1200):
+            make_job("running", locked_at=timedelta(minutes=-minutes))
+        address = f"?status=running&runs={preset}"
+        assert len(listed(operator, address)) == found
+        (tab,) = [tab for tab in operator.get(LIST + address).context["cl"].tabs if tab.state == "running"]
+        assert str(tab.count) == str(found)
+
+    def test_that_filter_is_for_running_jobs_alone(self, operator: Client) -> None:
+        make_job()
+        assert len(listed(operator, "?status=queued&runs=6h")) == len(listed(operator, "?runs=6h")) == 1
+        assert "Longer than" not in operator.get(f"{LIST}?status=queued").text
+        assert "Longer than 6 hours" in operator.get(f"{LIST}?status=running").text
+
     @pytest.mark.parametrize(
-        "address", ["?queue=a%00b", "?task=%00", "?status=x", "?time=x", "?p=x", "?p=999", "?status=&q="]
+        "address",
+        [
+            "?queue=a%00b",
+            "?task=%00",
+            "?status=x",
+            "?time=x",
+            "?status=running&runs=x",
+            "?p=x",
+            "?p=999",
+            "?status=&q=",
+        ],
     )
     def test_nothing_in_the_address_is_an_error(self, operator: Client, address: str) -> None:
         make_job()

@@ -8,9 +8,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_skipqueue.admin.jobs import window
-from django_skipqueue.admin.jobs.list_order import Indexed
 from django_skipqueue.models import Job, Status
+from django_skipqueue.operators import window
+from django_skipqueue.operators.list_order import Indexed
 
 from ...app.rows import STATUSES, make_job
 from ..conftest import LIST
@@ -71,6 +71,17 @@ def test_the_first_page_of_every_list_is_the_front_of_an_index() -> None:
         assert re.search(rf"Index Scan (Backward )?using {index}", plan), (status, plan)
 
 
+@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.parametrize("state", ["failed", "retrying"])
+def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        operator.get(f"{LIST}?status={state}&task=a.jobs.one&cause=KeyError+in+a.jobs.one")
+    listed, *_ = (each["sql"] for each in queries if "hashtextextended" in each["sql"] and "args_text" in each["sql"])
+    plan = plan_of(listed)
+    assert "Index Scan Backward using skipqueue_job_cause" in plan, plan
+    assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), plan
+
+
 def _quoted(indexed: Indexed) -> tuple[str, ...]:
     return tuple(f"'{value}'" for value in (indexed.status, indexed.queue_name) if value is not None)
 
@@ -95,6 +106,9 @@ def addresses() -> Iterator[str]:
     yield from ("?task=a.jobs.one", "?task=nothing", "?status=completed&task=nothing", "?status=queued&task=nothing")
     yield from ("?time=hour", "?time=month", "?status=failed&time=hour", "?status=completed&time=week")
     yield from ("?status=retrying", "?q=KeyError", "?q=id%3D42", "?q=two&look=2", "?q=42", "?status=retrying&q=two")
+    cause = "task=a.jobs.one&cause=KeyError+in+a.jobs.one"
+    yield from (f"?status={state}&{cause}" for state in ("failed", "retrying", "completed"))
+    yield from (f"?{cause}", "?status=failed&cause=KeyError", f"?status=failed&{cause}&q=two")
     yield from (
         "?q=99999",
         "?q=two",

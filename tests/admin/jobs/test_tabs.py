@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 
-from django_skipqueue.admin.jobs import window
-from django_skipqueue.admin.ui import counts
-from django_skipqueue.admin.ui.counts import Count
+from django_skipqueue.operators import counts, window
+from django_skipqueue.operators.counts import Count
 
 from ...app.rows import STATUSES, make_job
 from ..conftest import LIST, listed

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.django_db
 PERMISSIONS = {
     "retry": "retry_job",
     "run_now": "retry_job",
-    "postpone": "retry_job",
+    "reschedule": "retry_job",
+    "change_queue": "retry_job",
+    "change_priority": "retry_job",
     "discard": "discard_job",
     "cancel": "discard_job",
     "run_again": "add_job",
@@ -27,17 +29,32 @@ PERMISSIONS = {
 ALLOWED = {
     "retry": {"failed", "discarded"},
     "run_now": {"scheduled"},
-    "postpone": {*WAITING},
+    "reschedule": {*WAITING},
+    "change_queue": {*WAITING},
+    "change_priority": {*WAITING},
     "discard": {*WAITING},
     "cancel": {"running"},
     "run_again": {"completed", "failed", "discarded"},
 }
 
-BEFORE = {"run_now": "scheduled", "postpone": "queued", "discard": "queued", "cancel": "running"}
+BEFORE = {
+    "run_now": "scheduled",
+    "reschedule": "queued",
+    "change_queue": "queued",
+    "change_priority": "queued",
+    "discard": "queued",
+    "cancel": "running",
+}
+ANSWER = {
+    "confirmed": "yes",
+    "run_after": "2100-01-01T12:30:15",
+    "queue_name": "mail",
+    "priority": "7",
+}
 
 
 def press(client: Client, verb: str, job: Job) -> Any:
-    return client.post(page(verb, job.pk), {"confirmed": "yes", "minutes": "90"}, follow=True)
+    return client.post(page(verb, job.pk), ANSWER, follow=True)
 
 
 class TestButtons:
@@ -95,7 +112,9 @@ class TestButtons:
 
 
 class TestTheQuestion:
-    @pytest.mark.parametrize("verb", ["postpone", "discard", "cancel", "run_again"])
+    @pytest.mark.parametrize(
+        "verb", ["reschedule", "change_queue", "change_priority", "discard", "cancel", "run_again"]
+    )
     def test_what_cannot_be_taken_back_is_asked_first(self, operator: Client, verb: str) -> None:
         job = make_job(BEFORE.get(verb, "completed"))
         before = state(job)
@@ -164,18 +183,74 @@ class TestRunNow:
         assert LogEntry.objects.get().change_message == "Made due."
 
 
-class TestPostpone:
-    def test_it_has_the_job_wait_says_so_and_is_logged(self, operator: Client) -> None:
-        job = make_job("queued")
-        assert messages_of(press(operator, "postpone", job)) == [f"Job {job.pk} is due in 1 h 30 min."]
-        assert state(job)["status"] == "scheduled"
-        assert LogEntry.objects.get().change_message == "Postponed."
+class TestReschedule:
+    @pytest.mark.parametrize("status", ["queued", "scheduled"])
+    def test_it_sets_the_due_time_says_so_and_is_logged(self, operator: Client, status: str) -> None:
+        job = make_job(status, run_after=timedelta(days=100_000) if status == "scheduled" else timedelta(0))
+        assert messages_of(press(operator, "reschedule", job)) == [f"Job {job.pk} is due at 2100-01-01 12:30:15 UTC."]
+        after = state(job)
+        assert (after["status"], after["run_after"]) == ("scheduled", datetime(2100, 1, 1, 12, 30, 15, tzinfo=UTC))
+        assert LogEntry.objects.get().change_message == "Rescheduled."
 
-    def test_a_job_that_is_due_later_stays_as_it_is(self, operator: Client) -> None:
-        job = make_job("scheduled", run_after=timedelta(days=1))
-        before = state(job)
-        assert messages_of(press(operator, "postpone", job)) == [f"Job {job.pk} is due later than that already."]
-        assert state(job) == before
+    def test_the_time_is_one_of_the_current_time_zone(self, operator: Client, settings: Any) -> None:
+        settings.TIME_ZONE = "Europe/Berlin"
+        job = make_job("scheduled", run_after=datetime(2090, 7, 1, 10, tzinfo=UTC))
+        text = operator.get(page("reschedule", job.pk)).text
+        assert 'value="2090-07-01T12:00:00"' in text
+        assert "Europe/Berlin" in text
+        press(operator, "reschedule", job)
+        assert state(job)["run_after"] == datetime(2100, 1, 1, 11, 30, 15, tzinfo=UTC)
+
+    def test_with_a_time_in_the_past_the_job_is_due_now(self, operator: Client) -> None:
+        job = make_job("scheduled")
+        operator.post(page("reschedule", job.pk), {"confirmed": "yes", "run_after": "2020-01-01T00:00"})
+        assert state(job)["status"] == "queued"
+
+    @pytest.mark.parametrize("typed", ["", "tomorrow", "9999-12-31T23:59", "0001-01-01T00:00"])
+    def test_a_time_that_is_none_is_asked_for_again(self, operator: Client, typed: str) -> None:
+        job = make_job("queued")
+        assert "errorlist" in operator.post(page("reschedule", job.pk), {"confirmed": "yes", "run_after": typed}).text
+        assert state(job)["status"] == "queued"
+
+
+class TestChanges:
+    def test_a_job_goes_into_another_queue(self, operator: Client) -> None:
+        job = make_job("queued")
+        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is in the queue “mail” now."]
+        assert (state(job)["status"], state(job)["queue_name"]) == ("queued", "mail")
+        assert LogEntry.objects.get().change_message == "Queue changed."
+        assert "default → mail" in operator.get(page("change", job.pk)).text
+        assert "Put into another queue: default → mail" in operator.get(page("history", job.pk)).text
+        assert messages_of(press(operator, "change_queue", job)) == [f"Job {job.pk} is in this queue already."]
+
+    def test_a_job_gets_another_priority(self, operator: Client) -> None:
+        job = make_job("scheduled", priority=3)
+        assert 'value="3"' in operator.get(page("change_priority", job.pk)).text
+        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} has the priority 7 now."]
+        assert (state(job)["status"], state(job)["priority"]) == ("scheduled", 7)
+        assert messages_of(press(operator, "change_priority", job)) == [f"Job {job.pk} has this priority already."]
+
+    def test_the_priority_can_be_zero(self, operator: Client) -> None:
+        job = make_job("queued", priority=3)
+        operator.post(page("change_priority", job.pk), {"confirmed": "yes", "priority": "0"})
+        assert state(job)["priority"] == 0
+
+    @pytest.mark.parametrize(
+        ("verb", "typed"),
+        [
+            ("queue", ""),
+            ("queue", "a,b"),
+            ("queue", "x" * 1001),
+            ("priority", "101"),
+            ("priority", "x"),
+            ("priority", ""),
+        ],
+    )
+    def test_a_value_that_is_none_is_asked_for_again(self, operator: Client, verb: str, typed: str) -> None:
+        job = make_job("queued")
+        data = {"confirmed": "yes", "queue_name": typed, "priority": typed}
+        assert "errorlist" in operator.post(page(f"change_{verb}", job.pk), data).text
+        assert state(job)["operations"] is None
 
 
 class TestDiscard:

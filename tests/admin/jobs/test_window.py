@@ -6,8 +6,8 @@ import pytest
 from django.db.models import F
 from django.test import Client
 
-from django_skipqueue.admin.jobs import window
 from django_skipqueue.models import Job
+from django_skipqueue.operators import window
 
 from ...app.rows import make_job
 from ..conftest import LIST, listed

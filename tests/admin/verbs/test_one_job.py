@@ -16,7 +16,7 @@ from ...app.sessions import Session
 
 pytestmark = pytest.mark.django_db
 
-ANN = Instruction("ann")
+ANN = Instruction("ann", queue_name="mail", priority=7)
 
 
 @pytest.mark.parametrize(("verb", "button"), BUTTONS, ids=lambda each: getattr(each, "name", ""))

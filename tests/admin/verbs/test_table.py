@@ -17,8 +17,8 @@ from ...app.sessions import Session
 
 pytestmark = pytest.mark.django_db
 
-INSTRUCTION = Instruction("ann", "why", 5)
-VALUES = {"id": 1, "copy": 2, "queue": "q", "delay": "5 min"}
+INSTRUCTION = Instruction("ann", "why", 90, queue_name="mail", priority=7)
+VALUES = {"id": 1, "copy": 2, "queue": "q", "time": "now", "new_queue": "mail", "priority": 7}
 
 
 def test_each_has_a_name_of_its_own() -> None:
@@ -38,7 +38,7 @@ class TestEach:
     @pytest.mark.parametrize("status", STATUSES)
     def test_it_changes_jobs_in_its_statuses_and_no_others(self, verb: Verb, status: str) -> None:
         job = make_job(status)
-        changed = verb.change([job.pk], Instruction("ann", "why", 90))
+        changed = verb.change([job.pk], INSTRUCTION)
         assert set(changed) == ({job.pk} if status in verb.statuses else set())
 
     def test_it_is_offered_for_no_status_in_which_it_does_nothing(self, verb: Verb) -> None:
@@ -83,8 +83,13 @@ def test_the_history_has_all_that_the_store_notes_in_a_row() -> None:
     store.retry([job.pk], over=60)
     store.run_now([job.pk])
     store.postpone([job.pk], INSTRUCTION.delay)
+    store.reschedule([job.pk], INSTRUCTION.delay)
+    store.change_queue([job.pk], "mail")
+    store.change_priority([job.pk], 7)
     noted = {entry["verb"] for entry in Job.objects.get(pk=job.pk).operations or []}
-    assert noted == set(PAST) == {"discard", "retry", "cancel", "run_now", "postpone"}
+    assert noted == set(PAST) == {
+        "discard", "retry", "cancel", "run_now", "postpone", "reschedule", "change_queue", "change_priority"
+    }  # fmt: skip
 
 
 @pytest.mark.django_db(transaction=True)

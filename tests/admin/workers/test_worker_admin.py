@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -16,7 +17,7 @@ from django_skipqueue.models import Worker
 
 from ...app import jobs
 from ...app.rows import make_job, make_worker
-from ..conftest import WORKERS, page
+from ..conftest import WORKERS, messages_of, page
 
 pytestmark = pytest.mark.django_db
 
@@ -51,11 +52,11 @@ def test_what_runs_now_is_linked_the_oldest_first(operator: Client) -> None:
     young = make_job("running", locked_by=str(worker.pk), task="a.jobs.young")
     old = make_job("running", locked_by=str(worker.pk), task="a.jobs.old", locked_at=timedelta(hours=-1))
     make_job("running", locked_by="somebody else", task="a.jobs.other")
-    make_job("completed", locked_by=str(idle.pk), task="a.jobs.done")
+    make_job("completed", locked_by=str(idle.pk), task="a.jobs.finished_before")
     text = operator.get(WORKERS).text
     assert text.index(page("change", old.pk)) < text.index(page("change", young.pk))
     assert "other" not in text
-    assert "done" not in text
+    assert "finished_before" not in text
     assert "nothing" in text
 
 
@@ -108,7 +109,7 @@ def test_its_queries_do_not_grow_with_the_workers(operator: Client) -> None:
         with CaptureQueriesContext(connection) as queries:
             operator.get(WORKERS)
         numbers.append(len(queries))
-    assert numbers[0] == numbers[1] <= 9
+    assert numbers[0] == numbers[1] <= 14
 
 
 def test_nothing_in_it_is_markup(operator: Client) -> None:
@@ -116,6 +117,61 @@ def test_nothing_in_it_is_markup(operator: Client) -> None:
     worker = make_worker(name=hostile, hostname=hostile, queues=[hostile])
     make_job("running", locked_by=str(worker.pk), task=hostile)
     assert "<script>alert" not in operator.get(WORKERS).text
+
+
+def test_a_row_says_how_much_memory_it_takes_and_how_many_jobs_it_has_done(operator: Client) -> None:
+    make_worker(memory_mb=1234, jobs_done=5678)
+    text = operator.get(WORKERS).text
+    assert "1,234 MiB" in text
+    assert "5,678 jobs done" in text
+    Worker.objects.update(memory_mb=None)
+    assert "MiB" not in operator.get(WORKERS).text
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("restart", "The worker web/1 restarts once its jobs have ended."),
+        ("stop", "The runworker of web/1 stops."),
+    ],
+)
+class TestRequests:
+    def address(self, name: str, worker_id: str) -> str:
+        return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": worker_id})
+
+    def test_they_are_asked_written_and_logged(self, operator: Client, name: str, message: str) -> None:
+        worker, other = make_worker(name="web/1"), make_worker(name="web/2")
+        address = self.address(name, worker.pk)
+        assert address.replace("&", "&amp;") in operator.get(WORKERS).text
+        assert operator.get(address).status_code == 200
+        worker.refresh_from_db()
+        assert worker.requested == "", "a question changes nothing"
+        response = operator.post(address, follow=True)
+        assert messages_of(response) == [message]
+        assert f"{name} requested" in response.text
+        worker.refresh_from_db()
+        other.refresh_from_db()
+        assert (worker.requested, other.requested) == (name, "")
+        entry = LogEntry.objects.get()
+        assert (entry.object_id, entry.get_change_message()) == (worker.pk, message)
+
+    @pytest.mark.parametrize("worker_id", ["", "gone:0123456789ab", "\0", "<b>"])
+    def test_a_worker_that_has_ended_is_asked_nothing(
+        self, operator: Client, name: str, message: str, worker_id: str
+    ) -> None:
+        for send in (operator.get, operator.post):
+            assert messages_of(send(self.address(name, worker_id), follow=True)) == ["This worker has ended."]
+        assert not LogEntry.objects.exists()
+
+
+def test_a_dead_worker_has_no_buttons(operator: Client) -> None:
+    make_worker(heartbeat=timedelta(hours=-1))
+    assert "skipqueue-buttons" not in operator.get(WORKERS).text
+
+
+def test_buttons_are_for_those_who_may_press_them(log_in: Callable[..., Client]) -> None:
+    make_worker()
+    assert "skipqueue-buttons" not in log_in("view_worker").get(WORKERS).text
 
 
 def test_it_is_only_to_be_looked_at(operator: Client) -> None:

@@ -1,0 +1,201 @@
+"""Archived jobs in the admin: what was pruned from the job table, to be read, found and run again.
+
+Invariant: nothing here writes to the archive, and every view checks the user's permission itself.
+"""
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext
+
+from ...conf import settings
+from ...models import ArchivedJob
+from ...operators import known_names
+from ...operators.ids import is_id
+from ..job_page.history import history_of
+from ..job_page.job_page import JobPage
+from ..jobs import job_cells
+from ..jobs.filters import QueueFilter, TaskFilter
+from ..jobs.job_admin import JobAdmin
+from ..ui.cells import badge_of
+from ..ui.paginator import CappedPaginator
+from ..verbs import log
+from ..verbs.copy_job import copy_archived_job, why_not_copied
+from ..verbs.table import BUTTONS, RUN_AGAIN
+from .changelist import ArchiveChangeList
+from .filters import BEFORE, FIRST, PeriodFilter, StatusFilter
+
+if TYPE_CHECKING:
+    ArchivedJobModelAdmin = admin.ModelAdmin[ArchivedJob]
+else:
+    ArchivedJobModelAdmin = admin.ModelAdmin
+
+BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
+
+
+@admin.register(ArchivedJob)
+class ArchivedJobAdmin(ArchivedJobModelAdmin):
+    """The archive, for the people who have to answer for a job months later."""
+
+    list_display = JobAdmin.list_display
+    list_display_links = JobAdmin.list_display_links
+    list_filter = (StatusFilter, PeriodFilter, QueueFilter, TaskFilter)
+    list_per_page = list_max_show_all = 50
+    show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
+    paginator = CappedPaginator
+    sortable_by = ()
+    actions = None
+    search_fields = JobAdmin.search_fields
+    search_help_text = JobAdmin.search_help_text
+
+    status_badge: Any = JobAdmin.status_badge
+    job: Any = JobAdmin.job
+    call_and_error: Any = JobAdmin.call_and_error
+    queue: Any = JobAdmin.queue
+    attempts_made: Any = JobAdmin.attempts_made
+    when: Any = JobAdmin.when
+    get_search_results: Any = JobAdmin.get_search_results
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css"]}
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Only a project with an archive sees it among the tables."""
+        return settings.has_archive and super().has_module_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Jobs move here by being pruned."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
+        """An archived job never changes."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: ArchivedJob | None = None) -> bool:
+        """Archived jobs are dropped a month at a time."""
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        """The address of our view, then Django's."""
+        view = self.admin_site.admin_view(self.run_again_view)
+        return [
+            path("<int:job_id>/run-again/", view, name="django_skipqueue_archivedjob_run_again"),
+            *super().get_urls(),
+        ]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ArchiveChangeList]:
+        """The list that stays within an index."""
+        return ArchiveChangeList
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ArchivedJob]:
+        """Archived jobs with the columns that a list shows."""
+        jobs: QuerySet[ArchivedJob] = job_cells.with_cells(ArchivedJob.objects.all())
+        return jobs
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow no lookup in the address but the filters."""
+        return lookup in {FIRST, BEFORE, *(each.parameter_name for each in (StatusFilter, QueueFilter, TaskFilter))}
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show an archived job. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        job = self._require(request, object_id)
+        if job is None:
+            return self._redirect_missing(request, object_id)
+        context = self._context(request, job, title=str(job)) | {
+            "page": JobPage(job, job.now),
+            "is_archived": True,
+            "buttons": [(BUTTON, self._address("run_again", job.pk))] if self._may_run_again(request, job) else [],
+            "others": self._others(job),
+            "history": self._address("history", job.pk),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context | (extra_context or {}))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show who did what to the job, by its row and by Django's log."""
+        job = self._require(request, object_id)
+        if job is None:
+            return self._redirect_missing(request, object_id)
+        context = self._context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
+            "job": job,
+            "entries": history_of(job),
+        }
+        return TemplateResponse(
+            request, "admin/django_skipqueue/job/object_history.html", context | (extra_context or {})
+        )
+
+    def run_again_view(self, request: HttpRequest, job_id: int) -> HttpResponse:
+        """Ask, then enqueue a copy, and show it."""
+        job = self._require(request, str(job_id))
+        if not self._may_run_again(request, job):
+            raise PermissionDenied
+        if job is None:
+            return self._redirect_missing(request, str(job_id))
+        if request.method != "POST" or "confirmed" not in request.POST:
+            return self._ask(request, job)
+        copy = copy_archived_job(job)
+        values = {"id": job.pk, "copy": copy.pk}
+        if not copy.created:
+            held = gettext("Nothing was done: job %(copy)s, which is not finished, holds the unique key of job %(id)s.")
+            self.message_user(request, held % values, messages.WARNING)
+            return HttpResponseRedirect(self._address("change", job.pk))
+        log.record(request, {job.pk: str(job)}, str(RUN_AGAIN.log_entry) % values)
+        log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
+        self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:django_skipqueue_job_change", args=[copy.pk]))
+
+    def _ask(self, request: HttpRequest, job: Any) -> HttpResponse:
+        question = str(BUTTON.question_title) % {"id": job.pk}
+        context = self._context(request, question, title=gettext("%(order)s?") % {"order": question}) | {
+            "explanation": BUTTON.hint,
+            "sample": [(job, badge_of(job))],
+            "can_be_done": True,
+            "target": self._address("run_again", job.pk),
+            "back": self._address("change", job.pk),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _require(self, request: HttpRequest, job_id: str) -> Any:
+        """The archived job with this id, with the database's time; `None` if there is none."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        return ArchivedJob.objects.annotate(now=Now()).filter(pk=job_id).first() if is_id(job_id) else None
+
+    def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
+        message = gettext("There is no job %(id)s in the archive.") % {"id": job_id}
+        self.message_user(request, message, messages.WARNING)
+        return HttpResponseRedirect(self._address("changelist"))
+
+    def _may_run_again(self, request: HttpRequest, job: ArchivedJob | None) -> bool:
+        allowed = request.user.has_perm(f"{self.opts.app_label}.{RUN_AGAIN.permission}_job")
+        return allowed and not (job and why_not_copied(job))
+
+    def _others(self, job: ArchivedJob) -> str:
+        query = urlencode({"task": job.task})
+        return f"{self._address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""
+
+    def _context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
+        return {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "original": subject,
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+        }
+
+    def _address(self, name: str, *args: Any) -> str:
+        return reverse(f"admin:django_skipqueue_archivedjob_{name}", args=args, current_app=self.admin_site.name)

@@ -1,0 +1,46 @@
+"""The archived jobs that one index finds, and keeps in order.
+
+Invariant: a list of archived jobs is read from the end of an index in each partition, the newest partition first.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ...models import ArchivedJob, Status
+from ...operators.list_order import LAST_FINISHED, Indexed, Order
+
+
+@dataclass(frozen=True)
+class ArchivedJobs(Indexed):
+    """All in a range of time, those of a task, or those of a status: failed or discarded."""
+
+    task: str | None = None
+    first: datetime | None = None
+    """The earliest time at which they finished."""
+    before: datetime | None = None
+    """The time before which they finished."""
+
+    @classmethod
+    def of(
+        cls, status: str | None, task: str | None, *, first: datetime | None, before: datetime | None
+    ) -> "ArchivedJobs":
+        """The smallest indexed set that holds the jobs with this status and task (`None`: with any)."""
+        has_status = task is None and status in (Status.FAILED, Status.DISCARDED)
+        return cls(status=status if has_status else None, task=task, first=first, before=before)
+
+    @property
+    def order(self) -> Order:
+        """The order of each index."""
+        return LAST_FINISHED
+
+    def jobs(self) -> Any:
+        """These jobs, in order."""
+        wanted = {
+            "status": self.status,
+            "task": self.task,
+            "finished_at__gte": self.first,
+            "finished_at__lt": self.before,
+        }
+        conditions = {lookup: value for lookup, value in wanted.items() if value is not None}
+        return ArchivedJob.objects.filter(**conditions).order_by(*self.order.by())

@@ -1,0 +1,75 @@
+"""The list of archived jobs: like the list of jobs, the last finished first.
+
+Invariant: opening the list, however it is filtered, reads a page from an index, or searches one window of it.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from django.utils.translation import gettext
+
+from ...models import FINISHED, Status
+from ...operators.search import Search
+from ..jobs.changelist import WINDOW_VAR, JobChangeList
+from ..jobs.filters import QueueFilter, StateFilter, TaskFilter
+from ..jobs.tabs import Tab
+from .archived_jobs import ArchivedJobs
+from .filters import PeriodFilter
+
+
+class ArchiveChangeList(JobChangeList):
+    """The list of archived jobs as Django's admin shows it."""
+
+    @property
+    def indexed(self) -> ArchivedJobs:
+        """The jobs that an index finds, of which the list shows those that match."""
+        return self._indexed(self.state)
+
+    @property
+    def further(self) -> Iterator[tuple[Any, str]]:
+        """The other places to search: label and address."""
+        if self.window is not None and self.window.has_next:
+            yield gettext("further down"), self.get_query_string({WINDOW_VAR: self.window.number + 1})
+        for tab in self.tabs:
+            if not tab.is_selected:
+                yield tab.label, tab.address
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether the list is searched, or filtered by anything but the status."""
+        period = self._period
+        return super().is_narrowed or period.first is not None or period.before is not None
+
+    @cached_property
+    def tabs(self) -> list[Tab]:
+        """All, and one for each finished status."""
+        everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
+        return [everything] + [
+            Tab(status, status.label, self._address(status), status == self.state, self._count(status))
+            for status in FINISHED
+        ]
+
+    def _count(self, state: str) -> Any:
+        """The number of jobs with this status that pass the filters; `None` where no index has it."""
+        if self.query or state == Status.COMPLETED or self._chosen(TaskFilter) or self._chosen(QueueFilter):
+            return None
+        return self._indexed(state).count()
+
+    def _indexed(self, status: str | None) -> ArchivedJobs:
+        period = self._period
+        return ArchivedJobs.of(status, self._chosen(TaskFilter), first=period.first, before=period.before)
+
+    @property
+    def _period(self) -> PeriodFilter:
+        period: PeriodFilter = self._filter(PeriodFilter)
+        return period
+
+    @property
+    def _needs_a_window(self) -> bool:
+        search = Search(self.query)
+        return not search.names_an_id and (
+            bool(search.words)
+            or self._chosen(QueueFilter) is not None
+            or self._chosen(StateFilter) != self.indexed.status
+        )

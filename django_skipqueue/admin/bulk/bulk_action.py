@@ -1,0 +1,91 @@
+"""A verb for all jobs of a list, as the arguments of the job that applies it.
+
+Invariant: the list is stored as the query of its address, and evaluated by the code of the admin itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.contrib.admin.sites import all_sites
+from django.contrib.auth import get_user_model
+from django.http import HttpRequest, QueryDict
+
+from ...models import Job, Queue
+from ...operators.worker_health import Workforce
+from ...tasks.registry import registry
+from ..verbs.copy_job import BULK_TASK
+from ..verbs.forms import Instruction
+from ..verbs.table import ACTIONS
+from ..verbs.verb import Action, Verb
+
+PRIORITY = 100
+"""An operator who acts on so many jobs does not wait for the jobs that are in the way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkAction:
+    """Who applies which verb to the jobs of which list, and how."""
+
+    action: str
+    """Its name in `ACTIONS`."""
+    query: str
+    """Of the list's address."""
+    site: str
+    """The name of the admin site."""
+    user_id: Any
+    user: str
+    number: int
+    """The jobs that matched at the start."""
+    reason: str = ""
+    minutes: int = 0
+    queue_name: str = ""
+    priority: int = 0
+
+    @classmethod
+    def of(cls, job: Job) -> "BulkAction":
+        """Read the arguments of the job."""
+        return cls(**job.kwargs)
+
+    @property
+    def verb(self) -> Verb:
+        """The verb."""
+        return ACTIONS[self.action][0]
+
+    @property
+    def texts(self) -> Action:
+        """The verb's texts for many jobs."""
+        return ACTIONS[self.action][1]
+
+    @property
+    def instruction(self) -> Instruction:
+        """The instruction of the user."""
+        return Instruction(self.user, self.reason, self.minutes, queue_name=self.queue_name, priority=self.priority)
+
+    def request(self) -> HttpRequest:
+        """A request of the same user for the same list."""
+        request = HttpRequest()
+        request.method = "POST"
+        request.GET = QueryDict(self.query)
+        users: Any = get_user_model()._default_manager
+        request.user = users.get(pk=self.user_id)
+        return request
+
+    def model_admin(self) -> "ModelAdmin[Job]":
+        """The admin of jobs in this site."""
+        return next(site for site in all_sites if site.name == self.site)._registry[Job]
+
+    def enqueue(self, queue_name: str) -> Job:
+        """Hand it to the workers of this queue."""
+        task = registry.get(BULK_TASK).using(queue_name=queue_name, priority=PRIORITY)
+        values: Mapping[str, Any] = asdict(self)
+        return task.defer(**values)
+
+
+def queue_with_workers() -> str | None:
+    """A queue that a live worker serves and that is not paused, `default` if possible; `None` if there is none."""
+    workforce = Workforce.now()
+    paused = set(Queue.objects.paused().values_list("name", flat=True))
+    names = ["default", *(queue_name for worker in workforce.not_dead for queue_name in worker.queues)]
+    return next((name for name in names if name not in paused and workforce.serving(name)), None)

@@ -1,0 +1,67 @@
+"""How far the job of a bulk action is. It stands in the metadata of that job, and is written with each batch."""
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ...models import Job
+from ...operators.json_time import moment_of
+from ...operators.window import Window
+from ..verbs.selection import newest_id
+from ..verbs.verb import Changed
+
+KEY = "progress"
+"""In the metadata."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The numbers so far, and the place in the list."""
+
+    newest: int
+    """The highest id at the start: jobs that are added later are left out."""
+    edges: tuple[Any, Any] = (None, None)
+    """The start and the end of the window that the list searched at the start."""
+    after: int = 0
+    """The last id that is done."""
+    changed: int = 0
+    skipped: int = 0
+
+    @classmethod
+    def of(cls, job: Job) -> "Progress | None":
+        """Read it from the job; `None` if the job has not begun."""
+        written = job.metadata.get(KEY)
+        return None if written is None else cls(**{**written, "edges": tuple(map(_from_json, written["edges"]))})
+
+    @classmethod
+    def at_the_start(cls, window: Window | None) -> "Progress":
+        """Nothing is done yet."""
+        return cls(newest_id(), (window.start, window.end) if window else (None, None))
+
+    @property
+    def done(self) -> int:
+        """The number of jobs that were looked at."""
+        return self.changed + self.skipped
+
+    def plus(self, ids: Collection[int], changed: Changed) -> "Progress":
+        """The progress after one more batch."""
+        return replace(
+            self,
+            after=max(ids),
+            changed=self.changed + len(changed),
+            skipped=self.skipped + len(ids) - len(changed),
+        )
+
+    def save(self, job_id: int, lease: int) -> bool:
+        """Write it into the job, unless another process has taken the job over. Returns whether it was written."""
+        written = {KEY: {**asdict(self), "edges": [_to_json(edge) for edge in self.edges]}}
+        return bool(Job.objects.running().filter(pk=job_id, lease=lease).update(metadata=written))
+
+
+def _to_json(edge: tuple[Any, ...] | None) -> list[Any] | None:
+    return None if edge is None else [key.isoformat() if isinstance(key, datetime) else key for key in edge]
+
+
+def _from_json(edge: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if edge is None else tuple(moment_of(key) or key for key in edge)

@@ -1,0 +1,109 @@
+"""The page that shows how far the job of a bulk action is."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from urllib.parse import unquote_plus
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+
+from ...models import WAITING, Job, Status
+from ...operators.arguments import redacted
+from ...operators.counts import grouped
+from ...operators.durations import span
+from ...operators.job_states import STATES, state_of
+from ...operators.worker_health import Workforce
+from ...values.codec import shorten
+from ..job_page.explanations import why_it_waits
+from ..verbs import many_jobs
+from ..verbs.many_jobs import Tally
+from .bulk_action import BulkAction
+from .progress import Progress
+
+
+@dataclass(frozen=True)
+class ProgressPage:
+    """One such job; `now` is the database's time."""
+
+    job: Job
+    bulk: BulkAction
+    now: datetime
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job no longer changes by itself."""
+        return Status(self.job.status).is_finished
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no worker has the job, so that the server may apply the verb itself."""
+        return self.job.status in WAITING
+
+    @property
+    def state(self) -> str:
+        """The state, as on the job's own page."""
+        return state_of(self.job)
+
+    @property
+    def state_label(self) -> str:
+        """The translated word for `state`."""
+        return str(STATES[self.state])
+
+    @property
+    def title(self) -> str:
+        """What is done to how many jobs."""
+        return capfirst(
+            str(self.bulk.texts.question_title % {"number": grouped(self.bulk.number), "count": self.bulk.number})
+        )
+
+    @property
+    def filter(self) -> str:
+        """The list whose jobs are changed."""
+        return f"?{unquote_plus(self.bulk.query)}"
+
+    @cached_property
+    def _progress(self) -> Progress:
+        return Progress.of(self.job) or Progress(0)
+
+    @property
+    def done(self) -> int:
+        """The number of jobs that were looked at: all, once the job is completed."""
+        return self._progress.done
+
+    @property
+    def most(self) -> int:
+        """The number of jobs to look at: as many as were counted, unless more or fewer were found."""
+        return self.done if self.job.status == Status.COMPLETED else max(self.bulk.number, self.done, 1)
+
+    @property
+    def numbers(self) -> str:
+        """The numbers in words."""
+        return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": grouped(self.most)}
+
+    @property
+    def result(self) -> str:
+        """How many jobs were changed and skipped so far."""
+        return many_jobs.message_of(self.bulk.texts, Tally(self._progress.changed, self._progress.skipped))
+
+    @property
+    def explanation(self) -> str:
+        """Why it waits, why it stopped, or how long it has run."""
+        if self.job.status == Status.RUNNING and self.job.started_at:
+            return gettext("Running for %(span)s") % {"span": span(self.now - self.job.started_at)}
+        if self.is_final:
+            return shorten(redacted(self.job.task, [], self.job.kwargs).text(self.job.last_error))
+        return why_it_waits(self.job, self.now, Workforce.now())
+
+    @property
+    def live_text(self) -> str:
+        """The text that a screen reader reads when the status has changed."""
+        return f"{self.title}: {self.state_label}. {self.numbers}."
+
+    @property
+    def posted(self) -> list[tuple[str, object]]:
+        """The fields of the form by which the server applies the verb itself."""
+        fields = [("action", self.bulk.action), ("select_across", "1"), ("_selected_action", "all")]
+        named = ("number", "reason", "minutes", "queue_name", "priority")
+        answers: list[tuple[str, object]] = [(name, getattr(self.bulk, name)) for name in named]
+        return [*fields, ("confirmed", "yes"), ("by_hand", self.job.pk), ("typed", self.bulk.number), *answers]

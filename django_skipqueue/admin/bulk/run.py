@@ -1,0 +1,64 @@
+"""Applies a verb to all jobs of a list, in a worker.
+
+Invariant: each batch and the progress are written in one transaction. After a crash the job goes on behind the last
+batch, so no job is changed twice, and none is left out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import transaction
+from django.http import HttpRequest
+
+from ...exceptions import LeaseLost
+from ...models import Job
+from ...tasks.context import JobContext
+from ...values.outcomes import Discard
+from ..verbs import log, many_jobs
+from ..verbs.many_jobs import Tally
+from ..verbs.selection import Selection
+from .bulk_action import BulkAction
+from .progress import Progress
+
+
+def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
+    """Go on where the last attempt ended. Returns the numbers of jobs that were changed and skipped."""
+    bulk = BulkAction(**action)
+    request = _request(bulk, context.job)
+    changelist: Any = bulk.model_admin().get_changelist_instance(request)
+    progress = Progress.of(context.job) or Progress.at_the_start(changelist.window)
+    selection = Selection.all_matching(
+        changelist.jobs_within(progress.edges, request).exclude(pk=context.job_id)  # it may match itself
+    )
+    try:
+        for ids in selection.batches(after=progress.after, newest=progress.newest):
+            with transaction.atomic(using=context.database):
+                further = progress.plus(ids, bulk.verb.change(ids, bulk.instruction))
+                _save(further, context)
+            progress = further
+    finally:  # what is done stays done, even if somebody has stopped the job
+        if progress.changed:
+            message = many_jobs.message_of(bulk.texts, Tally(progress.changed, progress.skipped))
+            log.record_all(request, bulk.verb, message, bulk.instruction)
+    return {"changed": progress.changed, "skipped": progress.skipped}
+
+
+def _request(bulk: BulkAction, job: Job) -> HttpRequest:
+    """The request of the user. Raises `Discard` if the user may no longer apply the verb, or another retried it."""
+    for each in job.operations or []:
+        if each["verb"] == "retry" and each["by"] not in ("", bulk.user):
+            raise Discard(f"The job acts for {bulk.user}, but {each['by']} has retried it.")
+    try:
+        request = bulk.request()
+    except ObjectDoesNotExist:
+        raise Discard(f"The user {bulk.user} was deleted.") from None
+    model_admin: Any = bulk.model_admin()
+    if not model_admin.admin_site.has_permission(request) or not model_admin.may(request, bulk.verb):
+        raise Discard(f"{bulk.user} may not {bulk.verb.name} jobs.")
+    return request
+
+
+def _save(progress: Progress, context: JobContext) -> None:
+    if not progress.save(context.job_id, context.lease):
+        raise LeaseLost(f"Job {context.job_id} was cancelled, or taken over by another worker.")

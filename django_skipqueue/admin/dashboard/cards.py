@@ -1,0 +1,131 @@
+"""The cards: one number each, with a link to the list behind it. A further one is a function, and a line in `CARDS`."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Status
+from ...operators.counts import grouped, rate_in_words
+from ...operators.durations import roughly
+from ...operators.job_states import RETRYING
+from ...operators.list_order import Indexed
+from ...operators.scheduled_counts import ScheduledCounts
+from .situation import Situation
+
+LONG_WAIT = 60.0
+"""Seconds after which a job that waits deserves a look."""
+
+VERY_LONG_WAIT = 900.0
+
+NOTHING = "\N{EN DASH}"
+
+Level = Literal["", "warning", "alarm"]
+
+
+@dataclass(frozen=True)
+class Card:
+    """One number."""
+
+    label: Any
+    value: str
+    detail: str
+    """What belongs to the number, in a few words."""
+    address: str
+    """The list behind the number."""
+    level: Level = ""
+    permission: str = "django_skipqueue.view_job"
+    """Who has it can follow the link."""
+
+
+def queued(situation: Situation) -> Card:
+    """The jobs that could run."""
+    waiting = [queue.now for queue in situation.queues if queue.now.queued]
+    number = grouped(sum(queue.queued for queue in waiting))
+    value = gettext("about %(number)s") % {"number": number} if any(q.is_estimate for q in waiting) else number
+    detail = ngettext("in %(number)s queue", "in %(number)s queues", len(waiting)) % {"number": grouped(len(waiting))}
+    return Card(
+        _("queued"),
+        value,
+        detail if waiting and not situation.queue_name else "",
+        _jobs(situation, status=Status.QUEUED),
+    )
+
+
+def oldest(situation: Situation) -> Card:
+    """The job that has waited for the longest time."""
+    waits = max((queue.now.oldest or 0.0, queue.name) for queue in situation.queues) if situation.queues else (0.0, "")
+    seconds, name = waits
+    if seconds <= 0:
+        return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), _jobs(situation, status=Status.QUEUED))
+    level: Level = "alarm" if seconds >= VERY_LONG_WAIT else "warning" if seconds >= LONG_WAIT else ""
+    address = _jobs(situation, status=Status.QUEUED, queue=name)
+    return Card(_("oldest waiting"), roughly(seconds), gettext("in %(queue)s") % {"queue": name}, address, level)
+
+
+def running(situation: Situation) -> Card:
+    """The jobs that workers hold."""
+    held = [queue.now for queue in situation.queues if queue.now.running]
+    longest = max((queue.longest or 0.0 for queue in held), default=0.0)
+    detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
+    number = grouped(sum(queue.running for queue in held))
+    return Card(_("running"), number, detail, _jobs(situation, status=Status.RUNNING))
+
+
+def rate(situation: Situation) -> Card:
+    """The jobs that ended in the last minutes."""
+    rates = situation.rates.get(situation.queue_name)
+    number = rate_in_words(rates.per_minute if rates else 0.0)
+    address = _jobs(situation, status=Status.COMPLETED, time="hour")
+    return Card(_("jobs per minute"), number, gettext("over the last 5 min"), address)
+
+
+def retrying(situation: Situation) -> Card:
+    """The jobs that wait for another attempt."""
+    if situation.queue_name:
+        return Card(_("retrying"), NOTHING, gettext("not counted by queue"), _jobs(situation, status=RETRYING))
+    number = ScheduledCounts.now().retrying
+    detail = gettext("wait for another attempt") if number.found else ""
+    return Card(_("retrying"), str(number), detail, _jobs(situation, status=RETRYING))
+
+
+def failed(situation: Situation) -> Card:
+    """The jobs that have failed for good within a day."""
+    indexed = Indexed.covering(Status.FAILED, situation.queue_name or None)
+    of_day, of_hour = (indexed.count(Q(finished_at__gte=Now() - timedelta(hours=hours))) for hours in (24, 1))
+    level: Level = "alarm" if of_hour.found else "warning" if of_day.found else ""
+    detail = gettext("%(number)s in the last hour") % {"number": of_hour} if of_day.found else ""
+    return Card(_("failed in 24 h"), str(of_day), detail, _jobs(situation, status=Status.FAILED, time="day"), level)
+
+
+def workers(situation: Situation) -> Card:
+    """The workers that are alive."""
+    force = situation.workforce
+    alive = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
+    late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in alive]
+    slots = sum(worker.concurrency for worker in alive)
+    detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)}
+    if late:
+        detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
+            "number": grouped(len(late))
+        }
+    elif not alive:
+        detail = gettext("none is alive")
+    level: Level = "alarm" if not alive else "warning" if late else ""
+    address = reverse("admin:django_skipqueue_worker_changelist")
+    return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
+
+
+CARDS = (queued, oldest, running, rate, retrying, failed, workers)
+
+
+def _jobs(situation: Situation, **query: str) -> str:
+    if situation.queue_name:
+        query["queue"] = situation.queue_name
+    return f"{reverse('admin:django_skipqueue_job_changelist')}?{urlencode(query)}"

@@ -1,0 +1,87 @@
+"""The charts of the dashboard: throughput, waiting times, run times, depths. A further one is a line in `charts`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...operators.counts import grouped
+from ...operators.durations import roughly, span
+from ...values import histogram
+from ..charts import scale
+from ..charts.chart import NOTHING, Chart, Series
+from .depths import depths
+from .situation import Situation
+from .timeline import Bucket, together
+
+SHARES = ((0.5, "p50"), (0.95, "p95"))
+"""The quantiles that are drawn."""
+
+
+def charts(situation: Situation) -> list[Chart]:
+    """All charts."""
+    return [
+        _throughput(situation),
+        _depths(situation),
+        _times(situation, "waited", _("Waiting time"), lambda bucket: bucket.waited),
+        _times(situation, "ran", _("Run time"), lambda bucket: bucket.ran),
+    ]
+
+
+def _throughput(situation: Situation) -> Chart:
+    total = together(situation.buckets)
+    series = [
+        Series(
+            label, column, [getattr(bucket, column) for bucket in situation.buckets], grouped(getattr(total, column))
+        )
+        for column, label in (("failed", _("failed")), ("retried", _("retried")), ("completed", _("completed")))
+    ]
+    title = gettext("Attempts in %(span)s") % {"span": situation.range.bucket_label}
+    return _chart(situation, "throughput", title, series, scale.of_numbers, _number, stacks=True)
+
+
+def _times(situation: Situation, name: str, title: Any, times: Callable[[Bucket], Sequence[int]]) -> Chart:
+    series = []
+    for share, label in SHARES:
+        values = [histogram.quantile(times(bucket), share) for bucket in situation.buckets]
+        series.append(Series(label, label, values, _last(values, span)))
+    return _chart(situation, name, title, series, scale.of_durations, _duration)
+
+
+def _depths(situation: Situation) -> Chart:
+    found = depths(situation)
+    series = [
+        Series(name or _("other queues"), f"queue-{place}" if name else "other", values, _last(values, _number))
+        for place, (name, values) in enumerate(found.items(), start=1)
+    ]
+    return _chart(situation, "depth", _("Queued jobs"), series, scale.of_numbers, _number)
+
+
+def _chart(
+    situation: Situation,
+    name: str,
+    title: Any,
+    series: Sequence[Series],
+    scale_for: Callable[[float], scale.Scale],
+    written: Callable[[float], str],
+    *,
+    stacks: bool = False,
+) -> Chart:
+    return Chart(name, title, situation.times, scale_for, written, series, stacks=stacks)
+
+
+def _last(values: Sequence[float | None], written: Callable[[float], str]) -> str:
+    """The newest value as text."""
+    return next((written(value) for value in reversed(values) if value is not None), NOTHING)
+
+
+def _number(number: float) -> str:
+    return str(round(number)) if number < 1_000 else grouped(round(number))
+
+
+def _duration(seconds: float) -> str:
+    """A duration without needless decimals."""
+    if not seconds:
+        return "0"
+    return roughly(seconds) if seconds < 10 and seconds == round(seconds) else span(seconds)

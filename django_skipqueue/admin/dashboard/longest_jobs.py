@@ -1,0 +1,43 @@
+"""The jobs that have run for the longest time, of those that run now."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models.functions import Now
+from django.urls import reverse
+
+from ...models import Job
+from ...operators.durations import span
+from ...values.records import worker_name
+from .situation import Situation
+
+MOST = 5
+
+
+@dataclass(frozen=True)
+class LongJob:
+    """A job that runs."""
+
+    id: int
+    task: str
+    queue_name: str
+    ran: str
+    """For how long, as text."""
+    worker: str
+
+    @property
+    def address(self) -> str:
+        """The page of the job."""
+        return reverse("admin:django_skipqueue_job_change", args=[self.id])
+
+
+def longest_jobs(situation: Situation) -> list[LongJob]:
+    """Query the jobs. Index: recover."""
+    running: Any = Job.objects.running().annotate(now=Now()).order_by("locked_at")
+    if situation.queue_name:
+        running = running.filter(queue_name=situation.queue_name)
+    columns = ("id", "task", "queue_name", "locked_at", "locked_by", "now")
+    return [
+        LongJob(id, task, queue_name, span(now - locked_at), worker_name(locked_by or ""))
+        for id, task, queue_name, locked_at, locked_by, now in running.values_list(*columns)[:MOST]
+    ]

@@ -1,0 +1,76 @@
+"""The Python code that enqueues the same job again.
+
+Invariant: the code has `...` in place of every secret. `.defer()` refuses that value, so no job lacks a secret.
+"""
+
+import json
+from collections.abc import Iterator
+from keyword import iskeyword
+from typing import Any
+
+from ...conf import settings
+from ...exceptions import UnknownTask
+from ...models import Job
+from ...tasks.registry import registry
+from ...tasks.task import ContextTask, Task
+from ...values.redaction import Redacted
+
+LIMIT = 20_000
+"""Characters. Longer code is not shown."""
+
+SECRET = "..."  # noqa: S105 (what stands for one)
+
+
+def defer_call(job: Job, call: Redacted) -> str:
+    """An import, and a call of `.defer()`; empty if the task is not registered here, or the code is too long.
+
+    `call`: the arguments of the job with their secrets masked.
+    """
+    try:
+        task = registry.get(job.task)
+    except UnknownTask:
+        return ""
+    if type(task) not in (Task, ContextTask):  # one of `django.tasks`
+        return ""
+    options = ", ".join(_options(job, task, call))
+    using = f".using({options})" if options else ""
+    arguments = ", ".join(_arguments(job, call))
+    code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.defer({arguments})"
+    return code if len(code) <= LIMIT else ""
+
+
+def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
+    """The options in which the job differs from others of its task, except for its due time."""
+    own = task.options
+    for name, default in (
+        ("queue_name", own.queue_name),
+        ("priority", own.priority),
+        ("max_attempts", own.max_attempts or settings.max_attempts),
+        ("timeout", None),
+    ):
+        value = getattr(job, name)
+        if value != default:
+            yield f"{name}={_literal(value, value)}"
+    key = job.unique_key
+    if key is not None and not callable(own.unique_key) and key != own.unique_key:
+        yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
+
+
+def _arguments(job: Job, call: Redacted) -> Iterator[str]:
+    for shown, value in zip(call.args, job.args, strict=True):
+        yield _literal(shown, value)
+    for name, value in job.kwargs.items():
+        literal = _literal(call.kwargs[name], value)
+        is_name = name.isidentifier() and not iskeyword(name)
+        yield f"{name}={literal}" if is_name else f"**{{{_literal(name, name)}: {literal}}}"
+
+
+def _literal(shown: Any, value: Any) -> str:
+    """The value as Python writes it. Where it is `shown` otherwise, it is a secret."""
+    if isinstance(value, dict) and isinstance(shown, dict):
+        return f"{{{', '.join(f'{_literal(key, key)}: {_literal(shown[key], item)}' for key, item in value.items())}}}"
+    if isinstance(value, list) and isinstance(shown, list):
+        return f"[{', '.join(map(_literal, shown, value))}]"
+    if shown != value:
+        return SECRET
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -1,0 +1,81 @@
+"""The views of failures: all causes, and one with its jobs.
+
+Invariant: they change nothing. Their buttons post to the list of the jobs, which asks and applies the verb.
+"""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...models import Job
+from ...operators import causes
+from ...operators.job_states import state_of, status_of
+from ...store import Store
+from ..failures.cause_page import FAILING, CausePage
+from ..failures.failures_page import FailuresPage
+from ..failures.shown_cause import ShownCause, cause_of
+from ..ui.own_views import OwnViews
+from ..ui.refreshing import refreshing
+from ..ui.time_limit import time_limited
+from ..verbs.table import DISCARD, RETRY
+from ..verbs.verb import Verb
+from ..verbs.waiting_jobs import RUN_NOW
+from .permissions import JobPermissions
+
+LABELS: tuple[tuple[Verb, Any], ...] = (
+    (RETRY, _("Retry these")),
+    (RUN_NOW, _("Run these now")),
+    (DISCARD, _("Discard these")),
+)
+"""The verbs for all jobs of a cause."""
+
+
+class FailureViews(OwnViews, JobPermissions):
+    """The pages "Failing now" and of one cause."""
+
+    @refreshing
+    @time_limited
+    def failures_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the causes of the failed attempts of 7 days."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        context = self.context(request, None, title=gettext("Failing now")) | {"page": FailuresPage.now()}
+        return TemplateResponse(request, "admin/django_skipqueue/failures/page.html", context)
+
+    @time_limited
+    def cause_view(self, request: HttpRequest) -> HttpResponse:
+        """Show one cause: its counts, its jobs, and the error of the last one."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        task, text = (request.GET.get(name, "").replace("\0", "") for name in ("task", "cause"))
+        page = CausePage.of(causes.of_task(task, text))
+        if page is None:
+            self.message_user(request, gettext("No failed attempt with this cause is known."), messages.WARNING)
+            return HttpResponseRedirect(self.address("failures"))
+        context = self.context(request, page.shown.exception, title=page.shown.exception) | {
+            "page": page,
+            "groups": [(group, self._verbs_for(request, group.state)) for group in page.groups],
+            "selected": [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")],
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/failures/cause.html", context)
+
+    def failures_like(self, job: Job) -> ShownCause | None:
+        """The failed attempts with the cause of this job's last error, while the job has failed or is retried."""
+        cause = cause_of(job) if state_of(job) in FAILING else None
+        counts = Store.default().failures_of(cause) if cause else None
+        return ShownCause(counts) if counts else None
+
+    def _verbs_for(self, request: HttpRequest, state: str) -> list[tuple[Verb, Any]]:
+        """The verbs that the user may apply to jobs in this state, with the labels of their buttons."""
+        status = status_of(state)
+        return [(verb, label) for verb, label in LABELS if verb.is_offered_for(status) and self.may(request, verb)]

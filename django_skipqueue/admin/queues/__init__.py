@@ -1,0 +1,1 @@
+"""The list of queues, with the buttons that pause and resume them."""

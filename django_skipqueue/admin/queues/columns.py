@@ -1,0 +1,105 @@
+"""The columns of the list of queues. A further one is a function of a `QueueState`, and an entry in `COLUMNS`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from ...operators import pauses
+from ...operators.counts import grouped, rate_in_words
+from ...operators.durations import span
+from ...operators.queue_states import QueueState
+from ...values.histogram import quantile
+from ..ui.cells import badge, shortened
+
+Cell = SafeString | str
+
+NOTHING = "\N{EN DASH}"
+"""In a cell of which there is nothing to say."""
+
+
+class Column(NamedTuple):
+    """A column of the list."""
+
+    name: str
+    """For the style sheet: the class of its cells is `field-NAME`."""
+    title: Any
+    cell: Callable[[QueueState], Cell]
+
+
+def _queue(queue: QueueState) -> Cell:
+    mark = badge("paused", gettext("paused")) if queue.pause else ""
+    return format_html('<span class="skipqueue-name">{}</span> {}', shortened(queue.name), mark)
+
+
+def _queued(queue: QueueState) -> Cell:
+    number = gettext("about %(number)s") if queue.now.is_estimate else "%(number)s"
+    return _jobs_link(queue, "queued", number % {"number": grouped(queue.now.queued)}) if queue.now.queued else "0"
+
+
+def _oldest(queue: QueueState) -> Cell:
+    return NOTHING if queue.now.oldest is None else span(max(queue.now.oldest, 0.0))
+
+
+def _running(queue: QueueState) -> Cell:
+    if not queue.now.running:
+        return "0"
+    longest = gettext("the longest for %(span)s") % {"span": span(max(queue.now.longest or 0.0, 0.0))}
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        _jobs_link(queue, "running", grouped(queue.now.running)),
+        longest,
+    )
+
+
+def _rate(queue: QueueState) -> Cell:
+    return "0" if queue.rate is None else rate_in_words(queue.rate.per_minute)
+
+
+def _waited(queue: QueueState) -> Cell:
+    seconds = None if queue.rate is None else quantile(queue.rate.waited, 0.95)
+    return NOTHING if seconds is None else span(seconds)
+
+
+def _workers(queue: QueueState) -> Cell:
+    if not queue.workers:
+        return gettext("none")
+    slots = sum(worker.concurrency for worker in queue.workers)
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        grouped(len(queue.workers)),
+        ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)},
+    )
+
+
+def _pause(queue: QueueState) -> Cell:
+    if queue.pause is None:
+        return NOTHING
+    until = queue.pause.paused_until
+    return format_html(
+        '{}<span class="skipqueue-detail">{}</span><span class="skipqueue-detail">{}</span>',
+        gettext("until %(time)s") % {"time": pauses.moment(until)} if until else gettext("until it is resumed"),
+        gettext("by %(user)s") % {"user": shortened(queue.pause.paused_by)} if queue.pause.paused_by else "",
+        queue.pause.reason,
+    )
+
+
+def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
+    query = {"status": status, "queue": queue.name}
+    return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
+
+
+COLUMNS = (
+    Column("queue", _("queue"), _queue),
+    Column("queued", _("queued"), _queued),
+    Column("oldest", _("oldest waits"), _oldest),
+    Column("running", _("running"), _running),
+    Column("rate", _("jobs/min"), _rate),
+    Column("waited", _("waited (p95)"), _waited),
+    Column("workers", _("workers"), _workers),
+    Column("pause", _("paused"), _pause),
+)

@@ -1,0 +1,136 @@
+"""Queues in the admin: their list, and the views that pause and resume one.
+
+Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
+"""
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+
+from ...columns import check_columns
+from ...exceptions import InvalidArguments, InvalidOption
+from ...models import Queue
+from ...operators import pauses
+from ...operators.queue_states import MOST, QueueState, queue_states
+from ..health.notices import notices_cache
+from ..ui.own_views import OwnViews
+from ..ui.refreshing import refreshing
+from ..ui.time_limit import time_limited
+from .columns import COLUMNS
+from .pause_form import PauseForm
+
+MAY_CHANGE = "django_skipqueue.change_queue"
+
+
+@admin.register(Queue)
+class QueueAdmin(OwnViews):
+    """Most queues are names without a row, so the list is a view of its own."""
+
+    class Media:
+        css = {"all": ["django_skipqueue/admin.css", "django_skipqueue/queue_list.css"]}
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """A queue is there when a job or a task names it."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
+        """A queue is paused and resumed, never edited in a form."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
+        """The row of a queue takes no room that matters."""
+        return False
+
+    def get_urls(self) -> list[URLPattern]:
+        """The addresses of the views of queues: ours, then Django's."""
+        return [
+            self.page("pause/", "pause", self.pause_view),
+            self.page("resume/", "resume", self.resume_view),
+            *super().get_urls(),
+        ]
+
+    @refreshing
+    @time_limited
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The known queues. Accepts no POST."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        may_change = request.user.has_perm(MAY_CHANGE)
+        queues = queue_states()
+        context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
+            "columns": COLUMNS,
+            "rows": [self._row(queue, may_change=may_change) for queue in queues],
+            "most": MOST if len(queues) == MOST else 0,
+            "may_change": may_change,
+            "resume": self.address("resume"),
+        }
+        return TemplateResponse(
+            request, "admin/django_skipqueue/queue/change_list.html", context | (extra_context or {})
+        )
+
+    def pause_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask for how long a queue is to be paused, and pause it."""
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        name = self._require_queue_name(request, request.GET)
+        form = PauseForm(request.POST if request.method == "POST" else None)
+        if form.is_valid():
+            reason = form.cleaned_data["reason"]
+            Queue.pause(name, for_=form.duration, by=request.user.get_username(), reason=reason)
+            return self._done(request, name, pauses.sentence(Queue.objects.get(name=name)))
+        title = gettext("Pause the queue “%(queue)s”?") % {"queue": name}
+        context = self.context(request, gettext("Pause the queue"), title=title) | {
+            "explanation": gettext(
+                "Workers claim none of its jobs any more. Those that are claimed already still run."
+            ),
+            "can_be_done": True,
+            "form": form,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def resume_view(self, request: HttpRequest) -> HttpResponse:
+        """Resume a queue."""
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        name = self._require_queue_name(request, request.POST)
+        if Queue.resume(name, by=request.user.get_username()):
+            return self._done(request, name, gettext("The queue “%(queue)s” was resumed.") % {"queue": name})
+        message = gettext("The queue “%(queue)s” is not paused.") % {"queue": name}
+        self.message_user(request, message, messages.WARNING)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    def _require_queue_name(self, request: HttpRequest, values: Any) -> str:
+        """The queue that the request names. Raises `PermissionDenied`, and `Http404` for what no queue is called."""
+        if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
+            raise PermissionDenied
+        name: str = values.get("queue", "")
+        try:
+            check_columns({"queue_name": name})
+        except (InvalidArguments, InvalidOption) as error:
+            raise Http404(str(error)) from None
+        return name
+
+    def _done(self, request: HttpRequest, name: str, message: str) -> HttpResponse:
+        """Log the change, and show the list."""
+        notices_cache.clear()
+        self.log_change(request, Queue(name=name), message)
+        self.message_user(request, message, messages.SUCCESS)
+        return HttpResponseRedirect(self.address("changelist"))
+
+    def _row(self, queue: QueueState, *, may_change: bool) -> dict[str, Any]:
+        return {
+            "name": queue.name,
+            "cells": [(column, column.cell(queue)) for column in COLUMNS],
+            "is_paused": queue.pause is not None,
+            "pause": self.address("pause", query={"queue": queue.name}) if may_change else "",
+        }

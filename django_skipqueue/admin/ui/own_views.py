@@ -1,0 +1,39 @@
+"""What the admins of all models need for views of their own: addresses, and the context of Django's templates."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path, reverse
+
+if TYPE_CHECKING:
+    AnyModelAdmin = admin.ModelAdmin[Any]
+else:
+    AnyModelAdmin = admin.ModelAdmin
+
+
+class OwnViews(AnyModelAdmin):
+    """For classes that the admin registers. A view has the name `django_skipqueue_MODEL_NAME`, as Django's own have."""
+
+    def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
+        """An entry for `get_urls`: a view for those who are logged in."""
+        return path(address, self.admin_site.admin_view(view), name=self._full_name(name))
+
+    def address(self, name: str, *args: Any, query: dict[str, Any] | None = None) -> str:
+        """The address of a view in this admin site."""
+        return reverse(f"admin:{self._full_name(name)}", args=args, query=query, current_app=self.admin_site.name)
+
+    def context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
+        """The context that Django's templates need; `subject` ends the breadcrumbs."""
+        return {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "original": subject,
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+        }
+
+    def _full_name(self, name: str) -> str:
+        return f"{self.opts.app_label}_{self.opts.model_name}_{name}"

@@ -1,0 +1,200 @@
+"""Running a finished job again with other arguments: the form of its task's parameters, and the new job.
+
+Invariant: the arguments are checked by the code of `.defer()`. A secret is never sent to the browser: a mask that is
+left as it is stands for the job's own value.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import Parameter, formatannotation
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from ...exceptions import InvalidArguments, InvalidOption
+from ...models import Job
+from ...operators.arguments import may_be_searched
+from ...tasks.task import Task
+from ...values.codec import encode, shorten
+from ...values.records import EncodedCall
+from ...values.redaction import UnknownMask, restored
+from .copy_job import spec_of
+from .forms import CONFIRMED
+from .verb import Button
+
+TEXT_LIMIT = 200
+
+MISSING: Any = Parameter.empty
+
+EDIT = Button(
+    label=_("Run again with other arguments"),
+    hint=_(
+        "A new job of the same task is enqueued with these arguments, and this one stays as it is. "
+        "What the task charged, sent or wrote, it may do again."
+    ),
+    question_title=_("Run job %(id)s again with other arguments"),
+    done=_("This is job %(copy)s, made from job %(id)s with other arguments."),
+)
+LOG_ENTRY = _("Run again with other arguments as job %(copy)s.")
+LOG_ENTRY_OF_COPY = _("Made from job %(id)s with other arguments.")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of the task, with the job's value for it."""
+
+    parameter: Parameter
+    value: Any
+    """`MISSING` if the job has none, so that the parameter's default is used."""
+    shown: Any
+    """The same with its secrets masked."""
+    is_positional: bool
+    """Whether the job passes it by its position."""
+    is_secret: bool
+    """Whether its name is one whose values are masked, or its default has such a name in it."""
+
+    @property
+    def name(self) -> str:
+        """The name, with the stars of `*args` and `**kwargs`."""
+        return str(self.parameter.replace(annotation=MISSING, default=MISSING))
+
+    @property
+    def is_required(self) -> bool:
+        """Whether there is neither a default nor a collection that may be empty."""
+        has_stars = self.parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+        return self.parameter.default is MISSING and not has_stars
+
+    @property
+    def description(self) -> str:
+        """The annotation, and the default unless it is a secret."""
+        annotation = self.parameter.annotation
+        texts = [] if annotation is MISSING else [shorten(formatannotation(annotation), TEXT_LIMIT)]
+        if self.parameter.default is not MISSING and not self.is_secret:
+            default = shorten(repr(self.parameter.default), TEXT_LIMIT)
+            texts.append(gettext("left empty: %(default)s") % {"default": default})
+        return " · ".join(texts)
+
+
+def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
+    """The parameters of the task in their order, with the job's values."""
+    call = task.redacted(job.args, job.kwargs)
+    left, left_shown = dict(job.kwargs), dict(call.kwargs)
+    found: list[Argument] = []
+    value: Any
+    shown: Any
+    for position, parameter in enumerate(task.signature.parameters.values()):
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            value, shown, is_positional = job.args[position:], call.args[position:], True
+        elif parameter.kind is Parameter.VAR_KEYWORD:
+            value, shown, is_positional = dict(left), dict(left_shown), False
+        elif parameter.kind is not Parameter.KEYWORD_ONLY and position < len(job.args):
+            value, shown, is_positional = job.args[position], call.args[position], True
+        else:
+            value, shown = left.pop(parameter.name, MISSING), left_shown.pop(parameter.name, MISSING)
+            is_positional = parameter.kind is Parameter.POSITIONAL_ONLY
+        default = parameter.default if isinstance(parameter.default, dict | list) else ""
+        is_secret = not may_be_searched(parameter.name, default, task)
+        found.append(Argument(parameter, value, shown, is_positional, is_secret))
+    return found
+
+
+class ArgumentField(forms.CharField):
+    """The JSON of one argument; empty where the parameter's default is to be used."""
+
+    def __init__(self, argument: Argument) -> None:
+        text = "" if argument.shown is MISSING else json.dumps(argument.shown, indent=2, ensure_ascii=False)
+        rows = min(max(text.count("\n") + 1, 2), 20)
+        super().__init__(
+            label=argument.name,
+            help_text=argument.description,
+            initial=text,
+            required=argument.is_required,
+            widget=forms.Textarea({"rows": rows, "class": "vLargeTextField", "spellcheck": "false"}),
+        )
+        self.argument = argument
+
+    def clean(self, value: Any) -> Any:
+        """Decode the text, put secrets back, and check the value as `.defer()` does."""
+        text = super().clean(value)
+        if not text.strip():
+            return MISSING
+        try:
+            given = json.loads(text)
+            restored_value = restored(given, self.argument.shown, self.argument.value)
+            encode(self.argument.parameter.name, restored_value)
+        except UnknownMask:
+            raise forms.ValidationError(_("This mask stands for no value of the job. Type the value.")) from None
+        except InvalidArguments as error:
+            raise forms.ValidationError(str(error)) from None
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(gettext("This is not JSON: %(error)s") % {"error": error}) from None
+        return restored_value
+
+
+class EditForm(forms.Form):
+    """A field for each parameter of the task, by the number of its place."""
+
+    def __init__(self, job: Job, task: Task[Any, Any], posted: Any = None) -> None:
+        super().__init__(posted if posted and CONFIRMED in posted else None)
+        self.job, self.task = job, task
+        self.arguments = arguments_of(job, task)
+        for place, argument in enumerate(self.arguments):
+            self.fields[f"argument_{place}"] = ArgumentField(argument)
+
+    @cached_property
+    def call(self) -> tuple[list[Any], dict[str, Any]]:
+        """The positional and the keyword arguments, once all fields are valid."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        values = [self.cleaned_data[name] for name in self.fields]
+        by_position = any(  # before `*args` all others are positional, too
+            argument.parameter.kind is Parameter.VAR_POSITIONAL and value not in (MISSING, [])
+            for argument, value in zip(self.arguments, values, strict=True)
+        )
+        is_positional = True
+        for argument, value in zip(self.arguments, values, strict=True):
+            kind = argument.parameter.kind
+            can_be = kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            is_positional = (
+                is_positional and can_be and (argument.is_positional or by_position) and value is not MISSING
+            )
+            if value is MISSING:
+                continue
+            if kind is Parameter.VAR_POSITIONAL:
+                args += _checked(value, list, argument)
+            elif kind is Parameter.VAR_KEYWORD:
+                kwargs |= _checked(value, dict, argument)
+            elif is_positional:
+                args.append(value)
+            else:
+                kwargs[argument.parameter.name] = value
+        return args, kwargs
+
+    def clean(self) -> dict[str, Any]:
+        """Check the call as a whole: its form, its size, and the task's own function for a unique key."""
+        if not self.errors:
+            try:
+                self.encoded = self._encoded()
+            except Exception as error:  # also one that the project's function for the unique key raises
+                call = self.task.redacted(self.job.args, self.job.kwargs)  # the error may quote an argument
+                raise forms.ValidationError(call.text(str(error)) or type(error).__name__) from None
+        return self.cleaned_data
+
+    def enqueue(self) -> Job:
+        """Enqueue the new job; `created` is False on a job that holds the unique key already."""
+        return Job.objects.insert(spec_of(self.job), self.encoded)
+
+    def _encoded(self) -> EncodedCall:
+        encoded = self.task.encoded(*self.call)
+        return encoded if callable(self.task.options.unique_key) else encoded._replace(unique_key=self.job.unique_key)
+
+
+def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:
+    """The value. Raises `InvalidOption` for one that cannot be spread over `*args` or `**kwargs`."""
+    if not isinstance(value, kind):
+        text = gettext("%(name)s must be a list.") if kind is list else gettext("%(name)s must be an object.")
+        raise InvalidOption(text % {"name": argument.name})
+    return value

@@ -1,0 +1,316 @@
+"""The archive in the admin: the list with its filters and search, the page of a job, and running it again."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils.timezone import localtime
+
+from django_skipqueue.admin.archive.archived_jobs import ArchivedJobs
+from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
+
+from ...app.rows import FINISHED, make_job
+from ..conftest import messages_of, page
+
+pytestmark = pytest.mark.django_db
+
+ARCHIVE = "/admin/django_skipqueue/archivedjob/"
+HOSTILE = "<script>alert('x')</script>"
+OLD = timedelta(days=-100)
+
+
+@pytest.fixture(autouse=True)
+def _archive(settings: Any) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+
+
+def archive(status: str = "failed", *, finished_at: timedelta = OLD, **fields: Any) -> int:
+    """The id of a job that was pruned."""
+    job = make_job(status, finished_at=finished_at, **fields)
+    pruner = Pruner(Store("default"))
+    pruner.batch()
+    while pruner.has_more:
+        pruner.batch()
+    return job.pk
+
+
+def archived_page(job_id: int, name: str = "change") -> str:
+    return reverse(f"admin:django_skipqueue_archivedjob_{name}", args=[job_id])
+
+
+def listed(client: Client, query: str = "") -> list[int]:
+    response = client.get(ARCHIVE + query)
+    assert response.status_code == 200
+    return [job.pk for job in response.context["cl"].result_list]
+
+
+class TestTheList:
+    def test_a_row_says_what_a_job_was(self, operator: Client) -> None:
+        archive(task="payments.jobs.charge", kwargs={"token": "hunter22", "amount": 7}, last_error="SMTPError: busy")
+        text = operator.get(ARCHIVE).text
+        for expected in ("payments.jobs", "charge", "amount=7", "SMTPError: busy", "100 d ago", "Archived jobs"):
+            assert expected in text
+        assert "hunter22" not in text
+
+    def test_the_last_finished_come_first(self, operator: Client) -> None:
+        made = [archive(finished_at=-timedelta(days=days)) for days in (300, 40, 90, 41)]
+        assert listed(operator) == [made[1], made[3], made[2], made[0]]
+
+    def test_what_a_row_carries_is_text(self, operator: Client) -> None:
+        archive(task=HOSTILE, kwargs={HOSTILE: HOSTILE}, last_error=HOSTILE, queue_name=HOSTILE)
+        assert "<script>alert" not in operator.get(ARCHIVE).text
+
+    def test_the_tabs_are_the_finished_statuses_with_counts_where_an_index_has_them(self, operator: Client) -> None:
+        made = {status: archive(status) for status in FINISHED}
+        archive("failed")
+        tabs = operator.get(ARCHIVE).context["cl"].tabs
+        assert [(tab.state, str(tab.count)) for tab in tabs] == [
+            ("", "None"), ("completed", "None"), ("failed", "2"), ("discarded", "1")
+        ]  # fmt: skip
+        assert listed(operator, "?status=discarded") == [made["discarded"]]
+        assert listed(operator, "?status=completed") == [made["completed"]]
+        assert len(listed(operator, "?status=queued")) == 4, "none is: the filter is ignored"
+
+    def test_by_task_queue_and_time(self, operator: Client) -> None:
+        old = archive(task="t.a", queue_name="mail")
+        young = archive(task="t.b", finished_at=timedelta(days=-50))
+        assert listed(operator, "?task=t.a") == [old]
+        assert listed(operator, "?task=t.a&status=completed") == []
+        assert listed(operator, "?queue=mail") == [old]
+        between = localtime() - timedelta(days=75)
+        assert listed(operator, f"?first={between:%Y-%m-%dT%H:%M}") == [young]
+        assert listed(operator, f"?before={between:%Y-%m-%dT%H:%M}") == [old]
+        assert listed(operator, f"?before={between:%Y-%m-%dT%H:%M}&first=2000-01-01T00:00&status=failed") == [old]
+
+    @pytest.mark.parametrize("typed", ["", "soon", "2026-99-99T00:00", "0001-01-01T00:00", "9999-12-31T23:59"])
+    def test_a_time_that_is_none_is_no_error(self, operator: Client, typed: str) -> None:
+        archive()
+        assert operator.get(ARCHIVE, {"before": typed, "first": typed}).status_code == 200
+
+    def test_the_form_of_the_period_keeps_the_other_filters(self, operator: Client) -> None:
+        archive()
+        text = operator.get(ARCHIVE, {"status": "failed", "q": "abc"}).text
+        form = text.partition('class="skipqueue-period"')[2].partition("</form>")[0]
+        assert '<input type="hidden" name="status" value="failed">' in form
+        assert '<input type="hidden" name="q" value="abc">' in form
+
+    def test_no_other_lookup_is_allowed(self, operator: Client) -> None:
+        response = operator.get(ARCHIVE, {"last_error__contains": "x"})
+        assert response.status_code in (302, 400)
+
+    @pytest.mark.parametrize("search", ["#{id}", "{id}", "payment_id=42", "Gateway", "order.id=7", "down"])
+    def test_the_search_is_that_of_the_list_of_jobs(self, operator: Client, search: str) -> None:
+        found = archive(kwargs={"payment_id": 42, "order": {"id": 7}}, last_error="GatewayError: down", queue_name="q")
+        archive("completed", kwargs={"payment_id": 43})
+        assert listed(operator, "?" + f"q={search.format(id=found)}".replace("#", "%23")) == [found]
+
+    def test_a_masked_value_is_not_found(self, operator: Client) -> None:
+        archive(kwargs={"token": "hunter22"})
+        assert listed(operator, "?q=hunter22") == []
+        assert listed(operator, "?q=token=hunter22") == []
+
+
+class TestThePage:
+    def test_it_shows_all_that_the_page_of_the_job_showed(self, operator: Client) -> None:
+        job_id = archive(
+            task="payments.jobs.charge",
+            args=[1],
+            kwargs={"password": "hunter22"},
+            errors=[
+                {"attempt": 1, "exception": "x.Down", "message": "no", "traceback": "tb", "at": "2026-01-01T00:00Z"}
+            ],
+            operations=[{"verb": "retry", "by": "anna", "reason": "PSP is back", "at": "2026-01-01T00:00:00+00:00"}],
+            last_error="Down: no",
+            metadata={"tenant": 7},
+        )
+        text = operator.get(archived_page(job_id)).text
+        for expected in ("x.Down", "retried by anna", "PSP is back", "tenant", "••••••", "is in the archive"):
+            assert expected in text
+        assert "hunter22" not in text
+        history = operator.get(archived_page(job_id, "history")).text
+        assert "anna" in history
+        assert archived_page(job_id) in history
+
+    def test_the_log_of_admin_actions_is_in_its_history(self, operator: Client) -> None:
+        job = make_job("failed", finished_at=OLD)
+        operator.post(page("run_again", job.pk), {"confirmed": "yes"})
+        Pruner(Store("default")).batch()
+        assert "Run again as job" in operator.get(archived_page(job.pk, "history")).text
+
+    def test_the_page_of_a_pruned_job_leads_there(self, operator: Client) -> None:
+        job_id = archive()
+        for name in ("change", "history"):
+            response = operator.get(page(name, job_id), follow=True)
+            assert response.redirect_chain == [(archived_page(job_id), 302)]
+        assert operator.get(page("change", job_id), {"fragment": "1"}).status_code == 404
+
+    def test_not_for_those_who_may_not_view_the_archive(self, log_in: Callable[..., Client]) -> None:
+        job_id = archive()
+        client = log_in("view_job")
+        response = client.get(page("change", job_id), follow=True)
+        assert "There is no job" in messages_of(response)[0]
+        for address in (ARCHIVE, archived_page(job_id), archived_page(job_id, "history")):
+            assert client.get(address).status_code == 403
+        assert client.get(archived_page(job_id, "run_again")).status_code == 403
+
+    @pytest.mark.parametrize("job_id", ["999999", "x", "99999999999999999999999"])
+    def test_one_that_is_not_there(self, operator: Client, job_id: str) -> None:
+        response = operator.get(f"{ARCHIVE}{job_id}/change/", follow=True)
+        assert messages_of(response) == [f"There is no job {job_id} in the archive."]
+
+    def test_nothing_can_be_changed(self, operator: Client) -> None:
+        job_id = archive()
+        assert operator.post(archived_page(job_id)).status_code == 405
+        for name in ("add/", f"{job_id}/delete/"):
+            assert operator.post(ARCHIVE + name, {"post": "yes"}).status_code == 403
+        assert ArchivedJob.objects.filter(pk=job_id).exists()
+
+    def test_the_table_is_listed_only_with_an_archive(self, operator: Client, settings: Any) -> None:
+        assert ARCHIVE in operator.get("/admin/").text
+        settings.SKIPQUEUE = {}
+        assert ARCHIVE not in operator.get("/admin/").text
+
+
+class TestRunAgain:
+    def test_a_copy_is_enqueued_after_a_question(self, operator: Client) -> None:
+        job_id = archive(task="tests.app.jobs.noop", kwargs={"a": 1}, queue_name="mail", priority=5, timeout=2.5)
+        address = archived_page(job_id, "run_again")
+        assert address in operator.get(archived_page(job_id)).text
+        assert "again, as a new job?" in operator.get(address).text
+        assert not Job.objects.exists(), "a GET changes nothing"
+        response = operator.post(address, {"confirmed": "yes"}, follow=True)
+        copy = Job.objects.get()
+        assert response.redirect_chain == [(page("change", copy.pk), 302)]
+        assert messages_of(response) == [f"This is job {copy.pk}, a copy of job {job_id}."]
+        assert (copy.task, copy.kwargs, copy.queue_name, copy.priority, copy.timeout, copy.status) == (
+            "tests.app.jobs.noop", {"a": 1}, "mail", 5, 2.5, "queued"
+        )  # fmt: skip
+        entries = {entry.object_id: entry.change_message for entry in LogEntry.objects.all()}
+        assert entries == {str(job_id): f"Run again as job {copy.pk}.", str(copy.pk): f"Copied from job {job_id}."}
+
+    def test_not_of_a_job_that_acts_for_a_user(self, operator: Client) -> None:
+        job_id = archive("completed", task=BULK_TASK)
+        address = archived_page(job_id, "run_again")
+        assert address not in operator.get(archived_page(job_id)).text
+        assert operator.post(address, {"confirmed": "yes"}).status_code == 403
+        assert not Job.objects.exists()
+
+    def test_not_while_another_job_holds_its_unique_key(self, operator: Client) -> None:
+        job_id = archive(unique_key="k")
+        holder = make_job("queued", unique_key="k")
+        response = operator.post(archived_page(job_id, "run_again"), {"confirmed": "yes"}, follow=True)
+        assert f"job {holder.pk}" in messages_of(response)[0]
+        assert Job.objects.count() == 1
+
+    def test_it_needs_the_permission_to_add_jobs(self, log_in: Callable[..., Client]) -> None:
+        job_id = archive()
+        client = log_in("view_archivedjob", "view_job")
+        assert "run-again" not in client.get(archived_page(job_id)).text
+        assert client.post(archived_page(job_id, "run_again"), {"confirmed": "yes"}).status_code == 403
+        assert not Job.objects.exists()
+
+
+ROWS = 60_000
+FILL = """
+INSERT INTO skipqueue_archivedjob (
+    id, finished_at, enqueued_at, run_after, priority, attempts, max_attempts, status, queue_name, task, args, kwargs,
+    locked_by, last_error, errors, metadata
+)
+SELECT
+    n, last - n * (last - first) / 60000, now(), now(), 0, 1, 10,
+    CASE WHEN mod(n, 50) = 0 THEN 'failed' WHEN mod(n, 51) = 0 THEN 'discarded' ELSE 'completed' END,
+    'default', 'a.jobs.task_' || mod(n, 200), '[]', jsonb_build_object('payment_id', n), '', '', '[]', '{}'
+FROM
+    generate_series(1, %s) AS n,
+    LATERAL (SELECT date_trunc('month', now()) AS last) AS this_month,
+    LATERAL (SELECT last - interval '3 months' AS first) AS months
+"""
+"""Three full months."""
+
+INDEXES = {
+    (None, None): "finished_at",
+    ("completed", None): "finished_at",
+    ("failed", None): "status_finished_at",
+    ("discarded", None): "status_finished_at",
+    (None, "a.jobs.task_3"): "task_finished_at",
+    ("failed", "a.jobs.task_3"): "task_finished_at",
+}
+
+
+@pytest.fixture
+def _many() -> None:
+    for days in (0, 31, 61, 90, 100):
+        make_job("completed", finished_at=-timedelta(days=days))
+    Store("default").make_partitions()
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, [ROWS])
+        cursor.execute("ANALYZE skipqueue_archivedjob")
+
+
+def plan_of(statement: str, values: Any = None) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {statement}", values)
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+def read_from_end_to_end(plan: str) -> set[str]:
+    """The partitions that are read so; the month in which the test runs may be a small one."""
+    return set(re.findall(r"Seq Scan on (skipqueue_archivedjob_\d+_\d+)", plan)) - {
+        f"skipqueue_archivedjob_{localtime():%Y_%m}",
+        f"skipqueue_archivedjob_{localtime() - timedelta(days=100):%Y_%m}",
+    }
+
+
+@pytest.mark.usefixtures("_many")
+class TestPlans:
+    @pytest.mark.parametrize(("chosen", "index"), INDEXES.items())
+    def test_each_list_is_the_end_of_an_index_in_each_partition(
+        self, chosen: tuple[str | None, str | None], index: str
+    ) -> None:
+        jobs = ArchivedJobs.of(*chosen, first=None, before=None).jobs()[:50]
+        plan = plan_of(*jobs.query.sql_with_params())
+        used = set(
+            re.findall(r"Index (?:Only )?Scan(?: Backward)? using skipqueue_archivedjob_\d+_\d+_(\w+)_idx", plan)
+        )
+        assert used == {index}, plan
+        assert read_from_end_to_end(plan) == set(), plan
+        assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), plan
+
+    @pytest.mark.parametrize(
+        "query",
+        ["", "?status=failed", "?status=completed", "?task=a.jobs.task_3", "?q=%2312345", "?q=payment_id=59000"],
+    )
+    def test_no_page_reads_a_partition_from_end_to_end(
+        self, operator: Client, query: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django_skipqueue.operators.window.WINDOW_SIZE", 5_000)
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(ARCHIVE + query).status_code == 200
+        read = [each["sql"] for each in queries if "skipqueue_archivedjob" in each["sql"]]
+        assert read
+        for statement in read:
+            plan = plan_of(statement)
+            assert read_from_end_to_end(plan) == set(), (statement, plan)
+
+    def test_the_search_says_which_part_it_searched_and_leads_further(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("django_skipqueue.operators.window.WINDOW_SIZE", 5_000)
+        response = operator.get(ARCHIVE + "?q=payment_id=7000")
+        assert "No match among the first 5,000 jobs" in response.text
+        assert listed(operator, "?q=payment_id=7000&look=2") == [7_000]
+        moment = localtime(ArchivedJob.objects.get(pk=7_000).finished_at)
+        first, before = moment - timedelta(minutes=10), moment + timedelta(minutes=10)
+        assert listed(operator, f"?q=payment_id=7000&first={first:%Y-%m-%dT%H:%M}&before={before:%Y-%m-%dT%H:%M}") == [
+            7_000
+        ]

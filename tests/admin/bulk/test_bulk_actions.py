@@ -1,0 +1,414 @@
+"""Verbs that a worker applies to all jobs of a list, from the question to the page of their progress."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+
+from django_skipqueue.admin.bulk.bulk_action import queue_with_workers
+from django_skipqueue.admin.bulk.progress import Progress
+from django_skipqueue.admin.jobs import actions
+from django_skipqueue.admin.verbs import selection
+from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.admin.verbs.table import ACTIONS, RETRY
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.operators import window
+from django_skipqueue.tasks.registry import registry
+from django_skipqueue.testing import run_jobs
+
+from ...app.rows import make_job, make_worker, state
+from ...app.waiting import wait_until
+from ...harness.processes import workers
+from ..conftest import LIST, messages_of, page
+
+pytestmark = pytest.mark.django_db
+
+FAILED = f"{LIST}?status=failed"
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three jobs are many, and two are a batch."""
+    monkeypatch.setattr(actions, "MANY", 2)
+    monkeypatch.setattr(selection, "BATCH", 2)
+
+
+def retry_all(client: Client, address: str = FAILED, *, action: str = "retry_selected", **more: str) -> Any:
+    data = {"action": action, "_selected_action": "all", "select_across": "1", "confirmed": "yes", **more}
+    return client.post(address, data, follow=True)
+
+
+def bulk_job() -> Job:
+    return Job.objects.get(task=BULK_TASK)
+
+
+def test_the_task_has_the_name_by_which_it_is_deferred() -> None:
+    assert registry.get(BULK_TASK).__module__ == "django_skipqueue.jobs"
+
+
+class TestHandingOver:
+    def test_a_worker_does_it_and_a_page_shows_how_far_it_is(self, operator: Client) -> None:
+        make_worker()
+        jobs = [make_job("failed") for _ in range(5)]
+        other = make_job("discarded")
+        response = retry_all(operator, reason="the PSP is back")
+        job = bulk_job()
+        assert response.redirect_chain == [(page("progress", job.pk), 302)]
+        assert "Retry 5 jobs" in response.text
+        assert "0 of 5 jobs" in response.text
+        assert "data-final" not in response.text
+        assert (job.queue_name, job.priority) == ("default", 100)
+        assert {state(each)["status"] for each in jobs} == {"failed"}
+        run_first(job)
+        assert bulk_job().result == {"changed": 5, "skipped": 0}
+        assert {state(each)["status"] for each in jobs} == {"queued"}
+        assert state(other)["status"] == "discarded"
+        (noted,) = state(jobs[0])["operations"]
+        assert (noted["verb"], noted["by"], noted["reason"]) == ("retry", "ann", "the PSP is back")
+        text = operator.get(page("progress", job.pk)).text
+        assert "5 of 5 jobs" in text
+        assert "5 jobs were put back into their queues." in text
+        assert "data-final" in text
+        (entry,) = LogEntry.objects.all()
+        assert (entry.user.username, entry.object_repr) == ("ann", "all jobs matching ?status=failed")
+        assert entry.change_message.endswith("Filter: ?status=failed Reason: the PSP is back")
+
+    def test_the_question_says_so(self, operator: Client) -> None:
+        for _ in range(3):
+            make_job("failed")
+        asked = {"action": "retry_selected", "_selected_action": "all", "select_across": "1"}
+        assert "No worker is alive that could change so many jobs." in operator.post(FAILED, asked).text
+        make_worker()
+        assert "So many jobs are changed by a worker." in operator.post(FAILED, asked).text
+
+    def test_without_a_live_worker_the_server_does_it(self, operator: Client) -> None:
+        for _ in range(3):
+            make_job("failed")
+        assert messages_of(retry_all(operator)) == ["3 jobs were put back into their queues."]
+        assert not Job.objects.filter(task=BULK_TASK).exists()
+
+    def test_few_jobs_are_changed_by_the_server(self, operator: Client) -> None:
+        make_worker()
+        make_job("failed")
+        assert messages_of(retry_all(operator)) == ["1 job was put back into its queue."]
+
+    @pytest.mark.parametrize(
+        ("queues", "expected"), [([], "default"), (["mail", "x"], "mail"), (["mail", "default"], "default")]
+    )
+    def test_the_queue_is_one_that_a_worker_serves(self, queues: list[str], expected: str) -> None:
+        assert queue_with_workers() is None
+        make_worker(queues=queues)
+        assert queue_with_workers() == expected
+        Queue.pause(expected)
+        assert queue_with_workers() in (None, *queues)
+        assert queue_with_workers() != expected
+
+    @pytest.mark.parametrize(
+        ("action", "status", "after", "answers"),
+        [
+            ("discard", "queued", {"status": "discarded"}, {}),
+            ("cancel", "running", {"status": "discarded"}, {}),
+            ("postpone", "queued", {"status": "scheduled"}, {"minutes": "5"}),
+            ("change_queue", "queued", {"queue_name": "mail"}, {"queue_name": "mail"}),
+            ("change_priority", "scheduled", {"priority": 7}, {"priority": "7"}),
+        ],
+    )
+    def test_every_verb_is_applied_but_not_to_the_job_that_applies_it(
+        self, operator: Client, action: str, status: str, after: dict[str, Any], answers: dict[str, str]
+    ) -> None:
+        make_worker()
+        jobs = [make_job(status) for _ in range(3)]
+        retry_all(operator, LIST, action=f"{action}_selected", **answers)
+        run_first(bulk_job())
+        assert bulk_job().status == "completed"
+        for job in jobs:
+            assert {name: state(job)[name] for name in after} == after
+
+    def test_jobs_are_deleted_after_their_number_is_typed(self, operator: Client) -> None:
+        make_worker()
+        for _ in range(3):
+            make_job("completed")
+        retry_all(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="4")
+        assert not Job.objects.filter(task=BULK_TASK).exists()
+        retry_all(operator, f"{LIST}?status=completed", action="delete_selected", number="3", typed="3")
+        run_jobs()
+        assert bulk_job().result == {"changed": 3, "skipped": 0}
+        assert Job.objects.count() == 1
+
+
+def run_first(job: Job) -> None:
+    """Run this job and no other."""
+    Job.objects.filter(pk=job.pk).update(queue_name="only")
+    run_jobs(queue_names=["only"])
+
+
+@pytest.mark.django_db(transaction=True)
+class TestRunning:
+    def begin(self, operator: Client, address: str = FAILED) -> Job:
+        make_worker()
+        retry_all(operator, address)
+        job = bulk_job()
+        Job.objects.filter(pk=job.pk).update(queue_name="only")
+        return job
+
+    def test_after_a_crash_it_goes_on_behind_the_last_batch(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = [make_job("failed") for _ in range(5)]
+        self.begin(operator)
+        calls = break_down_at(2, monkeypatch)
+        run_jobs(queue_names=["only"])
+        assert (progress := Progress.of(bulk_job())) is not None
+        assert (progress.changed, progress.after) == (2, jobs[1].pk)
+        assert [state(each)["status"] for each in jobs] == ["queued", "queued", "failed", "failed", "failed"]
+        Job.objects.filter(pk=jobs[0].pk).update(status="failed", finished_at=state(jobs[4])["finished_at"])
+        run_jobs(queue_names=["only"], due_by_force=True)
+        assert bulk_job().result == {"changed": 5, "skipped": 0}
+        assert state(jobs[0])["status"] == "failed", "it was done, and failed again"
+        assert calls == [[jobs[0].pk, jobs[1].pk], [jobs[2].pk, jobs[3].pk], [jobs[2].pk, jobs[3].pk], [jobs[4].pk]]
+
+    def test_a_window_stays_where_it_was(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As the jobs that are done leave the list, others come into its first 50,000."""
+        monkeypatch.setattr(window, "WINDOW_SIZE", 4)
+        jobs = [make_job("failed", queue_name=f"q{number}") for number in range(8)]
+        job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        break_down_at(2, monkeypatch)
+        run_jobs(queue_names=["only"])
+        assert Job.objects.failed().count() == 6
+        run_jobs(queue_names=["only"], due_by_force=True)
+        assert state(job)["status"] == "completed"
+        assert [state(each)["status"] for each in jobs] == ["failed"] * 4 + ["queued"] * 4
+
+    def test_jobs_that_come_later_are_left_alone(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        for _ in range(3):
+            make_job("failed")
+        self.begin(operator)
+        break_down_at(2, monkeypatch)
+        run_jobs(queue_names=["only"])
+        later = make_job("failed")
+        run_jobs(queue_names=["only"], due_by_force=True)
+        assert state(later)["status"] == "failed"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda user: user.delete(),
+            lambda user: User.objects.filter(pk=user.pk).update(is_active=False),
+            lambda user: User.objects.filter(pk=user.pk).update(is_staff=False),
+            lambda user: User.objects.filter(pk=user.pk).update(is_superuser=False),
+        ],
+    )
+    def test_who_may_no_longer_do_it_changes_nothing(self, operator: Client, change: Callable[[User], Any]) -> None:
+        jobs = [make_job("failed") for _ in range(3)]
+        job = self.begin(operator)
+        change(User.objects.get())
+        run_jobs(queue_names=["only"])
+        assert state(job)["status"] == "discarded"
+        assert {state(each)["status"] for each in jobs} == {"failed"}
+
+    def test_a_batch_of_a_cancelled_job_is_rolled_back(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        jobs = [make_job("failed") for _ in range(3)]
+        job = self.begin(operator)
+
+        def cancel_first(ids: list[int], instruction: Any) -> Any:
+            job.cancel()
+            return RETRY.change(ids, instruction)
+
+        change_by(cancel_first, monkeypatch)
+        run_jobs(queue_names=["only"])
+        assert "failed" in {state(each)["status"] for each in jobs}
+        assert not LogEntry.objects.exists()
+
+    def test_the_log_has_what_was_done_before_it_was_stopped(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = [make_job("failed") for _ in range(5)]
+        job = self.begin(operator)
+
+        def cancel_second(ids: list[int], instruction: Any) -> Any:
+            if jobs[2].pk in ids:
+                job.cancel()
+            return RETRY.change(ids, instruction)
+
+        change_by(cancel_second, monkeypatch)
+        run_jobs(queue_names=["only"])
+        assert [state(each)["status"] for each in jobs] == ["queued"] * 2 + ["failed"] * 3
+        assert LogEntry.objects.get().change_message.startswith("2 jobs were put back")
+
+
+def break_down_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Have a worker die once, in the middle of this batch. Returns the batches, as they come."""
+    calls: list[list[int]] = []
+
+    def change(ids: list[int], instruction: Any) -> Any:
+        calls.append(list(ids))
+        changed = RETRY.change(ids, instruction)
+        if len(calls) == number:
+            raise RuntimeError("the plug was pulled")
+        return changed
+
+    change_by(change, monkeypatch)
+    return calls
+
+
+def change_by(change: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this function in the place of the statement that retries jobs."""
+    monkeypatch.setitem(ACTIONS, "retry_selected", (replace(RETRY, change=change), ACTIONS["retry_selected"][1]))
+
+
+class TestThePage:
+    def job(self, operator: Client) -> Job:
+        make_worker()
+        for _ in range(3):
+            make_job("failed")
+        retry_all(operator)
+        return bulk_job()
+
+    def test_its_fragment_is_what_changes(self, operator: Client) -> None:
+        job = self.job(operator)
+        text = operator.get(page("progress", job.pk) + "?fragment=1").text
+        assert "<html" not in text
+        assert "0 of 3 jobs" in text
+        assert operator.get(page("progress", job.pk + 1) + "?fragment=1").status_code == 404
+
+    def test_it_is_for_bulk_actions_alone(self, operator: Client) -> None:
+        job = make_job()
+        assert operator.get(page("progress", job.pk)).headers["Location"] == LIST
+        assert page("progress", job.pk) not in operator.get(page("change", job.pk)).text
+        bulk = self.job(operator)
+        assert page("progress", bulk.pk) in operator.get(page("change", bulk.pk)).text
+
+    def test_stop_cancels_the_job(self, operator: Client) -> None:
+        job = self.job(operator)
+        operator.post(page("progress", job.pk))
+        assert state(job)["status"] == "discarded"
+        assert "data-final" in operator.get(page("progress", job.pk)).text
+        assert LogEntry.objects.get().change_message == "Cancelled."
+
+    def test_who_may_only_look_cannot_stop_it(self, operator: Client, log_in: Callable[..., Client]) -> None:
+        job = self.job(operator)
+        User.objects.update(username="eve")
+        client = log_in("view_job")
+        text = client.get(page("progress", job.pk)).text
+        assert "Stop" not in text
+        assert "Go on without a worker" not in text
+        assert client.post(page("progress", job.pk)).status_code == 403
+        assert state(job)["status"] == "queued"
+
+    def test_while_it_waits_the_server_can_do_it(self, operator: Client) -> None:
+        job = self.job(operator)
+        assert "Go on without a worker" in operator.get(page("progress", job.pk)).text
+        response = retry_all(operator, by_hand=str(job.pk))
+        assert messages_of(response) == ["3 jobs were put back into their queues."]
+        assert state(job)["status"] == "discarded"
+
+    def test_once_a_worker_has_begun_it_cannot(self, operator: Client) -> None:
+        job = self.job(operator)
+        Job.objects.claim(queue_names=["default"], worker_id="w")
+        assert "Go on without a worker" not in operator.get(page("progress", job.pk)).text
+        assert messages_of(retry_all(operator, by_hand=str(job.pk))) == ["A worker has begun."]
+        assert Job.objects.failed().count() == 3
+
+    def test_no_other_job_is_discarded_by_it(self, operator: Client) -> None:
+        self.job(operator)
+        other = make_job("queued")
+        retry_all(operator, by_hand=str(other.pk))
+        assert state(other)["status"] == "queued"
+
+
+@pytest.mark.django_db(transaction=True)
+class TestForWhomItActs:
+    """The job has the permissions of the user who asked for it; nobody else may start it anew."""
+
+    def of_another(self, operator: Client, status: str, **fields: Any) -> Job:
+        """A job that deletes all failed jobs for a superuser, and has ended."""
+        make_worker()
+        for _ in range(3):
+            make_job("failed")
+        retry_all(operator, action="delete_selected", number="3", typed="3")
+        job = bulk_job()
+        finished_at = None if status == "queued" else state(Job.objects.failed()[0])["finished_at"]
+        Job.objects.filter(pk=job.pk).update(status=status, finished_at=finished_at, queue_name="only", **fields)
+        User.objects.update(username="root")
+        return job
+
+    def test_run_again_copies_none(self, operator: Client, log_in: Callable[..., Client]) -> None:
+        job = self.of_another(operator, "completed")
+        client = log_in("view_job", "add_job")
+        text = client.get(page("change", job.pk)).text
+        assert page("run_again", job.pk) not in text
+        assert page("edit", job.pk) not in text
+        response = client.post(page("run_again", job.pk), {"confirmed": "yes"}, follow=True)
+        assert messages_of(response) == [f"Job {job.pk} acts for the user who asked for it, so it cannot be run again."]
+        client.post(LIST, {"action": "run_again_selected", "_selected_action": job.pk, "confirmed": "yes"})
+        assert Job.objects.filter(task=BULK_TASK).count() == 1
+
+    def test_its_arguments_are_not_edited(self, operator: Client, log_in: Callable[..., Client]) -> None:
+        job = self.of_another(operator, "completed")
+        client = log_in("view_job", "add_job")
+        edited = {**job.kwargs, "query": "status=completed"}
+        client.post(page("edit", job.pk), {"confirmed": "yes", "argument_0": json.dumps(edited)})
+        assert Job.objects.filter(task=BULK_TASK).count() == 1
+
+    @pytest.mark.parametrize(("username", "left"), [("ann", 3), ("root", 0)])
+    def test_retried_by_somebody_else_it_changes_nothing(
+        self, operator: Client, log_in: Callable[..., Client], username: str, left: int
+    ) -> None:
+        job = self.of_another(operator, "discarded")
+        kwargs = {**bulk_job().kwargs, "user": "root"}
+        Job.objects.filter(pk=job.pk).update(kwargs=kwargs)
+        client = log_in("view_job", "retry_job") if username == "ann" else operator
+        client.post(page("retry", job.pk))
+        run_jobs(queue_names=["only"])
+        assert state(job)["status"] == ("discarded" if left else "completed")
+        assert Job.objects.failed().count() == left
+
+    def test_another_list_does_not_take_it_from_the_workers(self, operator: Client) -> None:
+        job = self.of_another(operator, "queued")
+        for _ in range(3):
+            make_job("completed")
+        answers = {"action": "delete_selected", "number": "3", "typed": "3"}
+        retry_all(operator, f"{LIST}?status=completed", by_hand=str(job.pk), **answers)
+        assert state(job)["status"] == "queued"
+        assert Job.objects.completed().count() == 3
+
+    def test_another_verb_does_not_take_it_from_the_workers(
+        self, operator: Client, log_in: Callable[..., Client]
+    ) -> None:
+        job = self.of_another(operator, "queued")
+        retry_all(log_in("view_job", "retry_job"), by_hand=str(job.pk))
+        assert state(job)["status"] == "queued"
+        assert Job.objects.failed().count() == 3
+
+
+ADMIN = """
+INSTALLED_APPS += ["django.contrib.admin", "django.contrib.messages", "django.contrib.sessions"]
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_is_killed_has_another_go_on(
+    operator: Client, runworker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    number = 12_000
+    first = make_job("failed")
+    columns = {name: value for name, value in state(first).items() if name != "id"}
+    Job.objects.bulk_create(Job(**columns) for _ in range(number - 1))
+    make_worker(name="for the question")
+    retry_all(operator, FAILED, minutes="100000")
+    job = bulk_job()
+    runworker("--processes", "1", settings=ADMIN)
+    wait_until(lambda: Progress.of(bulk_job()))
+    worker = next(each for each in workers(2) if each.name != "for the question")
+    os.kill(worker.pid, signal.SIGKILL)
+    wait_until(lambda: state(job)["status"] == "completed", deadline=60.0)
+    assert bulk_job().result == {"changed": number, "skipped": 0}
+    assert Job.objects.filter(operations__0__verb="retry", operations__1__isnull=True).count() == number

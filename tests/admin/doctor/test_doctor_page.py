@@ -1,0 +1,107 @@
+"""The page of the doctor: findings, the worst first, each with what to do."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+from playwright.sync_api import Page, expect
+
+from ...app.rows import make_job, make_worker
+from ..browser import Complaints
+from ..conftest import LIST, WORKERS
+
+DOCTOR = f"{LIST}doctor/"
+PATH = DOCTOR.removeprefix("/admin/")
+PHONE = {"width": 390, "height": 844}
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def make_trouble() -> None:
+    """A dead worker with a job, and finished jobs that nobody deletes."""
+    make_worker(name="web-3/1", heartbeat=timedelta(minutes=-12))
+    make_job("running", task="reports.jobs.export", locked_by="web-3/1:abcdef123456", locked_at=timedelta(minutes=-12))
+    make_job("completed", finished_at=timedelta(days=-3))
+
+
+def test_findings_are_shown_the_worst_first_with_what_to_do(operator: Client) -> None:
+    make_trouble()
+    text = operator.get(DOCTOR).text
+    critical, warning = text.index("Running jobs whose worker is gone"), text.index("Workers have died")
+    assert critical < warning
+    for expected in ('data-status="critical"', "orphaned-job", '<pre tabindex="0">python manage.py prunejobs</pre>'):
+        assert expected in text
+    assert "Checked in" in text
+
+
+def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) -> None:
+    make_worker()
+    text = operator.get(DOCTOR).text
+    assert "Nothing is wrong." in text
+    assert "checks found nothing" in text
+    assert "No unique key is held for days" in text
+
+
+def test_it_is_in_german(operator: Client, settings: Any) -> None:
+    settings.LANGUAGE_CODE = "de"
+    make_trouble()
+    text = operator.get(DOCTOR).text
+    for expected in ("<h1>Diagnose</h1>", "Laufende Jobs, deren Worker nicht mehr da ist", "kritisch", "Geprüft in"):
+        assert expected in text
+    assert "Running jobs" not in text
+
+
+def test_it_is_linked_from_lists_and_banners_for_those_who_may_view_jobs(log_in: Callable[..., Client]) -> None:
+    make_job()
+    viewer = log_in("view_job", "view_worker")
+    link = f'href="{reverse("admin:django_skipqueue_job_doctor")}"'
+    for address in (LIST, WORKERS, "/admin/"):
+        assert link in viewer.get(address).text, address
+
+
+def test_who_may_not_view_jobs_has_no_link_and_no_page(log_in: Callable[..., Client]) -> None:
+    make_job()
+    somebody = log_in("view_worker")
+    assert "doctor/" not in somebody.get(WORKERS).text
+    assert somebody.get(DOCTOR).status_code == 403
+
+
+def test_a_post_is_refused(operator: Client) -> None:
+    assert operator.post(DOCTOR).status_code == 405
+
+
+def test_a_database_that_cannot_be_used_is_a_finding(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASE": "nosuch"}
+    text = operator.get(DOCTOR).text
+    assert "database-unusable" in text
+    assert "&#x27;nosuch&#x27;" in text
+
+
+def test_nothing_in_it_is_markup(operator: Client) -> None:
+    make_worker(name="<script>alert(1)</script>", heartbeat=timedelta(hours=-1))
+    make_job("scheduled", unique_key="<script>alert(1)</script>", enqueued_at=timedelta(days=-9))
+    assert "<script>alert" not in operator.get(DOCTOR).text
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_in_a_browser_it_complains_of_nothing_and_fits_a_phone(
+    open_admin: Callable[..., Page], complaints: Complaints, scheme: str
+) -> None:
+    make_trouble()
+    page = open_admin(User.objects.create_superuser("ann"), PATH, viewport=PHONE, color_scheme=scheme)
+    expect(page.locator("h1")).to_have_text("Doctor")
+    expect(page.locator(".skipqueue-card").first).to_contain_text("critical")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.locator(".skipqueue-card pre").first.click()
+    assert page.evaluate("getSelection().toString()").strip() == "python manage.py runworker"
+    page.locator(".skipqueue-well summary").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Every index is valid")).to_be_visible()
+    page.get_by_role("link", name="Check again").click()
+    expect(page.locator("h1")).to_have_text("Doctor")
+    assert complaints == []

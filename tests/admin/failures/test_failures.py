@@ -1,0 +1,225 @@
+"""The pages of failures: what fails now, and one cause with its jobs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from playwright.sync_api import Page, expect
+
+from django_skipqueue.admin.failures.failures_page import MOST_ON_TOP, MOST_SHOWN, top_causes
+from django_skipqueue.admin.failures.shown_cause import query_of
+from django_skipqueue.exceptions import WorkerDied
+from django_skipqueue.models import Job
+from django_skipqueue.operators import causes
+from django_skipqueue.values.cause import Cause
+
+from ...app.failing import BAD_VALUE, UNAVAILABLE, make_failing, roll_up
+from ...app.rows import make_job
+from ..browser import Complaints
+from ..conftest import LIST, listed, messages_of, page
+
+FAILURES = f"{LIST}failures/"
+DAY = 86_400.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def address_of(cause: Cause) -> str:
+    return f"{FAILURES}cause/?{query_of(cause)}"
+
+
+def list_of(cause: Cause, status: str = "failed") -> str:
+    return f"?status={status}&{query_of(cause)}"
+
+
+class TestFailingNow:
+    def test_a_cause_is_shown_with_its_counts_while_its_jobs_are_still_retried(self, operator: Client) -> None:
+        roll_up(UNAVAILABLE, 3, seconds_ago=2 * DAY)
+        roll_up(UNAVAILABLE, 1_234)
+        text = operator.get(FAILURES).text
+        for expected in ("shop.jobs.capture", "psp.errors.Unavailable", "shop.gateway.Client.post:42", "1,237"):
+            assert expected in text
+        assert ">new<" not in text
+        assert "2 d ago" in text
+
+    def test_a_cause_of_the_last_hour_is_new(self, operator: Client) -> None:
+        roll_up(BAD_VALUE)
+        text = operator.get(FAILURES).text
+        assert ">new<" in text
+        assert "<code>ValueError</code>" in text
+
+    def test_hours_are_drawn_and_said(self, operator: Client) -> None:
+        roll_up(BAD_VALUE, 7, seconds_ago=2 * 3600)
+        (shown,) = top_causes()
+        assert shown.trend.path.count("M") == 1
+        assert shown.trend.text.startswith("24 hours, by hour; most: 7 from ")
+        assert f"<title>{shown.trend.text}</title>" in operator.get(FAILURES).text
+        roll_up(UNAVAILABLE, seconds_ago=3 * DAY)
+        assert top_causes()[-1].trend.text == "none in 24 hours"
+
+    def test_causes_that_were_too_many_have_no_page(self, operator: Client) -> None:
+        roll_up(Cause("(other)", "(other)", ""))
+        text = operator.get(FAILURES).text
+        assert "other causes" in text
+        assert "cause/?" not in text
+
+    def test_the_page_and_the_dashboard_show_a_limited_number(self, operator: Client) -> None:
+        for number in range(MOST_SHOWN + 1):
+            roll_up(BAD_VALUE._replace(place=f"shop.f{number}"), number + 1)
+        assert [shown.place for shown in top_causes()] == [
+            f"shop.f{MOST_SHOWN - place}:42" for place in range(MOST_ON_TOP)
+        ]
+        response = operator.get(FAILURES)
+        assert len(response.context["page"].causes) == MOST_SHOWN
+        assert f"The first {MOST_SHOWN} causes are shown." in response.text
+
+    def test_the_dashboard_shows_the_first_ones(self, operator: Client) -> None:
+        text = operator.get(f"{LIST}dashboard/").text
+        assert "No attempt has failed in the last 7 days." in text
+        roll_up(UNAVAILABLE)
+        text = operator.get(f"{LIST}dashboard/").text
+        assert "psp.errors.Unavailable" in text
+        assert f'href="{FAILURES}"' in text
+
+    def test_without_failures_it_says_so(self, operator: Client) -> None:
+        assert "No attempt has failed in the last 7 days." in operator.get(FAILURES).text
+
+    def test_it_reads_no_job(self, operator: Client) -> None:
+        make_failing(BAD_VALUE)
+        roll_up(BAD_VALUE)
+        with CaptureQueriesContext(connection) as queries:
+            top_causes()
+        assert [each["sql"] for each in queries if "skipqueue_job" in each["sql"]] == []
+
+    @pytest.mark.parametrize("address", [FAILURES, address_of(BAD_VALUE)])
+    def test_who_may_not_view_jobs_may_not_see_it(self, log_in: Callable[..., Client], address: str) -> None:
+        roll_up(BAD_VALUE)
+        client = log_in("view_worker")
+        assert client.get(address).status_code == 403
+        assert client.post(address).status_code == 405
+
+    def test_it_is_linked_from_the_list(self, operator: Client) -> None:
+        assert f'href="{FAILURES}"' in operator.get(LIST).text
+
+
+class TestOneCause:
+    def test_its_jobs_are_listed_by_state_with_the_last_error(self, operator: Client) -> None:
+        failed = make_failing(UNAVAILABLE)
+        retrying = make_failing(UNAVAILABLE, "scheduled")
+        make_failing(BAD_VALUE)
+        roll_up(UNAVAILABLE, job_id=failed.pk)
+        response = operator.get(address_of(UNAVAILABLE))
+        groups = [(group.state, [job.pk for job, _ in group.first]) for group, _ in response.context["groups"]]
+        assert groups == [("failed", [failed.pk]), ("retrying", [retrying.pk])]
+        assert response.context["page"].last_job == failed
+        assert sum(response.context["page"].chart.series[0].values) == 1
+        for expected in ("1 failed", "1 retrying", "Retry these", "Run these now", "Discard these"):
+            assert expected in response.text
+
+    def test_a_secret_in_the_error_is_masked(self, operator: Client) -> None:
+        entry = {"exception": BAD_VALUE.exception, "place": BAD_VALUE.place, "message": "no hunter2", "traceback": ""}
+        job = make_failing(BAD_VALUE, kwargs={"password": "hunter2"}, errors=[entry])
+        roll_up(BAD_VALUE, job_id=job.pk)
+        text = operator.get(address_of(BAD_VALUE)).text
+        assert "hunter2" not in text
+        assert 'class="skipqueue-message">no ' in text
+
+    def test_if_the_last_job_has_another_error_by_now_that_of_another_job_is_shown(self, operator: Client) -> None:
+        old = make_failing(UNAVAILABLE)
+        roll_up(UNAVAILABLE, job_id=make_failing(BAD_VALUE).pk)
+        assert operator.get(address_of(UNAVAILABLE)).context["page"].last_job == old
+        Job.objects.all().delete()
+        assert operator.get(address_of(UNAVAILABLE)).context["page"].last_attempt is None
+
+    def test_a_cause_that_is_not_known_leads_back(self, operator: Client) -> None:
+        response = operator.get(address_of(UNAVAILABLE), follow=True)
+        assert messages_of(response) == ["No failed attempt with this cause is known."]
+        assert response.request["PATH_INFO"] == FAILURES
+        assert operator.get(f"{FAILURES}cause/?task=%00&cause=%00").status_code == 302
+
+    def test_buttons_are_those_that_the_user_may_use(self, log_in: Callable[..., Client]) -> None:
+        make_failing(UNAVAILABLE)
+        make_failing(UNAVAILABLE, "scheduled")
+        roll_up(UNAVAILABLE)
+        text = log_in("view_job", "discard_job").get(address_of(UNAVAILABLE)).text
+        assert "Discard these" in text
+        assert "Retry these" not in text
+
+    def test_jobs_of_dead_workers_have_a_cause_without_a_place(self, operator: Client) -> None:
+        died = Cause("shop.jobs.send", f"{WorkerDied.__module__}.{WorkerDied.__qualname__}", "")
+        job = make_failing(died, errors=[{"exception": died.exception, "message": "m", "traceback": ""}])
+        roll_up(died, line=None, job_id=job.pk)
+        response = operator.get(address_of(died))
+        assert response.context["page"].last_job == job
+        assert [job.pk for job, _ in response.context["page"].groups[0].first] == [job.pk]
+
+
+class TestTheList:
+    def test_it_has_the_jobs_whose_last_error_has_the_cause(self, operator: Client) -> None:
+        failed, retrying = make_failing(UNAVAILABLE), make_failing(UNAVAILABLE, "scheduled")
+        recovered = make_failing(UNAVAILABLE, "completed")
+        make_failing(BAD_VALUE)
+        make_failing(UNAVAILABLE._replace(place="elsewhere"))
+        make_failing(UNAVAILABLE, "scheduled", attempts=0)
+        assert listed(operator, list_of(UNAVAILABLE)) == [failed.pk]
+        assert listed(operator, list_of(UNAVAILABLE, "retrying")) == [retrying.pk]
+        assert listed(operator, list_of(UNAVAILABLE, "completed")) == [recovered.pk]
+        without_task = f"?status=failed&cause={causes.text_of(UNAVAILABLE).replace(' ', '+')}"
+        assert listed(operator, without_task) == [failed.pk]
+        assert listed(operator, f"{list_of(UNAVAILABLE)}&q=%23{failed.pk}") == [failed.pk]
+        assert listed(operator, f"{list_of(UNAVAILABLE)}&q=nothing") == []
+
+    def test_an_index_finds_and_counts_them(self, operator: Client) -> None:
+        make_failing(UNAVAILABLE)
+        for state in ("failed", "retrying"):
+            changelist: Any = operator.get(LIST + list_of(UNAVAILABLE, state)).context["cl"]
+            assert changelist.partly_searched is None
+            assert {tab.state: str(tab.count) for tab in changelist.tabs if tab.count} == {
+                "failed": "1",
+                "retrying": "0",
+            }
+        searched: Any = operator.get(f"{LIST}{list_of(UNAVAILABLE)}&q=no").context["cl"]
+        assert searched.window is not None
+
+    def test_an_entry_without_a_place_counts_as_one_with_an_empty_place(self, operator: Client) -> None:
+        old = make_failing(BAD_VALUE, errors=[{"exception": BAD_VALUE.exception}])
+        make_failing(BAD_VALUE)
+        assert listed(operator, list_of(BAD_VALUE._replace(place=""))) == [old.pk]
+
+
+class TestTheJobPage:
+    @pytest.mark.parametrize("status", ["failed", "scheduled"])
+    def test_a_failing_job_leads_to_its_cause(self, operator: Client, status: str) -> None:
+        job = make_failing(UNAVAILABLE, status)
+        roll_up(UNAVAILABLE, 12)
+        text = operator.get(page("change", job.pk)).text
+        assert "12 failed attempts with this cause in the last hour" in text
+        assert query_of(UNAVAILABLE).replace("&", "&amp;") in text
+
+    def test_other_jobs_do_not(self, operator: Client) -> None:
+        roll_up(UNAVAILABLE, 12)
+        for job in (make_failing(UNAVAILABLE, "completed"), make_job("failed"), make_failing(BAD_VALUE)):
+            assert "with this cause" not in operator.get(page("change", job.pk)).text
+
+
+@pytest.mark.browser
+class TestInABrowser:
+    def test_all_jobs_of_a_cause_are_retried(self, open_admin: Callable[..., Page], complaints: Complaints) -> None:
+        jobs = [make_failing(UNAVAILABLE) for _ in range(12)]
+        other = make_failing(BAD_VALUE)
+        roll_up(UNAVAILABLE, 12, job_id=jobs[-1].pk)
+        shown = open_admin(User.objects.create_superuser("boss"), "django_skipqueue/job/failures/")
+        shown.get_by_role("link", name="shop.jobs.capture").click()
+        expect(shown.locator("h1")).to_contain_text("psp.errors.Unavailable")
+        shown.get_by_role("button", name="Retry these").click()
+        expect(shown.locator("h1")).to_have_text("Retry 12 jobs?")
+        shown.get_by_label("Spread over minutes").fill("5")
+        shown.get_by_role("button", name="Retry 12 jobs").click()
+        expect(shown.locator(".messagelist")).to_have_text("12 jobs were put back into their queues.")
+        assert not Job.objects.filter(pk__in=[job.pk for job in jobs]).failed().exists()
+        assert Job.objects.failed().get() == other
+        assert complaints == []

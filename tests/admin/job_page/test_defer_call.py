@@ -1,0 +1,80 @@
+"""`defer_call`: the code that enqueues the same job again."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_skipqueue.admin.job_page.defer_call import defer_call
+from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.models import Job
+from django_skipqueue.operators.arguments import redacted
+
+from ...app import jobs as tasks
+from ...app.rows import make_job
+from ..conftest import page
+
+pytestmark = pytest.mark.django_db
+
+ANY: Any = tasks.add
+COPIED = ("task", "args", "kwargs", "queue_name", "priority", "max_attempts", "timeout", "unique_key")
+
+
+def code_of(job: Job) -> str:
+    return defer_call(job, redacted(job.task, job.args, job.kwargs))
+
+
+def run(code: str) -> Job:
+    exec(code, {})
+    return Job.objects.latest("pk")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"queue_name": "mail", "priority": 7, "max_attempts": 3, "timeout": 1.5, "unique_key": 'it\'s "one"'},
+        {"priority": -100, "queue_name": "ü\\n"},
+    ],
+)
+@pytest.mark.parametrize(
+    "value",
+    [1, -1.5, 1e23, True, None, "é'\"\\\n\t\u2028", [1, [None, {"a b": {"c": []}}]], {"class": 1, "": "x"}, "…"],
+)
+def test_the_code_enqueues_the_same_job(options: dict[str, Any], value: Any) -> None:
+    job = ANY.using(**options).defer(value, b={"x": value})
+    job.refresh_from_db()
+    code = code_of(job)
+    assert code.startswith("from tests.app.jobs import add\n\nadd.")
+    job.delete()
+    made = run(code)
+    made.refresh_from_db()
+    assert {name: getattr(made, name) for name in COPIED} == {name: getattr(job, name) for name in COPIED}
+
+
+def test_it_is_short_where_nothing_differs() -> None:
+    assert code_of(tasks.add.defer(1, 2)) == "from tests.app.jobs import add\n\nadd.defer(1, 2)"
+
+
+def test_a_secret_is_left_out_and_has_to_be_typed() -> None:
+    job = make_job(
+        task="tests.app.jobs.add", kwargs={"a": {"token": "s3cret", "id": 1}, "b": [{"password": "hunter22"}]}
+    )
+    code = code_of(job)
+    assert "s3cret" not in code
+    assert "hunter22" not in code
+    assert 'a={"id": 1, "token": ...}, b=[{"password": ...}]' in code
+    with pytest.raises(InvalidArguments):
+        run(code)
+
+
+def test_there_is_none_for_a_task_that_is_not_known_or_for_megabytes() -> None:
+    assert code_of(make_job(task="gone.jobs.task")) == ""
+    assert code_of(make_job(task="tests.app.jobs.add", args=["x" * 100_000, 1])) == ""
+
+
+def test_the_page_shows_it(operator: Client) -> None:
+    job = ANY.defer(1, b="<b>")
+    text = operator.get(page("change", job.pk)).text
+    assert "add.defer(1, b=&quot;&lt;b&gt;&quot;)" in text
+    assert 'data-copy="skipqueue-defer-call"' in text

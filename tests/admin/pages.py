@@ -1,0 +1,88 @@
+"""Every page of the admin, with the rows that it shows: for tests that look at all of them."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from urllib.parse import urlencode
+
+from django_skipqueue import job
+from django_skipqueue.admin.failures.shown_cause import query_of
+from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.operators.job_states import STATES
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
+from django_skipqueue.values.cause import Cause
+
+from ..app.failing import make_broken_release, roll_up
+from ..app.rows import make_job
+from . import scene
+
+CAUSE = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
+JOBS, QUEUES, WORKERS, ARCHIVE = (f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob"))
+
+
+def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = True) -> None:
+    """A task with parameters of several types, for the form that edits its arguments."""
+
+
+def make_pages() -> Mapping[str, str]:
+    """Make a shop in trouble. Returns the address of each page by its name.
+
+    The setting `ARCHIVE` is on; the caller drops the partitions.
+    """
+    job(name=CAUSE.task)(capture_payment)
+    archived = make_job("failed", task="tests.app.jobs.noop", finished_at=timedelta(days=-40))
+    Pruner(Store("default")).batch()
+    workers = scene.make_workers()
+    jobs = {each.status: each for each in scene.make_jobs(workers)}
+    scene.make_rollups(hours=2)
+    failed = _make_failed_with_a_place(jobs["failed"])
+    make_broken_release()
+    roll_up(CAUSE, job_id=failed.pk, line=17)
+    make_job(queue_name="nobody serves it")
+    Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
+    running, queued, done = (jobs[status].pk for status in ("running", "queued", "completed"))
+    return {
+        "app": "django_skipqueue/",
+        "dashboard": f"{JOBS}dashboard/?range=6h",
+        "jobs": JOBS,
+        **{f"jobs {state}": f"{JOBS}?status={state}" for state in STATES},
+        "jobs not found": f"{JOBS}?q=nothing",
+        "jobs of a cause": f"{JOBS}?status=failed&{query_of(CAUSE)}",
+        "failed job": f"{JOBS}{failed.pk}/change/",
+        "running job": f"{JOBS}{running}/change/",
+        "queued job": f"{JOBS}{queued}/change/",
+        "completed job": f"{JOBS}{done}/change/",
+        "history": f"{JOBS}{failed.pk}/history/",
+        "delete": f"{JOBS}{done}/delete/",
+        "discard": f"{JOBS}{queued}/discard/",
+        "cancel": f"{JOBS}{running}/cancel/",
+        "reschedule": f"{JOBS}{queued}/reschedule/",
+        "change queue": f"{JOBS}{queued}/change-queue/",
+        "change priority": f"{JOBS}{queued}/change-priority/",
+        "run again": f"{JOBS}{done}/run-again/",
+        "edit": f"{JOBS}{failed.pk}/edit/",
+        "progress": f"{JOBS}{_make_bulk().pk}/progress/",
+        "failures": f"{JOBS}failures/",
+        "cause": f"{JOBS}failures/cause/?{query_of(CAUSE)}",
+        "doctor": f"{JOBS}doctor/",
+        "queues": QUEUES,
+        "pause": f"{QUEUES}pause/?queue=emails",
+        "workers": WORKERS,
+        "restart": f"{WORKERS}restart/?{urlencode({'worker': workers[0].pk})}",
+        "archive": ARCHIVE,
+        "archived job": f"{ARCHIVE}{archived.pk}/change/",
+        "run archived job again": f"{ARCHIVE}{archived.pk}/run-again/",
+    }
+
+
+def _make_failed_with_a_place(failed: Job) -> Job:
+    failed.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in failed.errors]
+    failed.save(update_fields=["errors"])
+    return failed
+
+
+def _make_bulk() -> Job:
+    call = {"action": "retry_selected", "query": "status=failed", "site": "admin", "user_id": 1, "user": "ann"}
+    progress = {"newest": 9_000, "edges": [None, None], "after": 4_000, "changed": 3_900, "skipped": 100}
+    return make_job("running", task=BULK_TASK, kwargs=call | {"number": 12_000}, metadata={"progress": progress})

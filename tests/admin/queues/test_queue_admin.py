@@ -1,0 +1,156 @@
+"""The list of queues in the admin, and the buttons that pause and resume them."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.db.models.functions import Now
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.models import Queue
+from django_skipqueue.operators.queue_states import queue_states
+
+from ...app.rows import make_job, make_worker
+from ..conftest import LIST, QUEUES, messages_of
+
+pytestmark = pytest.mark.django_db
+
+
+def names() -> list[str]:
+    return [queue.name for queue in queue_states()]
+
+
+def test_a_queue_is_known_by_its_jobs_tasks_workers_or_pause() -> None:
+    make_job(queue_name="waits")
+    make_job("running", queue_name="runs")
+    make_job("completed", queue_name="was")
+    make_worker(queues=["served"])
+    make_worker(queues=["dead"], heartbeat=timedelta(hours=-1))
+    Queue.pause("paused")
+    Queue.pause("resumed")
+    Queue.resume("resumed")
+    assert {"waits", "runs", "served", "paused", "default"} <= set(names())
+    assert not {"was", "dead", "resumed"} & set(names())
+    assert names()[0] == "paused", "what needs attention comes first"
+
+
+def test_a_row_says_what_is_in_the_queue_and_who_serves_it(operator: Client) -> None:
+    for minutes in (3, 1):
+        make_job(queue_name="mail", run_after=timedelta(minutes=-minutes))
+    make_job("running", queue_name="mail", locked_at=timedelta(minutes=-12))
+    make_worker(queues=["mail"], concurrency=8)
+    (queue,) = [queue for queue in queue_states() if queue.name == "mail"]
+    assert (queue.now.queued, queue.now.running, queue.pause) == (2, 1, None)
+    text = operator.get(QUEUES).text
+    for expected in ("3 min", "the longest for 12 min", "8 slots", f"{LIST}?status=queued&amp;queue=mail"):
+        assert expected in text
+
+
+def test_a_paused_queue_says_by_whom_until_when_and_why(operator: Client) -> None:
+    Queue.pause("mail", for_=timedelta(hours=1), by="ann", reason="no answer")
+    until = Queue.objects.get().paused_until
+    text = operator.get(QUEUES).text
+    assert until is not None
+    for expected in ('data-status="paused"', f"until {until:%Y-%m-%d %H:%M}", "by ann", "no answer"):
+        assert expected in text
+
+
+def pause(client: Client, **answers: Any) -> Any:
+    return client.post(f"{QUEUES}pause/?queue=mail", {"lasts": "", "minutes": "", "reason": "", **answers}, follow=True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "minutes"),
+    [
+        ({}, None),
+        ({"lasts": "15"}, 15),
+        ({"lasts": "240"}, 240),
+        ({"lasts": "own", "minutes": "90"}, 90),
+        ({"lasts": "15", "minutes": "90"}, 15),
+        ({"minutes": "90"}, 90),
+    ],
+)
+def test_a_queue_is_paused_for_the_chosen_time(operator: Client, answers: dict[str, str], minutes: int | None) -> None:
+    pause(operator, **answers)
+    row = Queue.objects.get()
+    assert row.paused_at is not None
+    assert row.paused_by == "ann"
+    lasts = row.paused_until and row.paused_until - row.paused_at
+    assert lasts == (None if minutes is None else timedelta(minutes=minutes))
+
+
+def test_a_pause_is_logged_with_its_reason(operator: Client) -> None:
+    response = pause(operator, reason="no answer")
+    expected = "The queue “mail” is paused by ann until it is resumed: no answer"
+    assert messages_of(response) == [expected]
+    entry = LogEntry.objects.get()
+    assert (entry.object_id, entry.object_repr, entry.get_change_message()) == ("mail", "mail", expected)
+
+
+@pytest.mark.parametrize(
+    "answers", [{"lasts": "own"}, {"lasts": "7"}, {"lasts": "own", "minutes": "0"}, {"reason": "x" * 201}]
+)
+def test_a_wrong_answer_is_asked_for_again_and_pauses_nothing(operator: Client, answers: dict[str, str]) -> None:
+    response = pause(operator, **answers)
+    assert "errorlist" in response.text
+    assert not Queue.objects.exists()
+
+
+def test_a_queue_is_resumed(operator: Client) -> None:
+    Queue.pause("mail")
+    response = operator.post(f"{QUEUES}resume/", {"queue": "mail"}, follow=True)
+    assert messages_of(response) == ["The queue “mail” was resumed."]
+    assert not Queue.objects.paused().exists()
+    assert LogEntry.objects.count() == 1
+    response = operator.post(f"{QUEUES}resume/", {"queue": "mail"}, follow=True)
+    assert messages_of(response) == ["The queue “mail” is not paused."]
+    assert LogEntry.objects.count() == 1
+
+
+@pytest.mark.parametrize("name", ["", "a,b", " ", "\0", "x" * 1001])
+def test_a_name_that_no_queue_can_have_is_not_found(operator: Client, name: str) -> None:
+    assert operator.get(f"{QUEUES}pause/", {"queue": name}).status_code == 404
+    assert operator.post(f"{QUEUES}resume/", {"queue": name}).status_code == 404
+
+
+def test_buttons_are_for_those_who_may_press_them(log_in: Callable[..., Client]) -> None:
+    Queue.pause("mail")
+    text = log_in("view_queue").get(QUEUES).text
+    assert "mail" in text
+    assert "skipqueue-buttons" not in text
+
+
+def test_nothing_in_it_is_markup(operator: Client) -> None:
+    hostile = "<script>alert(1)</script>"
+    make_job(queue_name=hostile)
+    make_worker(queues=[hostile])
+    Queue.pause(hostile, by=hostile, reason=hostile)
+    for address in (QUEUES, f"{QUEUES}pause/?queue={hostile}", LIST):
+        text = operator.get(address).text
+        assert "&lt;script&gt;alert" in text
+        assert "<script>alert" not in text
+
+
+def test_its_queries_do_not_grow_with_the_queues(operator: Client) -> None:
+    numbers = []
+    for amount in (1, 20):
+        for number in range(amount):
+            make_job(queue_name=f"{amount} {number}")
+            Queue.pause(f"{amount} {number}")
+        notices_cache.clear()
+        with CaptureQueriesContext(connection) as queries:
+            operator.get(QUEUES)
+        numbers.append(len(queries))
+    assert numbers[0] == numbers[1] <= 18
+
+
+def test_a_pause_that_is_over_is_none(operator: Client) -> None:
+    Queue.pause("mail", for_=timedelta(hours=1))
+    Queue.objects.update(paused_until=Now())
+    make_job(queue_name="mail")
+    assert 'data-status="paused"' not in operator.get(QUEUES).text

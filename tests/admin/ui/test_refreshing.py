@@ -1,0 +1,42 @@
+"""A page that has not changed is not sent again."""
+
+import pytest
+from django.test import Client
+
+from django_skipqueue.admin.health.notices import notices_cache
+
+from ...app.rows import make_job, make_worker
+from ..conftest import LIST, QUEUES, WORKERS
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("page", [LIST, f"{LIST}dashboard/", QUEUES, WORKERS])
+def test_the_same_page_is_sent_once(operator: Client, page: str) -> None:
+    make_job("failed")
+    first = operator.get(page)
+    assert page != LIST or first.content != operator.get(page).content, "tokens of forms differ each time"
+    again = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["ETag"] == first.headers["ETag"]
+    make_job("running")
+    make_worker(name="new")
+    notices_cache.clear()
+    changed = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
+    assert changed.status_code == 200
+    assert changed.headers["ETag"] != first.headers["ETag"]
+
+
+def test_a_server_that_compresses_makes_weak_tags_of_them(operator: Client) -> None:
+    tag = operator.get(QUEUES).headers["ETag"]
+    assert operator.get(QUEUES, headers={"If-None-Match": f"W/{tag}"}).status_code == 304
+
+
+def test_what_is_posted_has_no_tag(operator: Client) -> None:
+    assert "ETag" not in operator.post(LIST, {"action": "retry_selected"}).headers
+
+
+def test_who_is_logged_out_is_led_to_the_login(operator: Client) -> None:
+    tag = operator.get(LIST).headers["ETag"]
+    operator.logout()
+    assert operator.get(LIST, headers={"If-None-Match": tag}).status_code == 302
