@@ -1,0 +1,187 @@
+"""The integration for Sentry: `sentry_sdk.init(integrations=[SkipqueueIntegration()])`.
+
+Each attempt has a scope and a transaction of its own, which continues the trace of the request that deferred the job.
+The headers of the trace travel in the metadata of the job, under the key `sentry`.
+
+Invariant: in the events of an attempt, arguments are masked as in the admin. Each failure is captured once.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from . import signals, tracing
+from .conf import settings
+from .exceptions import UnknownTask
+from .tasks.registry import registry
+from .tracing import Batch, Ended, Sent
+from .values.codec import decode
+from .values.outcomes import Outcome
+from .values.records import ClaimedJob
+from .values.redaction import Redacted, redact
+
+try:
+    import sentry_sdk
+    from sentry_sdk.consts import OP, SPANDATA, SPANSTATUS
+    from sentry_sdk.integrations import Integration
+    from sentry_sdk.scope import add_global_event_processor
+    from sentry_sdk.tracing import Span
+    from sentry_sdk.utils import event_from_exception
+except ImportError as error:
+    raise ImportError('django_skipqueue.sentry needs Sentry\'s SDK: pip install "django-skipqueue[sentry]"') from error
+
+if TYPE_CHECKING:
+    from sentry_sdk.types import Event, Hint
+
+ORIGIN = "auto.queue.skipqueue"
+
+KEY = "sentry"
+"""The key in a job's metadata. Its value has the headers `sentry-trace` and `baggage`."""
+
+EVENT_ID = "sentry_event_id"
+"""The key in a job's error entry."""
+
+FLUSH_TIME = 2.0
+"""Seconds for which a worker that stops waits until its events are sent."""
+
+
+class SkipqueueIntegration(Integration):
+    """Captures the last failure of each job, and with `capture_retries` those that are retried as well."""
+
+    identifier = "skipqueue"
+
+    def __init__(self, *, capture_retries: bool = False) -> None:
+        self.capture_retries = capture_retries
+
+    @staticmethod
+    def setup_once() -> None:
+        """Called by Sentry's SDK, once for each process."""
+        tracing.use(SentryTracer())
+        add_global_event_processor(_drop_logged)
+        signals.worker_stopped.connect(_flush, dispatch_uid="django_skipqueue.sentry")
+
+    def captures(self, status: str) -> bool:
+        """Whether an exception that led to this status is captured."""
+        return status == "failed" or (status == "scheduled" and self.capture_retries)
+
+
+def _integration() -> SkipqueueIntegration | None:
+    """The integration of the current client, if there is one."""
+    return sentry_sdk.get_client().get_integration(SkipqueueIntegration)
+
+
+class SentryTracer:
+    """See `tracing.Tracer`."""
+
+    def sending(self, batch: Batch) -> Sent | None:
+        """See `tracing.Tracer`. Adds the headers to the metadata of the jobs."""
+        if _integration() is None:
+            return None
+        with ExitStack() as stack:
+            span = stack.enter_context(sentry_sdk.start_span(op=OP.QUEUE_PUBLISH, name=batch.given.task, origin=ORIGIN))
+            span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
+            span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, batch.given.queue_name)
+            headers = dict(sentry_sdk.get_current_scope().iter_trace_propagation_headers(span=span))
+            if headers:
+                batch.metadata[KEY] = headers
+            return partial(_sent, batch, span, stack.pop_all())
+
+    def attempt(self, job: ClaimedJob) -> Ended | None:
+        """See `tracing.Tracer`."""
+        integration = _integration()
+        if integration is None:
+            return None
+        with ExitStack() as stack:
+            scope = stack.enter_context(sentry_sdk.isolation_scope())
+            scope.set_tags({"task": job.task, "queue": job.queue_name, "attempt": job.attempt, "job_id": job.id})
+            scope.add_event_processor(partial(_describe, job))
+            transaction = sentry_sdk.continue_trace(
+                _headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
+            )
+            sampled_by = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name}}
+            span = stack.enter_context(sentry_sdk.start_transaction(transaction, custom_sampling_context=sampled_by))
+            span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, str(job.id))
+            span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, job.queue_name)
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_RETRY_COUNT, job.attempt - 1)
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_RECEIVE_LATENCY, job.waited_ms(monotonic()))
+            return partial(_ended, integration, span, stack.pop_all())
+
+
+def _sent(batch: Batch, span: Span, stack: ExitStack, error: BaseException | None) -> None:
+    with stack:
+        span.set_status(SPANSTATUS.OK if error is None else SPANSTATUS.INTERNAL_ERROR)
+        if batch.size > 1:
+            span.set_data("messaging.batch.message_count", batch.size)
+        elif batch.job_ids:
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, str(batch.job_ids[0]))
+
+
+def _ended(integration: SkipqueueIntegration, span: Span, stack: ExitStack, outcome: Outcome) -> None:
+    """Capture the failure while the scope is there. The id of the event becomes part of the error's entry."""
+    with stack:
+        span.set_status(_span_status(outcome))
+        if outcome.exception is not None and outcome.error is not None and integration.captures(outcome.status):
+            event, hint = event_from_exception(
+                outcome.exception,
+                client_options=sentry_sdk.get_client().options,
+                mechanism={"type": SkipqueueIntegration.identifier, "handled": False},
+            )
+            event_id = sentry_sdk.capture_event(event, hint=hint)
+            if event_id:
+                outcome.error[EVENT_ID] = event_id
+
+
+def _span_status(outcome: Outcome) -> str:
+    if outcome.status == "failed":
+        return SPANSTATUS.INTERNAL_ERROR
+    return SPANSTATUS.OK if outcome.error is None else SPANSTATUS.ABORTED
+
+
+def _headers(job: ClaimedJob) -> dict[str, str]:
+    """The headers of the trace in which the job was deferred."""
+    headers = decode(job.metadata).get(KEY)
+    return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}
+
+
+def _describe(job: ClaimedJob, event: "Event", _: "Hint") -> "Event":
+    """Add the job to an event of its attempt, and mask its secret arguments wherever they are."""
+    also: tuple[str, ...] = settings.redact
+    args, kwargs = decode(job.args), decode(job.kwargs)
+    try:
+        task = registry.get(job.task)
+        masked, also = task.redacted(args, kwargs), (*also, *task.redact)
+    except UnknownTask:
+        masked = redact(args, kwargs, also=also)
+    described = {"id": job.id, "task": job.task, "args": masked.args, "kwargs": masked.kwargs}
+    event.setdefault("contexts", {})["job"] = described
+    for value in event.get("exception", {}).get("values", []):
+        value.update(_masked({"value": value.get("value")}, masked))
+        for frame in (value.get("stacktrace") or {}).get("frames", []):
+            if "vars" in frame:
+                frame["vars"] = _masked(redact((), frame["vars"], also=also).kwargs, masked)
+    return event
+
+
+def _masked(value: Any, arguments: Redacted) -> Any:
+    """A value of an event with secret arguments masked in all its texts."""
+    if isinstance(value, str):
+        return arguments.text(value)
+    if isinstance(value, Mapping):
+        return {key: _masked(item, arguments) for key, item in value.items()}
+    return [_masked(item, arguments) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _drop_logged(event: "Event", hint: "Hint") -> "Event | None":
+    """Drop what Sentry's logging integration makes of the log line of a failure that is captured already."""
+    record, integration = hint.get("log_record"), _integration()
+    if integration is None or record is None or not record.exc_info:
+        return event
+    status = {"job_failed": "failed", "job_retrying": "scheduled"}.get(getattr(record, "event", None) or "", "")
+    return None if integration.captures(status) else event
+
+
+def _flush(**_: Any) -> None:
+    sentry_sdk.flush(timeout=FLUSH_TIME)
