@@ -18,10 +18,16 @@ class SkipQueueConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Import each installed app's `jobs`, and its `tasks` if `TASKS` names our backend, to register all tasks."""
-        from . import checks
+        """Connect the webhook of alerts, and register all tasks: import each installed app's `jobs`.
+
+        Import its `tasks` as well if `TASKS` names our backend.
+        """
+        from . import checks, signals
+        from .alerts import webhook
 
         checks.register_all()
+        signals.alert_raised.connect(webhook.post_raised, dispatch_uid="django_skipqueue.alerts")
+        signals.alert_over.connect(webhook.post_over, dispatch_uid="django_skipqueue.alerts")
         autodiscover_modules("jobs")
         for backend in _task_backends():
             if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import

@@ -105,14 +105,15 @@ def check_runworker(**_: Any) -> list[CheckMessage]:
         return []
     order = [config.name for config in apps.get_app_configs()]
     ours_wins = order.index("django_skipqueue") < order.index("channels")
-    winner, loser = ("django_skipqueue", "channels") if ours_wins else ("channels", "django_skipqueue")
+    winner = "django_skipqueue" if ours_wins else "channels"
     return [
         Warning(
             "Both django_skipqueue and channels have a command `runworker`; "
             f"`manage.py runworker` is the one of {winner}.",
-            hint=f"The app that stands first in INSTALLED_APPS wins. For the one of {loser}, put a command of another "
-            f"name into your project that subclasses {loser}.management.commands.runworker.Command. Silence this "
-            "check once the order is what you want.",
+            hint="The app that stands first in INSTALLED_APPS wins. The one of django_skipqueue is also called "
+            "`manage.py skipqueue worker`. For the one of channels, put a command of another name into your project "
+            "that subclasses channels.management.commands.runworker.Command. Silence this check once the order is "
+            "what you want.",
             id="skipqueue.W001",
         )
     ]

@@ -17,7 +17,7 @@ from .values.limits import LIMITS
 from .values.outcomes import LONGEST_DELAY
 
 MAX_KEY_BYTES = 1_000
-"""Most bytes in a queue's name or a unique key: an index entry must fit into a third of a page."""
+"""Most bytes in a queue's name, a task's or a unique key: an index entry must fit into a third of a page."""
 
 
 def check_columns(columns: Mapping[str, Any]) -> None:
@@ -97,5 +97,5 @@ CHECKS: dict[str, Callable[[Any], None]] = {
 }
 """The check of each column. A string of any other column must fit into an index."""
 
-UNCHECKED = {"task", "retention", "metadata", "unique_key"}
-"""Columns whose values are checked where they are made: a registered name, encoded JSON, a unique key."""
+UNCHECKED = {"retention", "metadata", "unique_key"}
+"""Columns whose values are checked where they are made: encoded JSON, a unique key."""

@@ -5,20 +5,25 @@ Invariant: `settings` never returns a value of the wrong type. The system checks
 
 import difflib
 import functools
+import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .values import alert_rules, link_template
 from .values.limits import LIMITS
 from .values.redaction import words
 
 LONGEST_RETENTION = timedelta(days=100 * 365)
+
+TOKEN = re.compile(r"[!-~]{16,}")
+"""A token that cannot be guessed, and that fits into a header."""
 
 Retention = timedelta | int | float | None
 
@@ -62,6 +67,9 @@ class Settings:
     redact: tuple[str, ...] = ()
     """Names of arguments whose values the admin and the log mask, in addition to the names that are always masked."""
 
+    links: dict[str, str] = field(default_factory=dict)
+    """Links on the page of a job: a label, and an address with fields such as `{job_id}` in it."""
+
     retention: dict[str, Retention] = field(
         default_factory=lambda: {
             "completed": timedelta(days=1),
@@ -70,6 +78,26 @@ class Settings:
         }
     )
     """How long finished jobs are kept, by status: a timedelta or seconds; `None`: for ever, `0`: not at all."""
+
+    archive: Retention | Literal[False] = False
+    """How long jobs that were pruned are kept in the archive: a timedelta or seconds; `None`: for ever. `False`: there
+    is no archive, they are deleted."""
+
+    alerts: dict[str, Any] = field(default_factory=dict)
+    """The limits whose excess raises an alert, by rule, and the address of a webhook: see `values.alert_rules`."""
+
+    metrics_token: str | None = None
+    """The token with which Prometheus may read the metrics; `None`: staff alone may."""
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether jobs that are pruned move to the archive."""
+        return self.archive is not False
+
+    @property
+    def archive_retention(self) -> timedelta | None:
+        """How long archived jobs are kept; `None` for ever."""
+        return as_time(self.archive)
 
     def retention_of(self, status: str) -> timedelta | None:
         """How long jobs that finished as `status` are kept; `None` for ever."""
@@ -86,6 +114,9 @@ DEFAULTS = Settings()
 OPTIONS_OF_RUNWORKER = {
     "CONCURRENCY",
     "DRAIN",
+    "HEALTH_HOST",
+    "HEALTH_PORT",
+    "LOG_FORMAT",
     "MAX_JOBS",
     "MAX_JOBS_PER_WORKER",
     "MAX_MEMORY_MB",
@@ -129,8 +160,8 @@ def problems() -> Iterator[str]:
         name = key.lower() if isinstance(key, str) and key.isupper() else None
         if name not in hints:
             yield f"SKIPQUEUE has no key {key!r}.{_meant(str(key).upper(), [known.upper() for known in hints])}"
-        elif name == "retention":
-            yield from retention_problems(f"SKIPQUEUE[{key!r}]", value)
+        elif name in PROBLEMS:
+            yield from PROBLEMS[name](f"SKIPQUEUE[{key!r}]", value)
         elif name in LIMITS:
             if not LIMITS[name].allows(value):
                 yield f"SKIPQUEUE[{key!r}] must be {LIMITS[name]}, not {value!r}."
@@ -160,6 +191,24 @@ def retention_problems(name: str, value: object) -> Iterator[str]:
             )
 
 
+def _archive_problems(name: str, value: object) -> Iterator[str]:
+    if value is not False and not (_is_retention(value) and value not in (0, timedelta(0))):
+        yield (
+            f"{name} must be a timedelta or seconds (above 0, at most "
+            f"{LONGEST_RETENTION.total_seconds():,.0f}), None to keep archived jobs for ever, or False for no archive, "
+            f"not {value!r}."
+        )
+
+
+def _token_problems(name: str, value: object) -> Iterator[str]:
+    """The sentence does not contain the token."""
+    if value is not None and not (isinstance(value, str) and TOKEN.fullmatch(value)):
+        yield (
+            f"{name} must be None or a str of at least 16 characters: ASCII without spaces, as "
+            "secrets.token_urlsafe() makes it."
+        )
+
+
 def _is_retention(kept: object) -> bool:
     if isinstance(kept, bool):
         return False
@@ -167,6 +216,15 @@ def _is_retention(kept: object) -> bool:
         return timedelta(0) <= kept <= LONGEST_RETENTION
     return kept is None or (isinstance(kept, int | float) and 0 <= kept <= LONGEST_RETENTION.total_seconds())
 
+
+PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
+    "retention": retention_problems,
+    "links": link_template.problems,
+    "archive": _archive_problems,
+    "alerts": alert_rules.problems,
+    "metrics_token": _token_problems,
+}
+"""The functions that check settings which are neither numbers nor texts. Each takes the setting's name as well."""
 
 TEXTS = {str: "a str", NAMES: "a tuple of names"}
 """What the other settings are, by their types."""

@@ -1,9 +1,9 @@
 """The events of the queue, as Django signals.
 
 Signals are sent with `send_robust`: the exception of a receiver is logged, and stops nothing. The sender is the task's
-name (`job_…`, `lease_lost`), the worker's name (`worker_…`), the verb (`jobs_operated`), or the alias of the queue's
-database (the other `jobs_…`), so that a receiver can be connected for one task only. Signals about an outcome are sent
-after the outcome is committed.
+name (`job_…`, `lease_lost`), the worker's name (`worker_…`), the queue's name (`queue_…`), the rule (`alert_…`), the
+verb (`jobs_operated`), or the alias of the queue's database (the other `jobs_…`), so that a receiver can be connected
+for one task only. Signals about an outcome are sent after the outcome is committed.
 """
 
 import contextlib
@@ -98,6 +98,19 @@ worker_started = QueueSignal()
 
 worker_stopped = QueueSignal()
 """A worker process ends. Jobs that still run are released after this signal. Carries `worker_id`, `jobs_done`."""
+
+queue_paused = QueueSignal()
+"""Somebody paused a queue. The sender is its name. Carries `database`, `until` (`None`: no end), `by`, `reason`."""
+
+queue_resumed = QueueSignal()
+"""Somebody resumed a queue. The sender is its name. Carries `database`, `by`."""
+
+alert_raised = QueueSignal()
+"""A limit of `SKIPQUEUE["ALERTS"]` is exceeded. The sender is the rule. Carries `database`, `queue_name` (empty: all
+queues without a limit of their own), `value`, `limit`, `since`."""
+
+alert_over = QueueSignal()
+"""An incident is over. The sender is the rule. Carries the same, and `over_at`."""
 
 
 def emit(signal: Signal, sender: str, **event: Any) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -29,8 +30,13 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
 
 
 def pytest_configure() -> None:
-    """Before any connection is made: tests that cut those of others shall know their own."""
+    """Before any connection is made: tests that cut those of others shall know their own.
+
+    A shell starts what runs in its background with SIGINT ignored, and so would the processes of the tests be.
+    """
     os.environ["PGAPPNAME"] = APPLICATION_NAME
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

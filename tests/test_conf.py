@@ -51,6 +51,21 @@ def test_a_retention_is_a_timedelta_seconds_or_none(settings: Any, kept: Any, ex
     assert conf.settings.retention_of("completed") == timedelta(days=1), "those not named keep their default"
 
 
+@pytest.mark.parametrize(
+    ("kept", "archives", "expected"),
+    [
+        (False, False, timedelta(0)),
+        (None, True, None),
+        (90, True, timedelta(seconds=90)),
+        (timedelta(days=365), True, timedelta(days=365)),
+    ],
+)
+def test_the_archive_is_off_or_has_a_retention(settings: Any, kept: Any, archives: bool, expected: Any) -> None:
+    assert not conf.settings.has_archive
+    settings.SKIPQUEUE = {"ARCHIVE": kept}
+    assert (conf.settings.has_archive, conf.settings.archive_retention) == (archives, expected)
+
+
 WRONG: dict[str, tuple[Any, str]] = {
     "not a dict": (["WORKER_TIMEOUT"], "SKIPQUEUE must be a dict, not list."),
     "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
@@ -59,7 +74,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows DATABASE, HEARTBEAT_INTERVAL, MAX_ARGUMENT_BYTES",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, DATABASE, HEARTBEAT_INTERVAL, LINKS",
     ),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": (
@@ -125,6 +140,14 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"RETENTION": {"failed": 1e15}},
         "SKIPQUEUE['RETENTION']['failed'] must be a timedelta, seconds (0 to 3,153,600,000) or None",
     ),
+    "archive zero": ({"ARCHIVE": 0}, "SKIPQUEUE['ARCHIVE'] must be a timedelta or seconds (above 0, at most"),
+    "archive no time": ({"ARCHIVE": timedelta(0)}, "SKIPQUEUE['ARCHIVE'] must be a timedelta or seconds"),
+    "archive true": (
+        {"ARCHIVE": True},
+        "SKIPQUEUE['ARCHIVE'] must be a timedelta or seconds (above 0, at most 3,153,600,000), None to keep archived "
+        "jobs for ever, or False for no archive, not True.",
+    ),
+    "archive text": ({"ARCHIVE": "1y"}, "SKIPQUEUE['ARCHIVE'] must be a timedelta or seconds"),
     "inf for a number": (
         {"WORKER_TIMEOUT": math.inf},
         "SKIPQUEUE['WORKER_TIMEOUT'] must be a number of seconds from 1 to 1,209,600, not inf.",
@@ -137,6 +160,21 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"SHUTDOWN_TIMEOUT": 1_209_601},
         "SKIPQUEUE['SHUTDOWN_TIMEOUT'] must be a number of seconds from 0 to 1,209,600, not 1209601.",
     ),
+    "links are no dict": ({"LINKS": "https://x"}, "SKIPQUEUE['LINKS'] must be a dict of labels and addresses, not 'ht"),
+    "a link without a label": ({"LINKS": {" ": "https://x"}}, "SKIPQUEUE['LINKS'] has the label ' '"),
+    "a link to a script": (
+        {"LINKS": {"Logs": "javascript:alert({job_id})"}},
+        "SKIPQUEUE['LINKS']['Logs'] must be an address that begins with http:// or https:// and a host without fields",
+    ),
+    "a link with an unknown field": (
+        {"LINKS": {"Logs": "https://x/{id}"}},
+        "SKIPQUEUE['LINKS']['Logs'] must be an address whose fields are of job_id, task, ",
+    ),
+    "a token to be guessed": (
+        {"METRICS_TOKEN": "secret"},
+        "SKIPQUEUE['METRICS_TOKEN'] must be None or a str of at least 16 characters: ASCII without spaces",
+    ),
+    "a token that fits no header": ({"METRICS_TOKEN": "a" * 20 + "\n"}, "SKIPQUEUE['METRICS_TOKEN'] must be None or"),
     "no time at all": (
         {"UNKNOWN_TASK_GRACE": 0},
         "SKIPQUEUE['UNKNOWN_TASK_GRACE'] must be a number of seconds above 0, at most 3,153,600,000, not 0.",
@@ -152,6 +190,12 @@ def test_a_wrong_setting_is_one_clear_sentence_and_never_handed_out(settings: An
     with pytest.raises(ImproperlyConfigured) as raised:
         _ = conf.settings.worker_timeout
     assert problem in str(raised.value)
+
+
+def test_a_wrong_token_is_not_shown(settings: Any) -> None:
+    settings.SKIPQUEUE = {"METRICS_TOKEN": "hunter2"}
+    (problem,) = conf.problems()
+    assert "hunter2" not in problem
 
 
 def test_every_problem_is_told_at_once(settings: Any) -> None:

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def test_nothing_can_be_unpickled_or_evaluated(name: str) -> None:
 # No value is formatted into SQL
 
 
-RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify"}
+RUNS_SQL = {"execute", "executemany", "raw", "RawSQL", "RunSQL", "copy", "stream", "mogrify", "SQL"}
+"""`SQL` is psycopg's: a template, into which nothing but identifiers and literals is put, each quoted."""
 
 
 SAFE = ast.Constant, ast.Name, ast.Attribute, ast.Starred
@@ -130,7 +132,7 @@ def test_no_statement_is_put_together_where_it_is_run(name: str) -> None:
     "code",
     [
         "c.execute(f'SELECT {x}')", "c.execute('SELECT %s' % x)", "c.execute('SELECT ' + x)", "Job.objects.raw(sql())",
-        "c.execute('{}'.format(x), [])", "RunSQL(f'{x}')", "Job.objects.extra({}, [x])",
+        "c.execute('{}'.format(x), [])", "SQL(f'DROP INDEX {x}')", "RunSQL(f'{x}')", "Job.objects.extra({}, [x])",
     ],
 )  # fmt: skip
 def test_the_reader_sees_a_statement_that_is_put_together(code: str) -> None:
@@ -147,24 +149,38 @@ def is_literal(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant)
 
 
-def test_the_statements_are_plain_literals() -> None:
+OF_THE_STORE = {
+    name for name in SOURCES if name.startswith("store/sql/") and not name.endswith(("__init__.py", "gates.py"))
+}
+OF_FEATURES = {name for name in SOURCES if name.endswith("/sql.py")}
+"""A feature has its statements in the file `sql.py` of its own room."""
+
+
+def statements_in(name: str) -> set[str]:
+    """The names of the literals in a file of statements, which holds nothing else."""
     found = set()
-    for name in SOURCES:
-        if not name.startswith("store/sql/") or name.endswith(("__init__.py", "gates.py")):
-            continue
-        for node in ast.parse(SOURCES[name].read_text()).body:
-            if isinstance(node, ast.Assign):
-                assert is_literal(node.value), ast.unparse(node)
-                found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            elif isinstance(node, ast.ImportFrom):
-                assert [alias.name for alias in node.names] == ["entering"]
-            else:
-                assert isinstance(node, ast.Expr), f"{name} holds statements, and no code"
-                assert isinstance(node.value, ast.Constant)
-    public = {name for name in found if not name.startswith("_")}
-    assert public == {name for name in vars(sql) if name.isupper()}
-    for name in public:
-        assert not re.search(r"%(?!\(\w+\)s|%)", getattr(sql, name)), "only named parameters"
+    for node in ast.parse(SOURCES[name].read_text()).body:
+        if isinstance(node, ast.Assign):
+            assert is_literal(node.value), ast.unparse(node)
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            assert [alias.name for alias in node.names] == ["entering"]
+        else:
+            assert isinstance(node, ast.Expr), f"{name} holds statements, and no code"
+            assert isinstance(node.value, ast.Constant)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(OF_THE_STORE | OF_FEATURES))
+def test_the_statements_are_plain_literals_with_named_parameters(name: str) -> None:
+    module = import_module(f"{PACKAGE.name}.{name.removesuffix('.py').replace('/', '.')}")
+    for statement in statements_in(name):
+        assert not re.search(r"%(?!\(\w+\)s)", getattr(module, statement).replace("%%", "")), statement
+
+
+def test_the_store_has_every_statement_of_its_files() -> None:
+    found = {statement for name in OF_THE_STORE for statement in statements_in(name)}
+    assert {name for name in found if not name.startswith("_")} == {name for name in vars(sql) if name.isupper()}
 
 
 # Log lines
@@ -178,16 +194,16 @@ VALUES: dict[str, Any] = {
     "worker_id": FORGED, "queue_name": FORGED, "queue_names": [FORGED], "error": ValueError(FORGED), "cause": FORGED,
     "lines": [FORGED], "reason": FORGED, "job_id": 7,
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
-    "changed": FORGED, "code": 1, "grace": 1.0, "wait_ms": 1.0, "known": [FORGED],
+    "changed": FORGED, "code": 1, "log_format": FORGED, "grace": 1.0, "wait_ms": 1.0, "known": [FORGED],
     "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
-    "outcome": Outcome("failed", last_error=FORGED),
+    "outcome": Outcome("failed", last_error=FORGED), "part": FORGED,
 }  # fmt: skip
 SPEAKERS = {
     name: value
     for module in (logs, liveness_logs) for name, value in vars(module).items()
     if callable(value) and getattr(value, "__module__", "") == module.__name__
     and not name.startswith("_")
-    and name not in ("identify", "worker_name", "write", "write_about_worker")
+    and name not in ("worker_name", "write", "write_about_worker")
 }  # fmt: skip
 
 

@@ -89,7 +89,7 @@ class Task(Generic[P, R]):
         Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
         an unfinished job holds `unique_key`, returns that job, with `job.created` False.
         """
-        call = self._call(args, kwargs, settings.max_argument_bytes)
+        call = self.encoded(args, kwargs)
         queue = self._queue()
         try:
             return queue.insert(self._spec(), call)
@@ -138,6 +138,10 @@ class Task(Generic[P, R]):
         other.__dict__.update(self.__dict__)
         other.options = replace(self.options, **given)
         return other
+
+    def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
+        """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
+        return self._call(args, kwargs, settings.max_argument_bytes)
 
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 

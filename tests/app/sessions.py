@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 from django.db import connection, connections, transaction
 from django.db.migrations.executor import MigrationExecutor
+
+from django_skipqueue import migrations
 
 from .waiting import DEADLINE, wait_until
 
@@ -15,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-LAST_MIGRATION = "0002_storage"
+LAST_MIGRATION = max(path.stem for path in Path(migrations.__file__).parent.glob("[0-9]*.py"))
 
 
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:

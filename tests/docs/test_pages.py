@@ -30,7 +30,7 @@ from django_skipqueue.tasks.registry import Registry
 from ..app.rows import make_job
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
-OURS = ("runworker", "prunejobs", "importtasks")
+OURS = ("runworker", "prunejobs", "importtasks", "skipqueue")
 
 
 class Block(NamedTuple):
@@ -134,7 +134,7 @@ def test_the_sql_of_a_page_runs(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_commands_of_a_page_have_the_options_that_they_are_given(page: Path) -> None:
-    for name, arguments in re.findall(rf"manage\.py ({'|'.join(OURS)})\b([^\n`\"'|&]*)", page.read_text()):
+    for name, arguments in re.findall(rf"manage\.py ({'|'.join(OURS)})\b([^\n`|&;>]*)", page.read_text()):
         typed = [word for word in shlex.split(arguments, comments=True) if word != "…"]
         load_command_class("django_skipqueue", name).create_parser("manage.py", name).parse_args(typed)
 

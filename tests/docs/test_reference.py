@@ -19,13 +19,18 @@ import pytest
 from django.core.management import find_commands, load_command_class
 from django.core.management.base import CommandParser
 from django.db import connections
+from django.db.models import Model
 from django.dispatch import Signal
 from psycopg import sql
 
 from django_skipqueue import conf, exceptions, signals
-from django_skipqueue.models import Job, Status, Worker
+from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
+from django_skipqueue.management.skipqueue.choosing import add_criteria
+from django_skipqueue.management.terminal.dispatcher import Alias
+from django_skipqueue.management.terminal.subcommand import Exit, Subcommand
+from django_skipqueue.models import ArchivedJob, FailureRollUp, Incident, Job, Queue, RollUp, Status, Worker
 from django_skipqueue.tasks.options import Options, TaskOptions, UsingOptions
-from django_skipqueue.values import outcomes
+from django_skipqueue.values import link_template, outcomes
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -56,7 +61,7 @@ print(Client().post("/sign-up/", {"name": "ada", "email": "ada@example.com"}).co
 """
 
 LOOK = """
-from django_skipqueue.models import Job
+from django_skipqueue.models import FailureRollUp, Job, RollUp
 print(list(Job.objects.values("task", "status", "attempts", "result").order_by("id")))
 """
 
@@ -184,7 +189,7 @@ def rows(page: str, heading: str | None = None) -> list[list[str]]:
     if heading is not None:
         text = re.split(rf"^## {re.escape(heading)}$", text, flags=re.MULTILINE)[1]
         text = re.split(r"^## ", text, flags=re.MULTILINE)[0]
-    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    lines = [line for line in text.splitlines() if re.match(r"\| [`\d]", line)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
@@ -202,10 +207,15 @@ def test_settings_page_has_every_key_with_its_default() -> None:
 
 
 def test_settings_page_has_the_retention_of_every_finished_status() -> None:
-    documented = {row[0].strip("`"): row[1] for row in rows("settings") if row[0].strip("`").islower()}
+    documented = {row[0].strip("`"): row[1] for row in rows("settings") if row[0].strip("`") in conf.DEFAULTS.retention}
     in_days = {status: int(text.split()[0]) for status, text in documented.items()}
     kept = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
     assert in_days == {status: time.days for status, time in kept.items() if time is not None}
+
+
+def test_settings_page_has_every_field_of_a_link() -> None:
+    documented = {name.strip("{}") for name in literals(rows("settings", "Links to other systems"))}
+    assert documented == {*link_template.FIELDS, "metadata[key]"}
 
 
 def test_commands_page_has_every_command() -> None:
@@ -213,7 +223,49 @@ def test_commands_page_has_every_command() -> None:
     assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+def of_subcommand(name: str) -> str:
+    """What the page of the commands says about a subcommand of `skipqueue`."""
+    page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
+    return re.split(r"^##+ ", page.partition(f"\n### {name}\n")[2], flags=re.MULTILINE)[0]
+
+
+def test_commands_page_has_every_subcommand_in_alphabetical_order() -> None:
+    page = (REFERENCE / "commands.md").read_text().partition("\n## skipqueue\n")[2]
+    assert re.findall(r"^### ([\w-]+)$", page, re.MULTILINE) == sorted(each.name for each in SkipQueue.subcommands)
+
+
+@pytest.mark.parametrize("subcommand", SkipQueue.subcommands, ids=lambda each: each.name)
+def test_commands_page_has_every_option_of_a_subcommand(subcommand: Subcommand) -> None:
+    if isinstance(subcommand, Alias):
+        assert re.search(r"The same as \[`(\w+)`\]", of_subcommand(subcommand.name))
+        return
+    parser = CommandParser(add_help=False)
+    subcommand.add_arguments(parser)
+    names = {name for action in parser._actions for name in action.option_strings or [str(action.metavar)]}
+    criteria = CommandParser(add_help=False)
+    add_criteria(criteria)
+    if takes_criteria := set(criteria._option_string_actions) <= names:
+        names -= set(criteria._option_string_actions)
+    assert ("[which jobs](#skipqueue)" in of_subcommand(subcommand.name)) == takes_criteria
+    documented = [line.split("|")[1] for line in of_subcommand(subcommand.name).splitlines() if line.startswith("| `")]
+    assert literals([[cell] for cell in documented]) == names
+
+
+def test_commands_page_has_every_option_that_says_which_jobs() -> None:
+    parser = CommandParser(add_help=False)
+    add_criteria(parser)
+    page = (REFERENCE / "commands.md").read_text()
+    table = page.partition("**Which jobs.**")[2].partition("**Durations**")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert literals([[cell] for cell in cells]) == set(parser._option_string_actions)
+
+
+def test_commands_page_has_every_exit_code_of_skipqueue() -> None:
+    codes = [int(row[0]) for row in rows("commands", "skipqueue") if row[0].isdecimal()]
+    assert codes == sorted({int(code) for code in Exit})
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "skipqueue"])
 def test_commands_page_has_every_option_with_its_environment_variable(name: str) -> None:
     parser = CommandParser(add_help=False)
     load_command_class("django_skipqueue", name).add_arguments(parser)
@@ -251,8 +303,18 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert set(UsingOptions.__annotations__) == {field.name for field in fields(Options)}
 
 
-@pytest.mark.parametrize(("model", "heading"), [(Job, "skipqueue_job"), (Worker, "skipqueue_worker")])
-def test_tables_page_has_every_column(model: type[Job] | type[Worker], heading: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "heading"),
+    [
+        (Job, "skipqueue_job"),
+        (Worker, "skipqueue_worker"),
+        (Queue, "skipqueue_queue"),
+        (Incident, "skipqueue_incident"),
+        (RollUp, "skipqueue_rollup"),
+        (FailureRollUp, "skipqueue_failure_rollup"),
+    ],
+)
+def test_tables_page_has_every_column(model: type[Model], heading: str) -> None:
     documented = {row[0].strip("`") for row in rows("tables", heading)}
     assert documented == {field.column for field in model._meta.concrete_fields}
 
@@ -261,6 +323,13 @@ def test_tables_page_has_every_index() -> None:
     documented = {row[0].strip("`") for row in rows("tables", "Indexes of skipqueue_job")}
     unique = {constraint.name for constraint in Job._meta.constraints if constraint.name == "skipqueue_job_unique"}
     assert documented == {index.name for index in Job._meta.indexes} | unique
+
+
+def test_tables_page_has_every_index_of_the_archive() -> None:
+    text = (REFERENCE / "tables.md").read_text().partition("## skipqueue_archivedjob")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(skipqueue_\w+)`", text, re.MULTILINE)) == {
+        index.name for index in ArchivedJob._meta.indexes
+    }
 
 
 def test_the_how_to_for_djangos_tasks_has_every_option_of_the_backend() -> None:
