@@ -19,6 +19,7 @@ class Sizes:
     rounds: int = _size(3, "drains without and drains with the other rows, where the two are compared")
     finished: int = _size(10_000_000, "finished jobs that lie in the table of the row `history`")
     future: int = _size(1_000_000, "jobs of tomorrow that lie in the table of the row `future`")
+    pruned: int = _size(1_000_000, "finished jobs that the rows `delete` and `archive` prune")
     others: int = _size(1_000_000, "jobs of another queue that lie in the table of the row `other-queue`")
     snapshot: int = _size(500_000, "jobs drained under an open snapshot")
     scheduled: int = _size(10_000, "jobs that become due in the row `lateness`")

@@ -12,9 +12,11 @@ from .columns import columns
 from .cost import cost
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
 from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_many, queries
+from .finished import archive, delete
 from .floor import floor
 from .many_workers import eight_machines, eight_workers, many_workers, one_worker
 from .processes import cold_start, idle, import_time, memory
+from .rollups import rollups
 from .tables import future, history, other_queue, snapshot
 from .waiting import latency, lateness, lone_scheduled
 
@@ -27,6 +29,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         floor,
         cost,
         columns,
+        rollups,
         ten_ms,
         one_at_a_time,
         defer,
@@ -46,6 +49,8 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         future,
         other_queue,
         snapshot,
+        delete,
+        archive,
         memory,
         cold_start,
         import_time,

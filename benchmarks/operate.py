@@ -1,0 +1,288 @@
+"""`python -m benchmarks.operate [--jobs N]`: how long the pages of the admin and the commands of operators take.
+
+Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups, in a database of its own on the server
+of DATABASE_URL. The time of a page is that of the whole request, in-process, by Django's test client: middleware,
+session, every query, the template. The time of a command is that of its call in this process, without the start of
+Python.
+"""
+
+import argparse
+import contextlib
+import io
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import django
+import environ
+from django.conf import settings
+
+from .databases import about_server, fresh_database
+
+ADMIN = "/admin/django_skipqueue/"
+
+PAGES = {
+    "queues": "queue/",
+    "workers": "worker/",
+    "a failed job": "job/%(failed)s/change/",
+    "all jobs": "job/",
+    "all jobs, last page": "job/?p=200",
+    "status completed": "job/?status=completed",
+    "status queued": "job/?status=queued",
+    "status failed": "job/?status=failed",
+    "status scheduled": "job/?status=scheduled",
+    "failed in one queue": "job/?status=failed&queue=mail",
+    "one queue": "job/?queue=mail",
+    "one task": "job/?task=shop.jobs.refund",
+    "a task without jobs": "job/?task=nothing",
+    "queued of a task without jobs": "job/?status=queued&task=nothing",
+    "last hour": "job/?time=hour",
+    "failed in the last hour": "job/?status=failed&time=hour",
+    "search: an id": "job/?q=4711",
+    "search: a part of a task's name": "job/?q=receipt",
+    "search: an argument that is there": "job/?q=payment_id=%(last)s",
+    "search: an argument that is not": "job/?q=payment_id=-1",
+    "archive: all jobs": "archivedjob/",
+    "archive: all jobs, last page": "archivedjob/?p=20",
+    "archive: status failed": "archivedjob/?status=failed",
+    "archive: status completed": "archivedjob/?status=completed",
+    "archive: one task": "archivedjob/?task=shop.jobs.refund",
+    "archive: failed of one task": "archivedjob/?status=failed&task=shop.jobs.refund",
+    "archive: a task without jobs": "archivedjob/?task=nothing",
+    "archive: one queue": "archivedjob/?queue=mail",
+    "archive: a period of the past": "archivedjob/?before=2020-01-01T00:00",
+    "archive: search: an id": "archivedjob/?q=%23%(archived)s",
+    "archive: search: an argument that is not": "archivedjob/?q=payment_id=-1",
+    "archive: page of one job": "archivedjob/%(archived)s/change/",
+}
+
+COMMANDS = (
+    "skipqueue status",
+    "skipqueue list --status failed",
+    "skipqueue list --arg payment_id=42",
+    "skipqueue doctor",
+)
+
+FILL = """
+INSERT INTO skipqueue_job (
+    queue_name, task, args, kwargs, status, attempts, run_after, enqueued_at, locked_at, locked_by, started_at,
+    finished_at, last_error, errors
+)
+SELECT
+    (ARRAY['default', 'mail', 'reports', 'imports'])[1 + n %% 4],
+    'shop.jobs.' || (ARRAY['send_receipt', 'refund', 'build_report', 'sync_stock', 'welcome'])[1 + n %% 5],
+    '[]', jsonb_build_object('payment_id', n, 'email', 'customer' || n || '@example.com'), status,
+    CASE WHEN status IN ('scheduled', 'queued') THEN 0 ELSE 1 END,
+    moment, enqueued, CASE WHEN status = 'running' THEN moment END, '', moment,
+    CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END,
+    CASE WHEN status = 'failed' THEN 'SMTPDataError: 451 try again later' ELSE '' END,
+    CASE WHEN status = 'failed' THEN '[{"attempt": 1, "message": "451", "traceback": "…"}]'::jsonb ELSE '[]' END
+FROM
+    generate_series(1, %(jobs)s) AS n,
+    LATERAL (
+        SELECT CASE
+            WHEN n %% 100 < 60 THEN 'completed' WHEN n %% 100 < 75 THEN 'queued' WHEN n %% 100 < 85 THEN 'failed'
+            WHEN n %% 100 < 92 THEN 'scheduled' WHEN n %% 1000 = 999 THEN 'running' ELSE 'discarded'
+        END AS status
+    ) AS life,
+    LATERAL (SELECT now() - (%(jobs)s - n) * interval '0.7 second' AS enqueued) AS past,
+    LATERAL (SELECT enqueued + CASE WHEN status = 'scheduled' THEN interval '30 days' ELSE '0' END AS moment) AS clock
+"""
+
+
+FILL_ARCHIVE = """
+INSERT INTO skipqueue_archivedjob (
+    id, finished_at, enqueued_at, run_after, started_at, priority, attempts, max_attempts, status, queue_name, task,
+    args, kwargs, locked_by, last_error, errors, metadata
+)
+SELECT
+    id, finished_at, enqueued_at, run_after, started_at, priority, attempts, max_attempts, status, queue_name, task,
+    args, kwargs, locked_by, last_error, errors, metadata
+FROM skipqueue_job
+WHERE status IN ('completed', 'failed', 'discarded')
+ORDER BY id DESC
+LIMIT %(archived)s
+"""
+
+# Three days of minutes, for each task in each queue, each queue, and all: with histograms, as workers write them.
+FILL_ROLLUPS = """
+INSERT INTO skipqueue_rollup (
+    span, queue_name, task, starts_at, enqueued, completed, failed, waited, ran, waited_seconds, ran_seconds, claims,
+    depth, oldest_seconds
+)
+SELECT
+    span.seconds, level.queue_name, level.task,
+    CASE span.seconds
+        WHEN 0 THEN to_timestamp(0)
+        ELSE to_timestamp(floor(date_part('epoch', now()) / span.seconds - number) * span.seconds)
+    END,
+    60, 50 + number %% 20, number %% 3, histogram.counts, histogram.counts, 12.5, 7.5, 30,
+    CASE WHEN level.task = '' THEN number %% 500 END, CASE WHEN level.task = '' THEN 1.5 END
+FROM
+    (VALUES (0, 1), (60, 3 * 1440), (3600, 90 * 24)) AS span (seconds, numbers),
+    generate_series(1, span.numbers) AS number,
+    (
+        SELECT queue_name, 'shop.jobs.' || task AS task
+        FROM
+            unnest(ARRAY['default', 'mail', 'reports', 'imports']) AS queue_name,
+            unnest(ARRAY['send_receipt', 'refund', 'build_report', 'sync_stock', 'welcome', '']) AS task
+        UNION ALL
+        SELECT '', 'shop.jobs.'
+    ) AS named,
+    LATERAL (SELECT queue_name, CASE task WHEN 'shop.jobs.' THEN '' ELSE task END) AS level (queue_name, task),
+    (SELECT ARRAY[0,0,1,3,8,20,15,9,4,2,1,0,0,0,0,0,0,0,0,0,0,0]::bigint[] AS counts) AS histogram
+"""
+
+FILL_FAILURES = """
+INSERT INTO skipqueue_failure_rollup (
+    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
+)
+SELECT
+    span.seconds, 'shop.jobs.send_receipt', 'smtplib.SMTPDataError', 'shop.mail.deliver_' || cause,
+    CASE span.seconds
+        WHEN 0 THEN to_timestamp(0)
+        ELSE to_timestamp(floor(date_part('epoch', now()) / span.seconds - number) * span.seconds)
+    END,
+    5, now() - interval '3 days', now(), 42, 85
+FROM
+    (VALUES (0, 1), (60, 3 * 1440), (3600, 90 * 24)) AS span (seconds, numbers),
+    generate_series(1, span.numbers) AS number, generate_series(1, 10) AS cause
+"""
+
+
+def main() -> None:
+    """Fill a database, open each page, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.operate", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1_000_000, help="rows in the table (default: %(default)s)")
+    parser.add_argument("--archived", type=int, default=1_000_000, help="rows in the archive (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, default=7, help="times that each page is opened (default: %(default)s)")
+    options = parser.parse_args()
+    with fresh_database() as environment:
+        configure(environment["DATABASE_URL"])
+        print(f"Django {django.__version__}, {about_server()}\n")
+        print(f"| at {options.jobs:,} jobs | median | slowest |\n|---|---|---|")
+        try:
+            measure(options.jobs, options.archived, options.repeat)
+        finally:
+            from django.db import connections
+
+            connections.close_all()
+
+
+def configure(url: str) -> None:
+    """A project that has only what the admin needs."""
+    settings.configure(
+        DATABASES={"default": environ.Env.db_url_config(url)},
+        INSTALLED_APPS=[
+            "django.contrib.admin",
+            "django.contrib.auth",
+            "django.contrib.contenttypes",
+            "django.contrib.messages",
+            "django.contrib.sessions",
+            "django_skipqueue",
+        ],
+        MIDDLEWARE=[
+            "django.contrib.sessions.middleware.SessionMiddleware",
+            "django.middleware.csrf.CsrfViewMiddleware",
+            "django.contrib.auth.middleware.AuthenticationMiddleware",
+            "django.contrib.messages.middleware.MessageMiddleware",
+        ],
+        TEMPLATES=[
+            {
+                "BACKEND": "django.template.backends.django.DjangoTemplates",
+                "APP_DIRS": True,
+                "OPTIONS": {
+                    "context_processors": [
+                        "django.template.context_processors.request",
+                        "django.contrib.auth.context_processors.auth",
+                        "django.contrib.messages.context_processors.messages",
+                    ]
+                },
+            }
+        ],
+        ROOT_URLCONF="tests.urls",
+        STATIC_URL="static/",
+        SECRET_KEY="only-for-benchmarks",
+        DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
+        ALLOWED_HOSTS=["testserver"],
+        USE_TZ=True,
+    )
+    django.setup()
+
+
+def measure(jobs: int, archived: int, repeat: int) -> None:
+    """Print a line for each page and each command."""
+    from django.contrib.auth.models import User
+    from django.core.management import call_command
+    from django.test import Client
+
+    from django_skipqueue.models import ArchivedJob, Job
+
+    call_command("migrate", verbosity=0)
+    fill(jobs, archived)
+    client = Client()
+    client.force_login(User.objects.create_superuser("admin"))
+    values = {
+        "last": str(jobs),
+        "failed": str(Job.objects.failed().latest("finished_at").pk),
+        "archived": str(ArchivedJob.objects.latest("finished_at").pk),
+    }
+
+    def page(address: str) -> None:
+        for name, value in values.items():
+            address = address.replace(f"%({name})s", value)
+        response = client.get(ADMIN + address)
+        if response.status_code != 200:
+            raise RuntimeError(f"{address}: {response.status_code}")
+
+    for address in ("job/", "archivedjob/"):
+        page(address)  # compiles the templates
+    for name, address in PAGES.items():
+        line(name, repeat, partial(page, address))
+    for command in COMMANDS:
+        line(f"`{command}`", repeat, partial(run, command))
+
+
+def fill(jobs: int, archived: int) -> None:
+    """Insert the jobs, the archive, the roll-ups and two workers."""
+    from django.db import connection
+    from django.test import override_settings
+
+    from django_skipqueue.store import Store
+
+    with connection.cursor() as cursor:
+        cursor.execute(FILL, {"jobs": jobs})
+        with override_settings(SKIPQUEUE={"ARCHIVE": None}):
+            Store("default").make_partitions()
+        cursor.execute(FILL_ARCHIVE, {"archived": archived})
+        cursor.execute(FILL_ROLLUPS, {})
+        cursor.execute(FILL_FAILURES, {})
+        cursor.execute(
+            "INSERT INTO skipqueue_worker (id, name, hostname, pid, queues, concurrency) "
+            "SELECT 'web-' || n || ':00000000000' || n, 'web-' || n, 'web', n, '[]', 4 FROM generate_series(1, 2) AS n"
+        )
+        cursor.execute("VACUUM ANALYZE")
+
+
+def run(command: str) -> None:
+    """Run a command of `manage.py`, and drop what it prints."""
+    from django.core.management import call_command
+
+    nothing = io.StringIO()
+    with contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing), contextlib.suppress(SystemExit):
+        call_command(*command.split())
+
+
+def line(name: str, repeat: int, call: Callable[[], object]) -> None:
+    """Print the median and the slowest of the times of a call."""
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - started) * 1000)
+    print(f"| {name} | {statistics.median(times):.0f} ms | {max(times):.0f} ms |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

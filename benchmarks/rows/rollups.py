@@ -1,0 +1,23 @@
+"""Whether counting what happens to jobs slows a drain down."""
+
+import os
+import statistics
+
+from .. import jobs, workers
+from ..figures import Figures
+from ..sizes import Sizes
+
+
+def rollups(sizes: Sizes) -> Figures:
+    """A drain with roll-ups ÷ one whose worker counts nothing, alternately."""
+    rates: dict[str, list[float]] = {"": [], jobs.WITHOUT_ROLLUPS: []}
+    for number in range(2 * sizes.rounds):
+        without = jobs.WITHOUT_ROLLUPS if number % 4 in (1, 2) else ""
+        if without:
+            os.environ[without] = "1"
+        try:
+            rates[without].append(workers.drain(jobs.noop, sizes.jobs)["jobs/s"])
+        finally:
+            os.environ.pop(jobs.WITHOUT_ROLLUPS, None)
+    beside, alone = map(statistics.median, rates.values())
+    return {"jobs/s": beside, "jobs/s without": alone, "with ÷ without": beside / alone}
