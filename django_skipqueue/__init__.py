@@ -7,8 +7,19 @@ from .exceptions import SkipQueueError
 from .tasks.context import JobContext
 from .tasks.decorator import job
 from .tasks.task import Task
+from .tasks.with_options import with_options
 from .values.outcomes import Discard, Retry, Snooze
 
 __version__ = "0.1.0"
 
-__all__ = ["Discard", "JobContext", "Retry", "SkipQueueError", "Snooze", "Task", "__version__", "job"]
+__all__ = [
+    "Discard",
+    "JobContext",
+    "Retry",
+    "SkipQueueError",
+    "Snooze",
+    "Task",
+    "__version__",
+    "job",
+    "with_options",
+]

@@ -61,14 +61,20 @@ class SkipQueueBackend(BaseTaskBackend):
             raise InvalidTask(f"{task.module_path} yields, so calling it would run nothing of it.")
 
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that are not JSON."""
+        """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that are not JSON.
+
+        If an unfinished job holds the unique key, returns the result of that job, and sends no signal.
+        """
         from ..models import Job
 
         self.validate_task(task)
-        registered(task)
+        columns = registered(task).call_columns(args, kwargs)
         given = options.parsed(self.options)
-        checked = check_size(call(args, kwargs), settings.max_argument_bytes)
-        job = Job.objects.db_manager(given.database).insert(spec(task, given, alias=self.alias), checked)
+        checked = check_size(call(args, kwargs, columns), settings.max_argument_bytes)
+        wanted = spec(task, options_of(task), given, alias=self.alias)
+        job = Job.objects.db_manager(given.database).insert(wanted, checked)
+        if not job.created:  # it holds the unique key, and may be one of another task
+            return result_of(job, definition_of(job) or task)
         result = result_of(job, task)
         task_enqueued.send(type(self), task_result=result)
         return result

@@ -4,7 +4,7 @@ Invariant: a task is registered when it is defined, and again when it is enqueue
 between. A name in a row never causes an import.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from inspect import signature
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from ..backoff import Backoff
 from ..exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ..tasks.context import JobContext
+from ..tasks.given import Given
 from ..tasks.options import Options
 from ..tasks.registry import registry
 from ..tasks.task import Task
+from ..tasks.with_options import options_given_to
 from ..values.codec import decode
 from ..values.outcomes import Outcome
 from ..values.records import ClaimedJob
@@ -50,15 +52,19 @@ class DjangoTask(Task[..., Any]):
     """The registry's entry for a task of Django's."""
 
     def __init__(self, definition: AnyTask) -> None:
+        given = given_to(definition)
+        options = options_of(definition)
         super().__init__(
             around(definition),
             name=definition.module_path,
-            options=options_of(definition),
-            policy=Policy(),
+            options=replace(options, timeout=None),
+            policy=Policy(given.policy.backoff, given.retry_on, given.discard_on),
             takes_context=True,
-            timeout=getattr(definition, "timeout", None),
+            timeout=options.timeout,
+            redact=given.redact,
         )
         self.definition = definition
+        self.backoff = getattr(definition, "backoff", None) or given.backoff
         self.__wrapped__ = definition.func
         own = signature(definition.func)
         parameters = list(own.parameters.values())
@@ -71,8 +77,8 @@ class DjangoTask(Task[..., Any]):
     def policy_for(self, job: ClaimedJob) -> RetryPolicy:
         """The policy with the task's own backoff, or that of the alias on which the job was enqueued."""
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
-        backoff = getattr(self.definition, "backoff", None) or options_for(alias).backoff
-        return Policy(backoff=resolved(backoff)) if backoff else self.policy
+        backoff = self.backoff or options_for(alias).backoff
+        return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
 
     def result(self, job: ClaimedJob, *, status: str) -> UnreadResult:
         """The result of a job that has ended as `status`."""
@@ -81,7 +87,7 @@ class DjangoTask(Task[..., Any]):
 
 
 class Policy(RetryPolicy):
-    """Retries every error except one: the return value of a task that ran to its end cannot be stored."""
+    """Retries as the options say, but not an attempt that ran to its end and whose return value cannot be stored."""
 
     def decide(self, error: BaseException, entry: dict[str, Any], *, attempt: int, max_attempts: int) -> Outcome:
         """See `RetryPolicy.decide`."""
@@ -115,16 +121,22 @@ def definition_of(job: "Job") -> AnyTask | None:
     return stand_in(job.task, alias=job.metadata[ALIAS]) if ALIAS in job.metadata else None
 
 
+def given_to(definition: AnyTask) -> Given:
+    """The options that `with_options` has given to the task's function; the defaults without it."""
+    return options_given_to(definition.func) or Given()
+
+
 def options_of(definition: AnyTask) -> Options:
     """The options of this task's jobs. Raises `InvalidTask` for a value that cannot be used."""
     due_in: Any = definition.run_after
+    own = {name: getattr(definition, name, None) for name in ("max_attempts", "timeout")}
     try:
-        return Options(
+        return replace(
+            given_to(definition).options,
             queue_name=definition.queue_name,
             priority=int(definition.priority),
-            max_attempts=getattr(definition, "max_attempts", None),
             run_after=due_in if isinstance(due_in, timedelta) else None,  # a datetime is checked by Django
-            timeout=getattr(definition, "timeout", None),
+            **{name: value for name, value in own.items() if value is not None},
         )
     except (InvalidOption, InvalidArguments) as error:
         raise InvalidTask(str(error)) from None

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.utils.timezone import make_naive
 
 from ..exceptions import UnknownTask
+from ..tasks.options import COLUMNS, Options
 from ..values.codec import decode, encode
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
@@ -43,26 +44,26 @@ ALIAS, DEFERRED = "backend", "deferred"
 # Enqueueing
 
 
-def call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
-    """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON."""
-    return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), None)
+def call(args: Sequence[Any], kwargs: Mapping[str, Any], columns: Mapping[str, Any]) -> EncodedCall:
+    """Encode the arguments of a job. Raises `TypeError` or `ValueError` for a value that is not JSON.
+
+    columns: those of the job that depend on its arguments.
+    """
+    return EncodedCall(encode("args", storable(list(args))), encode("kwargs", storable(dict(kwargs))), **columns)
 
 
-def spec(task: AnyTask, options: BackendOptions, *, alias: str) -> JobSpec:
-    """The columns of the task's jobs, from the task, or else from the `OPTIONS` of the alias."""
-    own_attempts = getattr(task, "max_attempts", None)
+def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) -> JobSpec:
+    """The columns of the task's jobs, from its own options, or else from the `OPTIONS` of the alias."""
     remembered = {
         ALIAS: alias,
         DEFERRED: task.run_after is not None,
     }
     kept = {status: time.total_seconds() for status, time in options.times_kept.items()}
-    return JobSpec(
-        task.module_path,
-        queue_name=task.queue_name,
-        priority=int(task.priority),
-        max_attempts=options.max_attempts if own_attempts is None else own_attempts,
+    return JobSpec(task.module_path, **{name: getattr(own, name) for name in COLUMNS})._replace(
+        max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
         run_after=task.run_after,
-        timeout=options.timeout if getattr(task, "timeout", None) is None else None,
+        # The task's own timeout is read at each attempt.
+        timeout=options.timeout if own.timeout is None else None,
         retention=json.dumps(kept) if kept else None,
         metadata=json.dumps({key: value for key, value in remembered.items() if value}),
     )

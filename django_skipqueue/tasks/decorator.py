@@ -8,15 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from ..backoff import check_backoff
 from ..exceptions import InvalidOption, InvalidTask
-from ..values.redaction import words
-from ..values.retry_policy import RetryPolicy
 from .advice import check_names
 from .context import JobContext
-from .options import JobOptions, Options, TaskOptions
+from .given import checked
+from .options import TaskOptions
 from .registry import registry
 from .task import ContextTask, Task, yields
+from .with_options import options_given_to
 
 NOT_FROM_A_FILE = ("<stdin>", "<console>", "<string>")
 """The file names that Python gives to code that is not in a file."""
@@ -56,10 +55,8 @@ def job(
     used.
     """
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
-    job_options = Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options})  # type: ignore[literal-required]
-    policy = _policy(options)
+    given = checked(options)
     _check_types(name=options.get("name"), atomic=options.get("atomic", False), takes_context=takes_context)
-    redact = _names_to_redact(options.get("redact", ()))
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:
         _check_function(function)
@@ -73,12 +70,12 @@ def job(
             function,
             name=options.get("name") or f"{function.__module__}.{function.__qualname__}",
             # The timeout is not stored in the row, so that a changed one also applies to jobs already queued.
-            options=replace(job_options, timeout=None),
-            timeout=job_options.timeout,
-            policy=policy,
+            options=replace(given.options, timeout=None),
+            timeout=given.options.timeout,
+            policy=given.policy,
             takes_context=takes_context,
             atomic=options.get("atomic", False),
-            redact=redact,
+            redact=given.redact,
         )
         registry.register(task)
         return task
@@ -99,6 +96,11 @@ def _check_function(function: Callable[..., Any]) -> None:
         raise InvalidTask(
             f"@job takes a function, not {function!r}. Put it below decorators that return something else."
         )
+    if options_given_to(function) is not None:
+        raise InvalidTask(
+            f"{function.__module__}.{function.__qualname__} has @with_options, which is for Django's @task. "
+            "Give @job the options themselves."
+        )
     if function.__module__ in (None, "__main__") or inspect.unwrap(function).__code__.co_filename in NOT_FROM_A_FILE:
         raise InvalidTask(
             f"{function.__qualname__} is in __main__ or was typed into a shell, so a worker could not find it. "
@@ -114,33 +116,3 @@ def _check_function(function: Callable[..., Any]) -> None:
             f"{function.__module__}.{function.__qualname__} yields, so calling it would run nothing of it. "
             "Put the loop over it into a function that is the task."
         )
-
-
-def _policy(options: TaskOptions) -> RetryPolicy:
-    policy = RetryPolicy(
-        retry_on=_exceptions("retry_on", options.get("retry_on")),
-        discard_on=_exceptions("discard_on", options.get("discard_on")) or (),
-    )
-    backoff = options.get("backoff")
-    if backoff is None:
-        return policy
-    check_backoff(backoff)
-    return replace(policy, backoff=backoff)
-
-
-def _exceptions(option: str, classes: Any) -> tuple[type[BaseException], ...] | None:
-    """`retry_on` or `discard_on` as a tuple. A single class is allowed too."""
-    if classes is None:
-        return None
-    listed = classes if isinstance(classes, tuple | list) else (classes,)
-    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in listed):
-        raise InvalidOption(f"{option} must be a tuple of exception classes, not {classes!r}.")
-    return tuple(listed)
-
-
-def _names_to_redact(names: Any) -> tuple[str, ...]:
-    """`redact` as a tuple. A single name is allowed too."""
-    listed = (names,) if isinstance(names, str) else names
-    if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and words(name) for name in listed):
-        raise InvalidOption(f"redact must be a tuple of names of arguments, not {names!r}.")
-    return tuple(listed)

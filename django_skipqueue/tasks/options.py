@@ -16,6 +16,8 @@ from ..values.records import EncodedCall, JobSpec
 
 UniqueKey = str | Callable[..., str]
 
+ExceptionClasses = type[BaseException] | tuple[type[BaseException], ...]
+
 
 class JobOptions(TypedDict, total=False):
     """The options that `@job` and `.using()` share. `.using()` ignores one that is `None`."""
@@ -34,15 +36,20 @@ class UsingOptions(JobOptions, total=False):
     database: str | None
 
 
-class TaskOptions(JobOptions, total=False):
+class RunOptions(JobOptions, total=False):
+    """The options that `@job` and `with_options` share."""
+
+    backoff: Backoff | None
+    retry_on: ExceptionClasses | None
+    discard_on: ExceptionClasses
+    redact: Sequence[str]
+
+
+class TaskOptions(RunOptions, total=False):
     """The options of `@job`, except `takes_context`. The docstring of `job` explains them."""
 
     name: str | None
-    backoff: Backoff | None
-    retry_on: tuple[type[BaseException], ...] | None
-    discard_on: tuple[type[BaseException], ...]
     atomic: bool
-    redact: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

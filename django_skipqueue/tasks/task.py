@@ -143,6 +143,19 @@ class Task(Generic[P, R]):
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
         return self._call(args, kwargs, settings.max_argument_bytes)
 
+    def call_columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a job that depend on its arguments: the fields of `EncodedCall` beside these.
+
+        The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
+        """
+        unique_key = self.options.unique_key
+        if callable(unique_key):
+            unique_key = unique_key(*args, **kwargs)
+            if not isinstance(unique_key, str):
+                raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
+            check_key("unique_key", unique_key)
+        return {"unique_key": unique_key} if unique_key is not None else {}
+
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
@@ -170,15 +183,9 @@ class Task(Generic[P, R]):
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
         """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
         names, keys = self._form(len(args), tuple(kwargs))
-        unique_key = self.options.unique_key
-        if callable(unique_key):
-            unique_key = unique_key(*args, **kwargs)
-            if not isinstance(unique_key, str):
-                raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
-            check_key("unique_key", unique_key)
         values = ",".join(map(encode, names, args))
         pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values()))) if kwargs else ""
-        return check_size(EncodedCall(f"[{values}]", f"{{{pairs}}}", unique_key), most)
+        return check_size(EncodedCall(f"[{values}]", f"{{{pairs}}}", **self.call_columns(args, kwargs)), most)
 
     def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
         most = settings.max_argument_bytes

@@ -68,11 +68,11 @@ class InsertedJob(NamedTuple):
 
 
 class EncodedCall(NamedTuple):
-    """The arguments of one job, as JSON, and its unique key."""
+    """The arguments of one job, as JSON, and the columns that depend on them: `Task.call_columns`."""
 
     args: str
     kwargs: str
-    unique_key: str | None
+    unique_key: str | None = None
 
 
 class QueuePosition(NamedTuple):

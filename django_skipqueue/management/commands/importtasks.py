@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections, models, transaction
 
 from ...backend import SkipQueueBackend
-from ...backend.definition import DjangoTask
+from ...backend.definition import DjangoTask, options_of
 from ...backend.framework import task_backends
 from ...backend.mapping import call, spec, variant
 from ...backend.options import parsed
@@ -84,18 +84,20 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
     with transaction.atomic(using=waiting.db), transaction.atomic(using=given.database):
         rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])
-        for (name, queue_name, priority, run_after), calls in _grouped(rows).items():
+        for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
-            Store(given.database).enqueue_many(spec(task, given, alias=backend.alias), calls)
+            Store(given.database).enqueue_many(spec(task, options_of(task), given, alias=backend.alias), calls)
         waiting.model._default_manager.using(waiting.db).filter(pk__in=[row.pk for row in rows]).delete()
     return Counter(row.task_path for row in rows)
 
 
-def _grouped(rows: list[Any]) -> dict[Group, list[EncodedCall]]:
+def _grouped(rows: list[Any], known: Mapping[str, DjangoTask]) -> dict[Group, list[EncodedCall]]:
     groups: defaultdict[Group, list[EncodedCall]] = defaultdict(list)
     for row in rows:
         run_after = None if row.run_after is None or row.run_after.year == NO_RUN_AFTER_YEAR else row.run_after
-        groups[row.task_path, row.queue_name, row.priority, run_after].append(call(**row.args_kwargs))
+        args, kwargs = row.args_kwargs["args"], row.args_kwargs["kwargs"]
+        columns = known[row.task_path].call_columns(args, kwargs)
+        groups[row.task_path, row.queue_name, row.priority, run_after].append(call(args, kwargs, columns))
     return groups
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import django
 from asgiref.sync import sync_to_async
 
+from django_skipqueue import with_options
 from tests.app.models import Ledger
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -164,3 +165,35 @@ def visit(entry: str) -> str:
 def log_in(user: str, password: str) -> None:
     """Tells its secret in its error."""
     raise ValueError(f"{user} has no password {password}")
+
+
+def every_minute(attempt: int) -> float:
+    return 60.0
+
+
+@task(priority=3)
+@with_options(
+    unique_key=lambda iban, times=1: f"keyed-{iban}",
+    max_attempts=4,
+    timeout=20,
+    backoff=every_minute,
+    retry_on=(OSError, ArithmeticError),
+    discard_on=ZeroDivisionError,
+    redact="iban",
+)
+def keyed(iban: str, times: int = 1) -> int:
+    """A task with the options of `@job`."""
+    raise {1: OSError, 2: ZeroDivisionError, 3: KeyError}[times](iban)
+
+
+@task(takes_context=True)
+@with_options(unique_key=lambda value: f"context-{value}")
+def keyed_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
+    return value
+
+
+@task(backend="elsewhere")
+@with_options(unique_key="visit once")
+def visit_once(entry: str) -> str:
+    """A task with options for a backend that does not read them."""
+    return entry

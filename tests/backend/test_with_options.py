@@ -1,0 +1,98 @@
+"""A `@task` with `@with_options` has the options that a `@job` has."""
+
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_skipqueue.backend.definition import entry
+from django_skipqueue.backend.framework import task_enqueued
+from django_skipqueue.backend.mapping import variant
+from django_skipqueue.models import Job
+
+from ..app import jobs
+from .app import tasks
+from .running import run_next
+
+pytestmark = pytest.mark.django_db(databases=["default", "other"])
+
+
+def test_the_options_become_columns() -> None:
+    tasks.keyed.enqueue("DE1")
+    job = Job.objects.get()
+    assert (job.unique_key, job.max_attempts, job.priority) == ("keyed-DE1", 4, 3)
+    assert job.timeout is None, "the task's own timeout is read at each attempt"
+    known = entry(job.task)
+    assert known is not None
+    assert (known.timeout, known.redact) == (20, ("iban",))
+
+
+def test_options_of_the_task_go_before_those_of_the_alias() -> None:
+    tasks.keyed.using(backend="mail", queue_name="mail").enqueue("DE1")
+    job = Job.objects.get()
+    assert (job.max_attempts, job.timeout) == (4, None)
+    run_next("mail")
+    job.refresh_from_db()
+    assert job.status == "scheduled"
+    assert job.started_at is not None
+    assert 60 <= (job.run_after - job.started_at).total_seconds() < 90, "and its backoff"
+
+
+@pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="@task of Django 6.0 takes no options")
+def test_what_the_task_itself_was_given_goes_before_all() -> None:
+    own = variant(tasks.keyed, max_attempts=2, timeout=7.0)
+    own.enqueue("DE1")
+    assert Job.objects.get().max_attempts == 2
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, "scheduled"), (2, "discarded"), (3, "failed")])
+def test_its_errors_are_retried_discarded_and_failed_as_the_options_say(times: int, status: str) -> None:
+    tasks.keyed.enqueue("DE1", times=times)
+    run_next()
+    assert Job.objects.get().status == status
+
+
+def test_a_taken_key_gives_the_result_of_the_holder_and_no_signal() -> None:
+    heard: list[Any] = []
+
+    def hear(task_result: Any, **_: Any) -> None:
+        heard.append(task_result.id)
+
+    task_enqueued.connect(hear)
+    try:
+        first = tasks.keyed.enqueue("DE1")
+        again = tasks.keyed.enqueue("DE1", times=2)
+        other = tasks.keyed.enqueue("DE2")
+    finally:
+        task_enqueued.disconnect(hear)
+    assert again == first
+    assert again.id != other.id
+    assert heard == [first.id, other.id]
+
+
+def test_the_holder_may_be_a_job_of_another_task() -> None:
+    holder = jobs.add.using(unique_key="keyed-DE1").defer(1)
+    result = tasks.keyed.enqueue("DE1")
+    assert result.id == str(holder.pk)
+    assert Job.objects.count() == 1
+    tasks.keyed_with_context.enqueue(5)
+    shared = variant(tasks.echo)
+    assert shared.enqueue(1).id != result.id
+
+
+def test_the_function_of_a_key_does_not_get_the_context() -> None:
+    first, again = (tasks.keyed_with_context.enqueue(5) for _ in range(2))
+    assert Job.objects.get().unique_key == "context-5"
+    assert first.id == again.id
+
+
+def test_a_call_that_the_function_of_the_key_cannot_take_writes_nothing() -> None:
+    with transaction.atomic(), pytest.raises(TypeError):
+        tasks.keyed.enqueue(wrong=1)  # type: ignore[call-arg]
+    assert not Job.objects.exists()
+
+
+def test_a_task_for_another_backend_has_them_here() -> None:
+    tasks.visit_once.using(backend="default").enqueue("a")
+    tasks.visit_once.using(backend="default").enqueue("b")
+    assert Job.objects.get().unique_key == "visit once"
