@@ -1,17 +1,19 @@
 """`python -m benchmarks.operate [--jobs N]`: how long the pages of the admin and the commands of operators take.
 
 Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups, in a database of its own on the server
-of DATABASE_URL. The time of a page is that of the whole request, in-process, by Django's test client: middleware,
-session, every query, the template. The time of a command is that of its call in this process, without the start of
-Python.
+of DATABASE_URL. With `--keep` in the database of DATABASE_URL itself, which is filled once and can be measured again.
+The time of a page is that of the whole request, in-process, by Django's test client: middleware, session, every query,
+the template. The time of a command is that of its call in this process, without the start of Python.
 """
 
 import argparse
 import contextlib
 import io
+import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import django
@@ -156,12 +158,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operate", description=__doc__)
     parser.add_argument("--jobs", type=int, default=1_000_000, help="rows in the table (default: %(default)s)")
     parser.add_argument("--archived", type=int, default=1_000_000, help="rows in the archive (default: %(default)s)")
+    parser.add_argument(
+        "--keep", action="store_true", help="use the database of DATABASE_URL, fill it if it is empty, and leave it"
+    )
     parser.add_argument("--repeat", type=int, default=7, help="times that each page is opened (default: %(default)s)")
     options = parser.parse_args()
-    with fresh_database() as environment:
+    with nullcontext(os.environ) if options.keep else fresh_database() as environment:
         configure(environment["DATABASE_URL"])
         print(f"Django {django.__version__}, {about_server()}\n")
-        print(f"| at {options.jobs:,} jobs | median | slowest |\n|---|---|---|")
+        print(f"| at {options.jobs:,} jobs | median | slowest |\n|---|---|---|", flush=True)
         try:
             measure(options.jobs, options.archived, options.repeat)
         finally:
@@ -220,11 +225,12 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     from django_skipqueue.models import ArchivedJob, Job
 
     call_command("migrate", verbosity=0)
-    fill(jobs, archived)
+    if not Job.objects.exists():
+        fill(jobs, archived)
     client = Client()
-    client.force_login(User.objects.create_superuser("admin"))
+    client.force_login(User.objects.filter(username="admin").first() or User.objects.create_superuser("admin"))
     values = {
-        "last": str(jobs),
+        "last": str(Job.objects.latest("pk").kwargs["payment_id"]),
         "failed": str(Job.objects.failed().latest("finished_at").pk),
         "archived": str(ArchivedJob.objects.latest("finished_at").pk),
     }

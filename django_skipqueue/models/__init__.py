@@ -1,7 +1,7 @@
 """The tables as Django sees them.
 
 `Job` is one request to run a task, `ArchivedJob` one that has left the job table, `Queue` a queue that was paused,
-`Worker` a process that runs jobs, `Incident` a limit of `ALERTS` that is exceeded.
+`Worker` a process that runs jobs, `WorkerRequest` a request to one, `Incident` a limit of `ALERTS` that is exceeded.
 """
 
 from .archived_job import ArchivedJob
@@ -11,6 +11,7 @@ from .queue import Queue
 from .rollup import FailureRollUp, RollUp, RollUpProgress
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .worker import Worker
+from .worker_request import WorkerRequest
 
 __all__ = [
     "FINISHED",
@@ -25,4 +26,5 @@ __all__ = [
     "RollUpProgress",
     "Status",
     "Worker",
+    "WorkerRequest",
 ]

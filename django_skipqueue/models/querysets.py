@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from django.db import models, transaction
-from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models import OuterRef, Q, Subquery, Value
+from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
 from ..store import Store
@@ -15,6 +15,7 @@ from ..values.codec import decode
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
+from .worker_request import WorkerRequest
 
 if TYPE_CHECKING:
     from .archived_job import ArchivedJob
@@ -127,6 +128,13 @@ class WorkerQuerySet(models.QuerySet["Worker"]):
         """Workers with a heartbeat in the last `worker_timeout` seconds (default: the setting)."""
         within = timedelta(seconds=settings.worker_timeout if worker_timeout is None else worker_timeout)
         return self.filter(heartbeat_at__gt=Now() - within)
+
+    def with_requests(self) -> "WorkerQuerySet":
+        """Each worker with its request in `requested`: `restart`, `stop`, or empty."""
+        requests = WorkerRequest._base_manager.filter(worker_id=OuterRef("pk"))
+        return self.annotate(
+            requested=Coalesce(Subquery(requests.values("request")), Value(""), output_field=models.TextField())
+        )
 
 
 _WorkerManager = models.Manager.from_queryset(WorkerQuerySet)

@@ -28,8 +28,6 @@ class Worker(models.Model):
     """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
     jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
     """How many attempts the process had settled at that time."""
-    requested = models.TextField(_("requested"), db_default="")
-    """`restart` or `stop`, if somebody has asked for it. It concerns this process, and not the one after it."""
 
     objects = WorkerManager()
 

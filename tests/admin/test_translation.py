@@ -148,7 +148,7 @@ def make_rows() -> list[Job]:
             if status == "running":
                 values |= {"started_at": -age, "locked_at": -age}
             jobs.append(make_job(status, **(values | {"unique_key": "z" * (len(jobs) + 1)})))
-    make_worker(name="zz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-40), requested="restart")
+    make_worker(name="zz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-40)).restart()
     make_worker(name="zzz", hostname="zz", queues=["zzz"], heartbeat=timedelta(seconds=-400))
     Queue.pause("zzz", for_=timedelta(hours=1), by="zz", reason="zz")
     Queue.pause("zzzz")

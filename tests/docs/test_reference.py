@@ -28,7 +28,17 @@ from django_skipqueue.management.commands.skipqueue import Command as SkipQueue
 from django_skipqueue.management.skipqueue.choosing import add_criteria
 from django_skipqueue.management.terminal.dispatcher import Alias
 from django_skipqueue.management.terminal.subcommand import Exit, Subcommand
-from django_skipqueue.models import ArchivedJob, FailureRollUp, Incident, Job, Queue, RollUp, Status, Worker
+from django_skipqueue.models import (
+    ArchivedJob,
+    FailureRollUp,
+    Incident,
+    Job,
+    Queue,
+    RollUp,
+    Status,
+    Worker,
+    WorkerRequest,
+)
 from django_skipqueue.tasks.options import Options, TaskOptions, UsingOptions
 from django_skipqueue.values import link_template, outcomes
 
@@ -308,6 +318,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
     [
         (Job, "skipqueue_job"),
         (Worker, "skipqueue_worker"),
+        (WorkerRequest, "skipqueue_worker_request"),
         (Queue, "skipqueue_queue"),
         (Incident, "skipqueue_incident"),
         (RollUp, "skipqueue_rollup"),

@@ -46,6 +46,7 @@ STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() a
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
 QUEUE = "skipqueue_queue_pkey"
+REQUESTS = "skipqueue_worker_request_pkey"
 TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE}
 """Django's second index of a text that is unique: PostgreSQL looks a value up in either."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
@@ -248,7 +249,7 @@ CASES = [
     Case("HEARTBEAT_WORKERS", {"workers": WORKERS}, {"skipqueue_worker_pkey"}),
     Case("DELETE_WORKERS", {"worker_ids": [DEAD_WORKER]}, set()),
     Case("HEARTBEAT_WORKER", {"worker_id": WORKER}, set()),
-    Case("REQUEST_OF_WORKER", {"worker_id": WORKER, "request": "restart"}, set()),
+    Case("REQUEST_OF_WORKER", {"worker_id": WORKER, "request": "restart"}, {REQUESTS}),
     Case("HEARTBEATS", {}, set()),
     Case("PAUSE_QUEUE", NOTED | {"name": "mail", "seconds": 60.0}, {QUEUE}),
     Case("RESUME_QUEUE", {"name": "queue 7"}, {QUEUE}),
@@ -485,7 +486,10 @@ def test_a_status_is_a_literal(name: str) -> None:
 def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     """Another form may choose again for every row it compares, or have the planner read the whole table."""
     assert " AS MATERIALIZED (" in STATEMENTS[name]
-    assert re.search(r"WHERE (job|rollup)\.(id|ctid) = ANY \(ARRAY \(SELECT (id|place) FROM \w+\)\)", STATEMENTS[name])
+    assert re.search(
+        r"WHERE (job|rollup|request)\.(id|ctid|worker_id) = ANY \(ARRAY \(SELECT (id|place|worker_id) FROM \w+\)\)",
+        STATEMENTS[name],
+    )
     assert "LIMIT " in STATEMENTS[name] or "%(ids)s::bigint[])" in STATEMENTS[name], "bounded"
 
 

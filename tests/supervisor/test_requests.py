@@ -1,19 +1,23 @@
 """What operators request of a worker: its supervisor replaces it, or stops, and running jobs end before."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
-from django_skipqueue.models import Worker
+from django_skipqueue.models import Job, Worker, WorkerRequest
 
 from ..app import jobs
 from ..app.models import Ledger
 from ..app.rows import make_worker
+from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses, workers
 
 Run = Callable[..., ManagePy]
 HOUR = "3600"
+TIMEOUT = timedelta(seconds=2)
+EAGER = {"HEARTBEAT_INTERVAL": 0.25}
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,7 +43,7 @@ def test_a_restart_replaces_this_process_and_no_other_at_once(runworker: Run) ->
     assert 'worker recycled worker=m/1 reason="an operator has requested it"' in process.log
     jobs.noop.defer()
     wait_for_statuses(completed=1)
-    assert Worker.objects.filter(requested="").count() == 2
+    assert not WorkerRequest.objects.exists(), "it is deleted with the row of its worker"
 
 
 def test_running_jobs_end_before_a_restart(runworker: Run) -> None:
@@ -63,6 +67,28 @@ def test_without_notifications_a_heartbeat_finds_the_request(runworker: Run) -> 
     (worker,) = workers(1)
     worker.restart()
     wait_until(lambda: ids() and worker.pk not in ids())
+
+
+@pytest.mark.parametrize("request_name", ["restart", "stop"])
+def test_a_request_that_is_not_committed_keeps_no_heartbeat_waiting(
+    runworker: Run, session: Callable[[], Session], request_name: str
+) -> None:
+    """Otherwise another supervisor recovers the jobs of a live worker, and they run twice."""
+    runworker("--worker-timeout", "2", "--queues", "other", "--name", "B", skipqueue=EAGER).wait_for("worker started")
+    process = runworker("--worker-timeout", "2", "--name", "A", skipqueue=EAGER)
+    workers(2)
+    hold("first")
+    worker = Worker.objects.get(name="A/1")
+    operator = session()
+    operator.begin()
+    assert operator(getattr(worker, request_name))
+    assert operator(getattr(worker, request_name)), "a second time, in the same transaction"
+    wait_until(lambda: Worker.objects.filter(pk=worker.pk, heartbeat_at__gt=worker.heartbeat_at + 3 * TIMEOUT).exists())
+    assert Job.objects.filter(status="running", attempts=1, lease=1, errors=[]).exists(), Job.objects.values().get()
+    operator.commit()
+    process.wait_for({"restart": "worker recycled", "stop": "supervisor stopping"}[request_name])
+    Ledger.objects.create(entry="go")
+    wait_for_statuses(completed=1)
 
 
 def test_a_stop_ends_the_whole_runworker_and_lets_jobs_end(runworker: Run) -> None:

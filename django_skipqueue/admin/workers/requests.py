@@ -10,11 +10,11 @@ from ...models import Worker
 
 
 @dataclass(frozen=True)
-class WorkerRequest:
+class RequestButton:
     """A button in the row of a worker."""
 
     name: str
-    """The value of the column `requested`, and a part of the address."""
+    """The value of `WorkerRequest.request`, and a part of the address."""
     label: Any
     question: Any
     """With the worker's name."""
@@ -28,7 +28,7 @@ class WorkerRequest:
 
 
 REQUESTS = (
-    WorkerRequest(
+    RequestButton(
         "restart",
         label=_("Restart"),
         question=_("Restart the worker %(worker)s?"),
@@ -41,7 +41,7 @@ REQUESTS = (
         is_dangerous=False,
         request=Worker.restart,
     ),
-    WorkerRequest(
+    RequestButton(
         "stop",
         label=_("Stop"),
         question=_("Stop the runworker of %(worker)s?"),

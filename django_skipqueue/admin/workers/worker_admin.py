@@ -34,7 +34,7 @@ from ..ui.cells import badge, shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
 from ..ui.time_limit import time_limited
-from .requests import REQUESTED, REQUESTS, WorkerRequest
+from .requests import REQUESTED, REQUESTS, RequestButton
 
 SHOWN_JOBS = 5
 
@@ -105,7 +105,7 @@ class WorkerAdmin(OwnViews):
             *super().get_urls(),
         ]
 
-    def request_view(self, request: HttpRequest, *, asked: WorkerRequest) -> HttpResponse:
+    def request_view(self, request: HttpRequest, *, asked: RequestButton) -> HttpResponse:
         """Ask whether to request this of a worker, and request it."""
         if request.method not in ("GET", "HEAD", "POST"):
             return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
@@ -127,7 +127,7 @@ class WorkerAdmin(OwnViews):
         }
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 
-    def _request(self, request: HttpRequest, worker: Worker, asked: WorkerRequest) -> HttpResponse:
+    def _request(self, request: HttpRequest, worker: Worker, asked: RequestButton) -> HttpResponse:
         """Request it, unless the worker has ended meanwhile; log it, and show the list."""
         if asked.request(worker):
             message = asked.done % {"worker": shortened(worker.name)}
@@ -153,7 +153,7 @@ class WorkerAdmin(OwnViews):
         held = Job.objects.running().filter(locked_by=OuterRef("pk"))
         first = held.order_by("locked_at", "pk").values(job=JSONObject(id="pk", task="task", since="locked_at"))
         by_task = held.order_by().values("task").annotate(number=Count("pk"))
-        return Worker.objects.annotate(
+        return Worker.objects.with_requests().annotate(
             now=Now(),
             jobs=ArraySubquery(first[: SHOWN_JOBS + 1]),
             held=ArraySubquery(by_task.values(held=JSONObject(task="task", number="number"))),

@@ -18,7 +18,11 @@ ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
     jobs_done = excluded.jobs_done
-RETURNING written.id, written.requested
+RETURNING
+    written.id,
+    COALESCE(
+        (SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = written.id), ''
+    )
 """
 
 # worker: writes its heartbeat → the previous and the new heartbeat, and the request; no row if the worker has none. If
@@ -31,13 +35,20 @@ UPDATE skipqueue_worker AS worker
 SET heartbeat_at = statement_timestamp()
 FROM before
 WHERE worker.id = before.id
-RETURNING before.heartbeat_at, worker.heartbeat_at, worker.requested
+RETURNING
+    before.heartbeat_at,
+    worker.heartbeat_at,
+    COALESCE((SELECT asked.request FROM skipqueue_worker_request AS asked WHERE asked.worker_id = worker.id), '')
 """
 
-# Worker.restart, Worker.stop → the id if the worker has a row. Every heartbeat returns the request. Index: the primary
-# key.
+# Worker.restart, Worker.stop → the id if the worker has a row. Every heartbeat returns a committed request. Does
+# not lock the row of the worker: in a transaction that stays open, it would keep the heartbeats waiting, and other
+# supervisors would recover the jobs of a live worker. Index: the primary keys.
 REQUEST_OF_WORKER = """
-UPDATE skipqueue_worker SET requested = %(request)s WHERE id = %(worker_id)s RETURNING id
+INSERT INTO skipqueue_worker_request (worker_id, request)
+SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s
+ON CONFLICT (worker_id) DO UPDATE SET request = excluded.request
+RETURNING worker_id
 """
 
 # supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker.
@@ -46,8 +57,24 @@ SELECT statement_timestamp(), worker.id, worker.heartbeat_at
 FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON true
 """
 
-# supervisor: deletes the rows of workers that have stopped.
-DELETE_WORKERS = "DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])"
+# supervisor, worker: deletes the rows of workers that have stopped, and the requests to workers without a row. Leaves
+# requests that are not committed to the next call. Both tables have a few rows for each worker process.
+DELETE_WORKERS = """
+WITH answered AS MATERIALIZED (
+    SELECT asked.worker_id
+    FROM skipqueue_worker_request AS asked
+    WHERE
+        asked.worker_id = ANY (%(worker_ids)s::text[])
+        OR NOT EXISTS (SELECT FROM skipqueue_worker AS worker WHERE worker.id = asked.worker_id)
+    LIMIT 1000
+    FOR UPDATE OF asked SKIP LOCKED
+),
+forgotten AS (
+    DELETE FROM skipqueue_worker_request AS request
+    WHERE request.worker_id = ANY (ARRAY (SELECT worker_id FROM answered))
+)
+DELETE FROM skipqueue_worker WHERE id = ANY (%(worker_ids)s::text[])
+"""
 
 # supervisor: deletes the rows of dead workers that are older than `age` and hold no job that is still to be recovered.
 # Index: recover.

@@ -1,0 +1,93 @@
+"""Transactions of users and operators that stay open: no worker and no supervisor waits for them."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+
+from django_skipqueue.models import Job, Queue, Worker
+from django_skipqueue.operators.deleting import delete_jobs
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+
+from ..app import jobs
+from ..app.rows import lease_of, make_job, make_worker
+from ..app.sessions import Session
+
+store = Store("default")
+HOUR = timedelta(hours=1)
+ROW = {"name": "w", "hostname": "h", "pid": 1, "queues": [], "concurrency": 4}
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """A statement of this connection that waits for a lock fails."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '300ms'")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("RESET lock_timeout")
+
+
+def all_jobs() -> list[int]:
+    return list(Job.objects.order_by("pk").values_list("pk", flat=True))
+
+
+ACTIONS: dict[str, Callable[[], object]] = {
+    "defer": lambda: jobs.noop.using(unique_key="a key").defer(),
+    "restart": lambda: [worker.restart() for worker in Worker.objects.order_by("pk")],
+    "stop": lambda: [worker.stop() for worker in Worker.objects.order_by("pk")],
+    "pause": lambda: Queue.pause("default", for_=HOUR),
+    "pause and resume": lambda: (Queue.pause("default"), Queue.resume("default")),
+    "retry": lambda: store.retry(all_jobs()),
+    "discard": lambda: store.discard(all_jobs()),
+    "cancel": lambda: store.cancel(all_jobs()),
+    "run now": lambda: store.run_now(all_jobs()),
+    "postpone": lambda: store.postpone(all_jobs(), timedelta(days=1)),
+    "change the queue": lambda: store.change_queue(all_jobs(), "other"),
+    "change the priority": lambda: store.change_priority(all_jobs(), 7),
+    "delete": lambda: delete_jobs(all_jobs()),
+    "prune": lambda: store.prune(),
+    "count": lambda: store.count_enqueued(interval=0),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS.keys())
+def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
+    session: Callable[[], Session], impatient: None, action: Callable[[], object]
+) -> None:
+    worker, dead = make_worker(), make_worker(heartbeat=-HOUR)
+    for status in ("queued", "scheduled", "running", "completed", "failed"):
+        make_job(status)
+    make_job("running", locked_by=dead.pk, locked_at=-HOUR)
+    store.start_counting()
+    operator = session()
+    operator.begin()
+    operator(action)
+    settled, released = (make_job("running", locked_by=worker.pk) for _ in range(2))
+    make_job("scheduled", run_after=-HOUR)
+    make_job()
+
+    store.heartbeat_workers([ROW | {"id": worker.pk}, ROW | {"id": "new"}])
+    assert store.heartbeat_worker(worker.pk)
+    assert store.heartbeats()[1].keys() == {worker.pk, dead.pk, "new"}
+    assert store.settle([Settlement(*lease_of(settled), COMPLETED)]) == {settled.pk}
+    assert store.release([lease_of(released)]) == {released.pk}
+    assert store.claim(queue_names=["default"], limit=10, worker_id=worker.pk)
+    assert store.admit()
+    store.release_orphans(worker.pk, known=[])
+    store.recover(worker_ids=[dead.pk])
+    store.recover()
+    store.has_jobs(dead.pk)
+    store.prune_workers([dead.pk], age=60)
+    store.delete_workers([worker.pk, dead.pk])
+    store.paused_queues()
+    store.queues_with_jobs()
+    store.count_enqueued(interval=0)
+    store.roll_up_depths(store.queues_now())
+    store.prune()
+    store.make_partitions()
+    operator.rollback()
