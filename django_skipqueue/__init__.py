@@ -4,6 +4,7 @@ Users import from this module. It loads no model, so that it can be imported whi
 """
 
 from .exceptions import SkipQueueError
+from .periodic.decorator import periodic
 from .tasks.context import JobContext
 from .tasks.decorator import job
 from .tasks.task import Task
@@ -21,5 +22,6 @@ __all__ = [
     "Task",
     "__version__",
     "job",
+    "periodic",
     "with_options",
 ]

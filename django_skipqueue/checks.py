@@ -13,6 +13,7 @@ from django.db.models import ForeignKey
 
 from . import conf
 from .execution.middleware import import_middleware
+from .periodic.registry import all_entries
 from .runtime.preflight import engine_problem, version_problem
 from .tasks.registry import describe_duplicate, registry
 
@@ -26,6 +27,7 @@ def register_all() -> None:
         check_engine,
         check_middleware,
         check_task_names,
+        check_periodic,
         check_runworker,
         check_relations,
     ):
@@ -96,6 +98,18 @@ def check_task_names(**_: Any) -> list[CheckMessage]:
             id="skipqueue.E005",
         )
         for first, second in registry.duplicates.values()
+    ]
+
+
+def check_periodic(**_: Any) -> list[CheckMessage]:
+    """E008: a schedule that cannot fire: an unknown task, wrong arguments, a cron expression or time zone."""
+    return [
+        Error(
+            f"The schedule {name!r} cannot fire: {problem}",
+            hint="The how-to “Run jobs periodically” (docs/how-to/periodic.md) has examples.",
+            id="skipqueue.E008",
+        )
+        for name, problem in all_entries()[1]
     ]
 
 

@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .values import alert_rules, link_template
+from .values import alert_rules, link_template, periodic_setting
 from .values.limits import LIMITS
 from .values.redaction import words
 
@@ -85,6 +85,9 @@ class Settings:
 
     alerts: dict[str, Any] = field(default_factory=dict)
     """The limits whose excess raises an alert, by rule, and the address of a webhook: see `values.alert_rules`."""
+
+    periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Schedules by name: see `values.periodic_setting`."""
 
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
@@ -222,6 +225,7 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "links": link_template.problems,
     "archive": _archive_problems,
     "alerts": alert_rules.problems,
+    "periodic": periodic_setting.problems,
     "metrics_token": _token_problems,
 }
 """The functions that check settings which are neither numbers nor texts. Each takes the setting's name as well."""

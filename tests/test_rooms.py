@@ -38,6 +38,7 @@ FLOORS = (
     {"runtime"},
     {"execution"},
     {"__init__"},
+    {"periodic"},
     {"tasks"},
     {"models"},
     {"store"},

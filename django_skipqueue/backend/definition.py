@@ -20,10 +20,10 @@ from ..tasks.task import Task
 from ..tasks.with_options import options_given_to
 from ..values.codec import decode
 from ..values.outcomes import Outcome
-from ..values.records import ClaimedJob
+from ..values.records import ClaimedJob, JobSpec
 from ..values.retry_policy import RetryPolicy
 from .framework import AnyTask, InvalidTask
-from .mapping import ALIAS, UnreadResult, stand_in, unread
+from .mapping import ALIAS, UnreadResult, spec, stand_in, unread
 from .options import options_for, resolved
 from .running import around, is_unstorable_result
 
@@ -79,6 +79,11 @@ class DjangoTask(Task[..., Any]):
         alias = decode(job.metadata).get(ALIAS, self.definition.backend)
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
+
+    def spec(self) -> JobSpec:
+        """The columns with which `.enqueue()` inserts its jobs, those from the `OPTIONS` of its alias among them."""
+        given = options_for(self.definition.backend)
+        return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
 
     def result(self, job: ClaimedJob, *, status: str) -> UnreadResult:
         """The result of a job that has ended as `status`."""

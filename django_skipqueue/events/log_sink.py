@@ -4,7 +4,7 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from . import alert_logs, events, logs, queue_logs
+from . import alert_logs, events, logs, queue_logs, schedule_logs
 from .events import Event
 
 
@@ -41,6 +41,9 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
         lambda event: queue_logs.queue_paused(event.queue_name, event.until, event.by, event.reason),
     ),
     events.QueueResumed: (INFO, lambda event: queue_logs.queue_resumed(event.queue_name, event.by)),
+    events.ScheduleFired: (INFO, schedule_logs.schedule_fired),
+    events.ScheduleSkipped: (INFO, schedule_logs.schedule_skipped),
+    events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),
     events.AlertRaised: (ERROR, alert_logs.alert_raised),
     events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),

@@ -1,7 +1,8 @@
 """The tables as Django sees them.
 
 `Job` is one request to run a task, `ArchivedJob` one that has left the job table, `Queue` a queue that was paused,
-`Worker` a process that runs jobs, `WorkerRequest` a request to one, `Incident` a limit of `ALERTS` that is exceeded.
+`Worker` a process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a task is enqueued again and again,
+`Incident` a limit of `ALERTS` that is exceeded.
 """
 
 from .archived_job import ArchivedJob
@@ -9,6 +10,7 @@ from .incident import Incident
 from .job import Job
 from .queue import Queue
 from .rollup import FailureRollUp, RollUp, RollUpProgress
+from .schedule import Schedule
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .worker import Worker
 from .worker_request import WorkerRequest
@@ -24,6 +26,7 @@ __all__ = [
     "Queue",
     "RollUp",
     "RollUpProgress",
+    "Schedule",
     "Status",
     "Worker",
     "WorkerRequest",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .incident import Incident  # noqa: F401 (ruff does not see it in a subscript)
     from .job import Job
     from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
+    from .schedule import Schedule
     from .worker import Worker  # noqa: F401 (ruff does not see it in a subscript)
 
 
@@ -184,3 +185,11 @@ class QueueManager(_QueueManager["Queue"]):
     def get_queryset(self) -> QueueQuerySet:
         """All of them."""
         return QueueQuerySet(self.model, using=self._db or settings.database)
+
+
+class ScheduleManager(models.Manager["Schedule"]):
+    """`Schedule.objects`: when tasks are enqueued again and again, in the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[Schedule]":
+        """All of them."""
+        return models.QuerySet(self.model, using=self._db or settings.database)

@@ -9,12 +9,14 @@ from ..runtime.service import Service
 from ..store import Store
 from .admit import Admit
 from .archive import ArchivePartitions
+from .fire_schedules import FireSchedules
 from .prune import Prune
 
 __all__ = ["SERVICES"]
 
 SERVICES: tuple[Callable[[Store], Service], ...] = (
     Admit,
+    FireSchedules,
     CountEnqueued,
     SampleDepths,
     PruneRollUps,

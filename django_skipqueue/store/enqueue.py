@@ -35,6 +35,10 @@ class Enqueueing(Statements):
             batch.job_ids = [inserted.id] if inserted else []
             return inserted
 
+    def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
+        """Do the same for a supervisor, in whose main thread no tracer of the project's runs."""
+        return self._enqueue(spec, call)
+
     def _enqueue(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
         values = {**self._values(spec), **call._asdict()}
         if call.unique_key is None and spec.run_after is None and self.connection.get_autocommit():

@@ -156,6 +156,10 @@ class Task(Generic[P, R]):
             check_key("unique_key", unique_key)
         return {"unique_key": unique_key} if unique_key is not None else {}
 
+    def spec(self) -> JobSpec:
+        """The columns that its jobs share, with which `.defer()` inserts them."""
+        return self._spec()
+
     # Called by the executor. The backend for `django.tasks` overrides these for its own kind of task.
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:

@@ -1,0 +1,32 @@
+"""The log lines about schedules, in the format of `logs`: the event first, then `key=value`."""
+
+import logging
+
+from .events import ScheduleFailed, ScheduleFired, ScheduleSkipped
+from .log_format import in_words
+from .logs import write
+
+
+def schedule_fired(event: ScheduleFired) -> None:
+    """A schedule has enqueued its job, or several for times that were missed."""
+    shown = {"name": event.name, "task": event.task, "job": event.job_ids[-1]}
+    if len(event.job_ids) > 1:
+        shown["jobs"] = len(event.job_ids)
+    write(logging.INFO, "schedule_fired", {**shown, "late": in_words(max(event.late, 0.0))})
+
+
+def schedule_skipped(event: ScheduleSkipped) -> None:
+    """A schedule was due, and has enqueued no job, or fewer than it could have."""
+    job = {"last_job": event.last_job_id} if event.reason == "job" and event.last_job_id is not None else {}
+    reason = {"job": "another job is unfinished", "late": "missed"}[event.reason]
+    write(logging.INFO, "schedule_skipped", {"name": event.name, "reason": reason, **job})
+
+
+def schedule_failed(event: ScheduleFailed) -> None:
+    """A schedule is due, and cannot fire. It is tried again every minute."""
+    write(logging.ERROR, "schedule_failed", {"name": event.name, "error": event.error})
+
+
+def schedule_unusable(name: str, problem: str) -> None:
+    """An entry of code or settings cannot be used. It has no row, or an older one."""
+    write(logging.ERROR, "schedule_unusable", {"name": name, "error": problem})

@@ -1,0 +1,90 @@
+"""`Schedule`: when a task is enqueued again and again."""
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from .querysets import ScheduleManager
+
+
+class Source(models.TextChoices):
+    """Where the definition of a schedule is."""
+
+    CODE = "code", _("code")
+    SETTINGS = "settings", _("settings")
+    ADMIN = "admin", _("admin")
+
+
+class CatchUp(models.TextChoices):
+    """What is enqueued for times that passed while no supervisor ran."""
+
+    LATEST = "latest", _("one job for the latest")
+    ALL = "all", _("one job for each, at most 100")
+    SKIP = "skip", _("nothing")
+
+
+class Overlap(models.TextChoices):
+    """What happens while the last job is unfinished."""
+
+    ALLOW = "allow", _("another job is enqueued")
+    SKIP = "skip", _("nothing is enqueued")
+
+
+class Schedule(models.Model):
+    """When a task is enqueued again and again, by a cron expression or at an interval.
+
+    Rows of the code and of the settings are written by supervisors, those of the admin by users. `periodic` fires them.
+    """
+
+    name = models.TextField(_("name"), unique=True)
+    task = models.TextField(_("task"))
+    args = models.JSONField(_("positional arguments"), db_default=models.Value([], models.JSONField()))
+    kwargs = models.JSONField(_("keyword arguments"), db_default=models.Value({}, models.JSONField()))
+    cron = models.TextField(_("cron expression"), db_default="")
+    interval = models.DurationField(_("interval"), null=True)
+    timezone = models.TextField(_("time zone"), db_default="UTC")
+    catch_up = models.TextField(_("for times that were missed"), choices=CatchUp, db_default="latest")
+    overlap = models.TextField(_("while the last job is unfinished"), choices=Overlap, db_default="allow")
+    jitter = models.FloatField(_("random delay in seconds, at most"), db_default=0.0)
+    source = models.TextField(_("source"), choices=Source, db_default="admin")
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+    next_run_at = models.DateTimeField(_("next run"), null=True)
+    """The next time by the definition; `None`: there is none."""
+    fire_at = models.DateTimeField(null=True)
+    """When a supervisor looks at the row: at `next_run_at`, or later after an error."""
+    last_run_at = models.DateTimeField(_("last run"), null=True)
+    """When a job was last enqueued."""
+    last_job_id = models.BigIntegerField(_("last job"), null=True)
+    skipped_at = models.DateTimeField(_("last skipped"), null=True)
+    """When a job was last not enqueued because of another one."""
+    error = models.TextField(_("error"), db_default="")
+    """Why the schedule cannot fire; empty if it can."""
+    paused_at = models.DateTimeField(_("paused at"), null=True)
+    paused_by = models.TextField(_("paused by"), db_default="")
+    digest = models.TextField(db_default="")
+    """Of the definition, in code or settings. Only supervisors with the same definition fire the row."""
+    previous_digest = models.TextField(db_default="")
+    confirmed_at = models.DateTimeField(null=True)
+    """When a supervisor last confirmed that its code has this definition."""
+    retired_at = models.DateTimeField(_("not in the code since"), null=True)
+
+    objects = ScheduleManager()
+
+    class Meta:
+        db_table = "skipqueue_schedule"
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        permissions = (("run_schedule", "Can pause, resume and run schedule"),)
+        indexes = (
+            models.Index(fields=["fire_at", "id"], name="skipqueue_schedule_fire", condition=Q(paused_at__isnull=True)),
+        )
+        constraints = (
+            models.CheckConstraint(
+                name="skipqueue_schedule_moment",
+                condition=Q(Q(cron="") & Q(interval__isnull=False)) | Q(~Q(cron="") & Q(interval__isnull=True)),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

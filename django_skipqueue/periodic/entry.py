@@ -1,0 +1,147 @@
+"""One entry: a task, its arguments, and when they are enqueued.
+
+Invariant: an entry that was made can be stored, and its task can be enqueued with these arguments, once it is checked.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from ..columns import check_key
+from ..exceptions import InvalidOption, UnknownTask
+from ..tasks.registry import registry, where_to_look
+from ..tasks.task import Task
+from ..values.codec import encode
+from ..values.records import EncodedCall, JobSpec
+from .timetable import Timetable, timetable
+
+CatchUp = Literal["latest", "all", "skip"]
+"""For times that passed while no supervisor ran: one job for the latest, one for each, or none."""
+
+Overlap = Literal["allow", "skip"]
+"""Whether a job is enqueued while the last one is unfinished."""
+
+Source = Literal["code", "settings", "admin"]
+
+LONGEST_JITTER = timedelta(days=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """The definition of a schedule. Times are seconds."""
+
+    name: str
+    task: str
+    source: Source
+    cron: str = ""
+    interval: timedelta | None = None
+    timezone: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    catch_up: CatchUp = "latest"
+    overlap: Overlap = "allow"
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for a value that cannot be used, `InvalidArguments` for one that is not JSON."""
+        for option, text in (("name", self.name), ("task", self.task), ("timezone", self.timezone)):
+            if not isinstance(text, str) or not text.strip():
+                raise InvalidOption(f"{option} must be a str that is not empty, not {text!r}.")
+            check_key(option, text)
+        for option, value, known in (
+            ("catch_up", self.catch_up, get_args(CatchUp)),
+            ("overlap", self.overlap, get_args(Overlap)),
+        ):
+            if value not in known:
+                raise InvalidOption(f"{option} must be one of {', '.join(map(repr, known))}, not {value!r}.")
+        if not isinstance(self.args, list | tuple):
+            raise InvalidOption(f"args must be a list, not {self.args!r}.")
+        if not isinstance(self.kwargs, Mapping):
+            raise InvalidOption(f"kwargs must be a dict, not {self.kwargs!r}.")
+        encode("args", list(self.args))
+        encode("kwargs", dict(self.kwargs))
+        _ = self.timetable
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it fires."""
+        return timetable(cron=self.cron, interval=self.interval, zone=self.timezone)
+
+    @property
+    def call(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments."""
+        return list(self.args), dict(self.kwargs)
+
+    def values(self) -> dict[str, Any]:
+        """The columns that define it, as JSON can hold them."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "args": list(self.args),
+            "kwargs": dict(self.kwargs),
+            "cron": self.cron,
+            "interval": None if self.interval is None else self.interval.total_seconds(),
+            "timezone": self.timezone,
+            "catch_up": self.catch_up,
+            "overlap": self.overlap,
+            "jitter": self.jitter,
+            "source": self.source,
+        }
+
+    @property
+    def digest(self) -> str:
+        """Differs as soon as one of the values does."""
+        return hashlib.sha256(json.dumps(self.values(), sort_keys=True).encode()).hexdigest()[:24]
+
+    def check(self) -> None:
+        """Raise if its task is unknown, or cannot be enqueued with these arguments."""
+        prepared(self.task, *self.call)
+
+
+def when(given: object) -> dict[str, Any]:
+    """The columns of a cron expression or an interval. Raises `InvalidOption` for another type."""
+    if isinstance(given, str):
+        return {"cron": " ".join(given.split())}
+    if isinstance(given, timedelta):
+        return {"interval": given}
+    raise InvalidOption(f"a schedule is a cron expression, such as '0 9 * * mon-fri', or a timedelta, not {given!r}.")
+
+
+def jitter_seconds(given: object) -> float:
+    """The longest delay that is added by chance. Raises `InvalidOption` for a value that cannot be used."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else 0 if given is None else given
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidOption(f"jitter must be a timedelta or seconds, not {given!r}.")
+    if not 0 <= seconds <= LONGEST_JITTER.total_seconds():
+        raise InvalidOption(f"jitter must be from 0 to {LONGEST_JITTER.days} day, not {given!r}.")
+    return float(seconds)
+
+
+def prepared(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
+    """The job that this task enqueues for these arguments. Runs no code of the project's: it may run in a supervisor.
+
+    Raises `UnknownTask`, `InvalidArguments`, or `InvalidOption` for a task whose options the project's code computes.
+    """
+    task = known_task(task_name)
+    refuse_computed(task)
+    return task.spec(), task.encoded(args, kwargs)
+
+
+def known_task(name: str) -> Task[Any, Any]:
+    """The task of this name. Raises `UnknownTask` with a hint."""
+    try:
+        return registry.get(name)
+    except UnknownTask as error:
+        raise UnknownTask(f"{error} {where_to_look(name)}") from None
+
+
+def refuse_computed(task: Task[Any, Any]) -> None:
+    """Raise `InvalidOption` if enqueuing the task calls a function of the project's."""
+    if callable(task.options.unique_key):
+        raise InvalidOption(
+            f"{task.name} has a function as unique_key, which a supervisor must not call. Give the task a unique_key "
+            "that is a str, or schedule a task that defers this one."
+        )

@@ -1,0 +1,190 @@
+"""Fires one schedule that is due: inserts its jobs, and writes its next time, in one transaction.
+
+Invariant: each time of a schedule is enqueued once, with any number of supervisors, whenever one dies: whoever inserts
+the job holds the lock of the row, and commits the next time with it. No code of the project's runs here. What is wrong
+with one schedule is kept in its row, and stops no other.
+"""
+
+import random
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db import DatabaseError, Error, transaction
+
+from ..events.events import ScheduleFailed, ScheduleFired, ScheduleSkipped
+from ..exceptions import SkipQueueError, UnknownTask
+from ..store import Store
+from ..store.parameters import is_refused
+from ..values.codec import decode, encode, shorten
+from ..values.records import JobSpec
+from . import sql
+from .entry import prepared
+from .timetable import Timetable, timetable
+
+MOST_CAUGHT_UP = 100
+"""Jobs that `catch_up="all"` enqueues at once. Older times are skipped."""
+
+LATE = 60.0
+"""Seconds after which a time counts as missed: `catch_up="skip"` skips it."""
+
+ERROR_RETRY_SECONDS = 60.0
+"""Seconds until a schedule is tried again that could not fire."""
+
+LOCK_TIMEOUT = "1s"
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+METADATA_KEY = "schedule"
+"""The key in a job's metadata for the schedule that has enqueued it: its name, and the time that was planned."""
+
+
+@dataclass(frozen=True)
+class DueSchedule:
+    """A row of `sql.DUE`, in the order of its columns."""
+
+    id: int
+    name: str
+    task: str
+    args: str
+    kwargs: str
+    cron: str
+    interval: float | None
+    timezone: str
+    catch_up: str
+    overlap: str
+    jitter: float
+    planned_at: float
+    last_job_id: int | None
+    error: str
+    now: float
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it fires. Raises `InvalidOption` for a row that was changed by hand to what cannot be used."""
+        interval = None if self.interval is None else timedelta(seconds=self.interval)
+        return timetable(cron=self.cron, interval=interval, zone=self.timezone)
+
+    @property
+    def planned(self) -> datetime:
+        """The time that is due."""
+        return instant(self.planned_at)
+
+
+class Skip(SkipQueueError):
+    """This supervisor cannot fire the schedule, and another one may."""
+
+    def __init__(self, schedule_id: int) -> None:
+        super().__init__()
+        self.schedule_id = schedule_id
+
+
+def fire(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> bool:
+    """Fire the schedule that is due next. Returns whether there was one.
+
+    Raises `Skip` for a schedule whose task this process does not know, while it is not late.
+    """
+    with transaction.atomic(using=store.alias):
+        for row in store.rows(sql.DUE, {"digests": list(digests), "skipped": list(skipped)}):
+            schedule = DueSchedule(*row)
+            events = _fired(store, schedule)
+            break
+        else:
+            return False
+    for event in events:
+        store.send(event)
+    return True
+
+
+def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]) -> float | None:
+    """The seconds until the next schedule is due, negative if one is; `None`: there is none."""
+    for (seconds,) in store.rows(sql.NEXT, {"digests": list(digests), "skipped": list(skipped)}):
+        return float(seconds)
+    return None
+
+
+Events = list[ScheduleFired | ScheduleSkipped | ScheduleFailed]
+
+
+def _fired(store: Store, schedule: DueSchedule) -> Events:
+    """Enqueue, and write the next time; or write the error."""
+    try:
+        with transaction.atomic(using=store.alias):
+            return _enqueue(store, schedule)
+    except UnknownTask as error:
+        if schedule.now - schedule.planned_at < LATE:
+            raise Skip(schedule.id) from None
+        problem: Exception = error
+    except Error as error:
+        is_of_row = isinstance(error, DatabaseError) and is_refused(error)
+        if not (is_of_row or getattr(error.__cause__, "sqlstate", None) == LOCK_NOT_AVAILABLE):
+            raise
+        problem = error
+    except Exception as error:  # of whatever kind: somebody may have written anything into the row
+        problem = error
+    text = shorten(" ".join(str(problem).split()) or type(problem).__name__)
+    store.execute(sql.NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
+    return [] if text == schedule.error else [ScheduleFailed(store.alias, schedule.name, text)]
+
+
+def _enqueue(store: Store, schedule: DueSchedule) -> Events:
+    table, now = schedule.timetable, instant(schedule.now)
+    due = _times(schedule, table, now)
+    spec, call = prepared(schedule.task, decode(schedule.args), decode(schedule.kwargs))
+    store.rows(sql.LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
+    ids: list[int] = []
+    for planned in due:
+        last = ids[-1] if ids else schedule.last_job_id
+        if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
+            break
+        inserted = store.enqueue_untraced(spec_at(spec, schedule, planned), call)
+        if inserted is not None:  # else an unfinished job holds the unique key
+            ids.append(inserted.id)
+    following = table.after(now, planned=schedule.planned)
+    store.execute(
+        sql.FIRED,
+        {
+            "id": schedule.id,
+            "next": following and following.timestamp(),
+            "job_id": ids[-1] if ids else None,
+            "is_skipped": len(ids) < len(due),
+        },
+    )
+    events: Events = []
+    if ids:
+        late = schedule.now - due[len(ids) - 1].timestamp()
+        events.append(ScheduleFired(store.alias, schedule.name, schedule.task, ids, late))
+    if len(ids) < max(len(due), 1):
+        reason = "job" if due else "late"
+        events.append(ScheduleSkipped(store.alias, schedule.name, reason, schedule.last_job_id))
+    return events
+
+
+def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
+    """The times that are due, and for which a job is enqueued."""
+    limit = MOST_CAUGHT_UP if schedule.catch_up == "all" else 1
+    # After a change by hand the planned time need not be one of the definition: it is due all the same.
+    due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
+    if schedule.catch_up == "skip":
+        return [time for time in due if (now - time).total_seconds() < LATE]
+    return due
+
+
+def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime) -> JobSpec:
+    """The job for this time. It knows its schedule, and waits for the random delay."""
+    note = {"name": schedule.name, "planned_at": planned.isoformat()}
+    spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
+    if not schedule.jitter:
+        return spec
+    return spec._replace(run_after=timedelta(seconds=random.uniform(0, schedule.jitter)))  # noqa: S311 (spreads load)
+
+
+def is_unfinished(store: Store, job_id: int) -> bool:
+    """Whether this job is unfinished. One that was pruned is not."""
+    ((found,),) = store.rows(sql.IS_UNFINISHED, {"id": job_id})
+    return bool(found)
+
+
+def instant(seconds: float) -> datetime:
+    """The time at these seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC)

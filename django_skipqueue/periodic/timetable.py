@@ -1,0 +1,222 @@
+"""When a schedule fires: by a cron expression in a time zone, or at an interval. Pure but for the library of the extra.
+
+Invariant: an hour that is named (`0 2 * * *`) means the clock on the wall: a time that the clock skips fires once, when
+it has skipped it, and a time that it shows twice fires the first time. Where every hour is meant (`*/10 * * * *`), a
+schedule fires by elapsed time, whatever the clock is set to.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo, available_timezones
+
+from ..exceptions import InvalidOption
+
+SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=3660)
+"""The intervals that can be used."""
+
+SECOND = timedelta(seconds=1)
+
+CRON_FIELDS, CRON_FIELDS_WITH_SECONDS = 5, 6
+
+MISSING = "Cron expressions need the library cronsim. Install it with: pip install 'django-skipqueue[cron]'"
+
+
+class Timetable(Protocol):
+    """All times are aware. `planned` is one of the times at which the schedule fires, the start of an interval's."""
+
+    def first(self, now: datetime) -> datetime | None:
+        """When a new schedule fires first; `None`: never."""
+
+    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        """The first time after the moment; `None`: never again."""
+
+    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        """The newest times from `planned` until the moment, both included, in their order; at most `limit`."""
+
+
+@dataclass(frozen=True)
+class Every:
+    """At an interval of elapsed time."""
+
+    interval: timedelta
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for an interval that cannot be used."""
+        if not (isinstance(self.interval, timedelta) and SHORTEST <= self.interval <= LONGEST):
+            raise InvalidOption(f"an interval must be a timedelta from 1 second to 10 years, not {self.interval!r}.")
+
+    def first(self, now: datetime) -> datetime | None:
+        """After one interval."""
+        return now + self.interval
+
+    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        """See `Timetable`."""
+        return planned + self.interval * (math.floor((moment - planned) / self.interval) + 1)
+
+    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        """See `Timetable`."""
+        last = math.floor((moment - planned) / self.interval)
+        return [planned + self.interval * number for number in range(max(0, last - limit + 1), last + 1)]
+
+
+@dataclass(frozen=True)
+class Cron:
+    """By a cron expression of five fields, or of six, of which the first is the second."""
+
+    expression: str
+    zone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for an expression or a time zone that cannot be used."""
+        zone_of(self.zone)
+        if self.first(datetime.now(UTC)) is None:
+            raise InvalidOption(f"the cron expression {self.expression!r} never fires.")
+
+    @property
+    def is_hourly(self) -> bool:
+        """Whether it means every hour, and so elapsed time."""
+        return set(_parsed(self.expression).hours) == set(range(24))
+
+    def first(self, now: datetime) -> datetime | None:
+        """See `Timetable`."""
+        return next(self._from(now), None)
+
+    def after(self, moment: datetime, *, planned: datetime) -> datetime | None:
+        """See `Timetable`."""
+        return self.first(moment)
+
+    def newest(self, moment: datetime, *, planned: datetime, limit: int) -> list[datetime]:
+        """See `Timetable`."""
+        found: list[datetime] = []
+        for time in self._back_from(moment):
+            if time < planned or len(found) == limit:
+                break
+            found.insert(0, time)
+        return found
+
+    def _from(self, moment: datetime) -> Iterator[datetime]:
+        """The times after the moment, in UTC."""
+        local = moment.astimezone(zone_of(self.zone))
+        if self.is_hourly:
+            for time in _simulated(self.expression, local):
+                yield time.astimezone(UTC)
+            return
+        last = moment
+        for time in _simulated(self.expression, local.replace(tzinfo=None)):
+            instant = on_the_wall(time, local.tzinfo)
+            if instant > last:
+                last = instant
+                yield instant
+
+    def _back_from(self, moment: datetime) -> Iterator[datetime]:
+        """The times until the moment, the newest first."""
+        local = (moment + SECOND).astimezone(zone_of(self.zone))
+        if self.is_hourly:
+            for time in _simulated(self.expression, local, back=True):
+                if time <= moment:
+                    yield time.astimezone(UTC)
+            return
+        shown_twice = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
+        last: datetime | None = None
+        for time in _simulated(self.expression, local.replace(tzinfo=None) + shown_twice, back=True):
+            instant = on_the_wall(time, local.tzinfo)
+            if instant <= moment and instant != last:
+                last = instant
+                yield instant
+
+
+@functools.lru_cache(maxsize=1_000)
+def timetable(*, cron: str, interval: timedelta | None, zone: str) -> Timetable:
+    """The timetable of these columns. Raises `InvalidOption` if they cannot be used."""
+    if bool(cron) == (interval is not None):
+        raise InvalidOption("a schedule has either a cron expression or an interval.")
+    return Every(interval) if interval is not None else Cron(cron, zone)
+
+
+@functools.lru_cache(maxsize=1_000)
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of this name. Raises `InvalidOption` if there is none."""
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, TypeError, KeyError):  # a name that is not found is a KeyError
+        raise InvalidOption(
+            f"there is no time zone {name!r}: give a name of the IANA database, such as Europe/Berlin."
+        ) from None
+
+
+def zone_names() -> list[str]:
+    """All time zones that this system knows."""
+    return sorted(available_timezones() - {"localtime"})
+
+
+def upcoming(table: Timetable, planned: datetime, number: int) -> list[datetime]:
+    """The planned time and those after it."""
+
+    def times() -> Iterator[datetime]:
+        time: datetime | None = planned
+        while time is not None:
+            yield time
+            time = table.after(time, planned=planned)
+
+    return list(islice(times(), number))
+
+
+def on_the_wall(time: datetime, zone: tzinfo | None) -> datetime:
+    """The instant at which the clock shows this naive time first, or at which it skips it. In UTC."""
+    before, behind = time.replace(tzinfo=zone, fold=0), time.replace(tzinfo=zone, fold=1)
+    earlier, later = before.utcoffset() or timedelta(0), behind.utcoffset() or timedelta(0)
+    if earlier >= later:  # it exists: once, or twice
+        return before.astimezone(UTC)
+    skipped_after, skipped_at = (time - later).replace(tzinfo=UTC), (time - earlier).replace(tzinfo=UTC)
+    while skipped_at - skipped_after > SECOND:  # the clock is changed between the two
+        middle = skipped_after + (skipped_at - skipped_after) // 2
+        if middle.astimezone(zone).utcoffset() == later:
+            skipped_at = middle
+        else:
+            skipped_after = middle
+    return skipped_at.replace(microsecond=0)
+
+
+def _simulated(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
+    """The times that the library finds after the start, or before it; in the time zone of `start`, or without one."""
+    library = _library()
+    try:
+        found: Iterator[datetime] = library.CronSim(_normal(expression), start, reverse=back)
+    except InvalidOption:
+        raise
+    except Exception as error:  # `CronSimError`; a few mistakes are assertions, or errors of other kinds
+        raise InvalidOption(
+            f"the cron expression {expression!r} cannot be used: {error or 'a field is wrong'}."
+        ) from None
+    return found
+
+
+@functools.lru_cache(maxsize=1_000)
+def _parsed(expression: str) -> Any:
+    return _simulated(expression, datetime(2000, 1, 1))  # noqa: DTZ001 (only its fields are used)
+
+
+def _normal(expression: str) -> str:
+    """With six fields: so the library leaves the changes of the clock to this module. Raises `InvalidOption`."""
+    if not isinstance(expression, str):
+        raise InvalidOption(f"a cron expression must be a str, not {expression!r}.")
+    fields = expression.split()
+    if len(fields) not in (CRON_FIELDS, CRON_FIELDS_WITH_SECONDS):
+        raise InvalidOption(
+            f"the cron expression {expression!r} has {len(fields)} fields. It has five, minute, hour, day of the "
+            "month, month and day of the week, or six with the second before them."
+        )
+    return " ".join(["0", *fields] if len(fields) == CRON_FIELDS else fields)
+
+
+def _library() -> Any:
+    try:
+        import cronsim
+    except ImportError:
+        raise InvalidOption(MISSING) from None
+    return cronsim

@@ -1,0 +1,33 @@
+"""The form of the setting `PERIODIC`. Pure: whether the tasks and the cron expressions exist is checked later.
+
+For example: `{"daily summary": {"task": "shop.jobs.summary", "cron": "0 9 * * mon-fri", "timezone": "Europe/Berlin"}}`.
+"""
+
+from collections.abc import Iterator
+
+KEYS = ("task", "cron", "every", "timezone", "args", "kwargs", "catch_up", "overlap", "jitter")
+
+
+def problems(name: str, given: object) -> Iterator[str]:
+    """One sentence for each part that is not valid. `name` is the setting's name in the sentence."""
+    if not isinstance(given, dict):
+        yield f"{name} must be a dict of schedules by name, not {given!r}."
+        return
+    for schedule, options in given.items():
+        place = f"{name}[{schedule!r}]"
+        if not isinstance(schedule, str) or not schedule.strip():
+            yield f"{name} has the key {schedule!r}; a key is the name of a schedule."
+        elif not isinstance(options, dict):
+            yield f"{place} must be a dict, not {options!r}."
+        else:
+            yield from _problems(place, options)
+
+
+def _problems(place: str, options: dict[object, object]) -> Iterator[str]:
+    for key in options:
+        if key not in KEYS:
+            yield f"{place} has no key {key!r}. It knows {', '.join(KEYS)}."
+    if not isinstance(options.get("task"), str):
+        yield f"{place}['task'] must be the name of a task, such as 'shop.jobs.daily_summary'."
+    if ("cron" in options) == ("every" in options):
+        yield f"{place} must have either 'cron', an expression such as '0 9 * * mon-fri', or 'every', a timedelta."

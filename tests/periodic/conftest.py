@@ -1,0 +1,21 @@
+"""What the tests of schedules share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .schedules import own_entries
+
+
+@pytest.fixture(autouse=True)
+def no_entries() -> Iterator[None]:
+    """The entries of the suite are back after the test."""
+    with own_entries():
+        yield
+
+
+@pytest.fixture
+def sent_events() -> list[Any]:
+    """For `Store(…, send=sent_events.append)`."""
+    return []

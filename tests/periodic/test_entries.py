@@ -1,0 +1,237 @@
+"""The entries of `@periodic` and of the settings: what they accept, and what they refuse before anything is written."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import override_settings
+
+from django_skipqueue import conf, job, periodic
+from django_skipqueue.checks import check_periodic, check_settings
+from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
+from django_skipqueue.periodic.entry import Entry
+from django_skipqueue.periodic.registry import all_entries, entries
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.tasks.task import Task
+
+from ..app import jobs
+
+
+def add(**options: Any) -> Task[Any, Any]:
+    made: Task[Any, Any] = job(name="add", **options)(jobs.add.function)  # type: ignore[no-untyped-call]
+    return made
+
+
+def only() -> Entry:
+    (entry,) = entries
+    return entry
+
+
+# The decorator
+
+
+def test_it_returns_the_task(registry: Registry) -> None:
+    task = add()
+    assert periodic("0 9 * * mon-fri", a=1)(task) is task
+    entry = only()
+    assert (entry.name, entry.task, entry.cron, entry.interval) == ("add", "add", "0 9 * * mon-fri", None)
+    assert entry.call == ([], {"a": 1})
+    assert (entry.timezone, entry.catch_up, entry.overlap, entry.jitter, entry.source) == (
+        "UTC",
+        "latest",
+        "allow",
+        0.0,
+        "code",
+    )
+
+
+def test_an_interval_and_every_option(registry: Registry) -> None:
+    periodic(
+        timedelta(minutes=5),
+        name="often",
+        timezone="Europe/Berlin",
+        catch_up="all",
+        overlap="skip",
+        jitter=timedelta(seconds=30),
+        args=[1],
+        kwargs={"b": 2},
+    )(add())
+    entry = only()
+    assert (entry.name, entry.interval, entry.cron, entry.timezone) == (
+        "often",
+        timedelta(minutes=5),
+        "",
+        "Europe/Berlin",
+    )
+    assert (entry.catch_up, entry.overlap, entry.jitter) == ("all", "skip", 30.0)
+    assert entry.call == ([1], {"b": 2})
+
+
+def test_one_task_may_have_several(registry: Registry) -> None:
+    periodic("0 9 * * *", a=1)(periodic("0 21 * * *", name="in the evening", a=2)(add()))
+    assert [(entry.name, entry.call[1]) for entry in entries] == [("in the evening", {"a": 2}), ("add", {"a": 1})]
+
+
+def test_two_of_one_name(registry: Registry) -> None:
+    task = periodic("0 9 * * *", a=1)(add())
+    with pytest.raises(InvalidOption, match=r"two schedules are called 'add'.*name="):
+        periodic("0 21 * * *", a=1)(task)
+    with pytest.raises(InvalidOption, match="two schedules are called 'add'"):
+        periodic("0 21 * * *", name="add")(job(name="other")(jobs.noop.function))
+
+
+def test_a_module_that_is_imported_again_replaces_its_own(registry: Registry) -> None:
+    for hour in (9, 10):
+        periodic(f"0 {hour} * * *", a=1)(add())
+    assert only().cron == "0 10 * * *"
+
+
+def test_the_time_zone_is_that_of_the_project(registry: Registry) -> None:
+    with override_settings(TIME_ZONE="Asia/Tokyo"):
+        periodic("0 9 * * *", a=1)(add())
+    assert only().timezone == "Asia/Tokyo"
+
+
+@pytest.mark.parametrize(
+    ("moment", "options", "problem"),
+    [
+        ("0 9 * *", {"a": 1}, "has 4 fields"),
+        (300, {"a": 1}, "a cron expression, such as .* or a timedelta, not 300"),
+        (timedelta(0), {"a": 1}, "from 1 second to 10 years"),
+        ("* * * * *", {"a": 1, "timezone": "Bonn"}, "there is no time zone 'Bonn'"),
+        ("* * * * *", {"a": 1, "timezone": 3}, "timezone must be a str"),
+        ("* * * * *", {"a": 1, "catch_up": "none"}, "catch_up must be one of 'latest', 'all', 'skip', not 'none'"),
+        ("* * * * *", {"a": 1, "overlap": "queue"}, "overlap must be one of 'allow', 'skip', not 'queue'"),
+        ("* * * * *", {"a": 1, "jitter": -1}, "jitter must be from 0 to 1 day"),
+        ("* * * * *", {"a": 1, "jitter": "5s"}, "jitter must be a timedelta or seconds"),
+        ("* * * * *", {"a": 1, "jitter": True}, "jitter must be a timedelta or seconds"),
+        ("* * * * *", {"a": 1, "name": "n" * 2000}, "name must be at most 1000 bytes"),
+        ("* * * * *", {"a": 1, "name": " "}, "name must be a str that is not empty"),
+        ("* * * * *", {"a": 1, "name": "\0"}, "NUL"),
+        ("* * * * *", {"args": "1"}, None),
+        ("* * * * *", {"args": 5}, None),
+    ],
+)
+def test_what_it_refuses(registry: Registry, moment: Any, options: dict[str, Any], problem: str | None) -> None:
+    with pytest.raises((InvalidOption, TypeError), match=problem):
+        periodic(moment, **options)(add())
+    assert not list(entries)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [({}, "missing a required argument"), ({"a": 1, "c": 2}, "'c'"), ({"a": {1}}, "set, which is not JSON")],
+)
+def test_arguments_that_do_not_fit_the_task(registry: Registry, arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArguments, match=problem):
+        periodic("* * * * *", **arguments)(add())
+
+
+def test_a_unique_key_that_the_project_computes_is_refused(registry: Registry) -> None:
+    """A supervisor runs no code of the project's."""
+    with pytest.raises(InvalidOption, match="a function as unique_key, which a supervisor must not call"):
+        periodic("* * * * *", a=1)(add(unique_key=lambda a: str(a)))
+    periodic("* * * * *", a=1)(add(unique_key="add"))
+
+
+def test_what_is_no_task_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="goes above @job or @task"):
+        periodic("* * * * *")(len)
+
+
+def test_a_setting_that_is_not_valid_is_left_to_the_checks(registry: Registry) -> None:
+    with override_settings(SKIPQUEUE={"NONSENSE": 1}):
+        periodic("* * * * *", a=1)(add())
+        assert [message.id for message in check_settings()] == ["skipqueue.E001"]
+        assert check_periodic() == []
+
+
+# The settings
+
+
+def periodic_setting(**schedules: Any) -> Any:
+    return override_settings(SKIPQUEUE={"PERIODIC": schedules})
+
+
+def test_an_entry_of_the_settings() -> None:
+    options = {"task": "tests.app.jobs.add", "cron": "0 9 * * *", "timezone": "Europe/Berlin", "args": [1], "jitter": 5}
+    with periodic_setting(sum=options, often={"task": "tests.app.jobs.noop", "every": timedelta(minutes=5)}):
+        found, problems = all_entries()
+    assert not problems
+    assert [(entry.name, entry.source) for entry in found] == [("sum", "settings"), ("often", "settings")]
+    assert (found[0].cron, found[0].timezone, found[0].jitter, found[0].call) == (
+        "0 9 * * *",
+        "Europe/Berlin",
+        5.0,
+        ([1], {}),
+    )
+    assert found[1].interval == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], "must be a dict of schedules by name"),
+        ({"": {}}, "has the key ''"),
+        ({"s": []}, r"\['s'\] must be a dict, not \[\]"),
+        ({"s": {"cron": "* * * * *"}}, r"\['task'\] must be the name of a task"),
+        ({"s": {"task": "t"}}, "must have either 'cron'"),
+        ({"s": {"task": "t", "cron": "* * * * *", "every": timedelta(1)}}, "must have either 'cron'"),
+        ({"s": {"task": "t", "cron": "* * * * *", "crontab": 1}}, "has no key 'crontab'"),
+    ],
+)
+def test_a_setting_of_another_form(given: Any, problem: str) -> None:
+    with override_settings(SKIPQUEUE={"PERIODIC": given}):
+        found = list(conf.problems())
+        assert any(re.search(problem, sentence) for sentence in found), found
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"task": "gone.jobs.gone", "cron": "* * * * *"}, "No task is registered as 'gone.jobs.gone'. Is the app"),
+        ({"task": "tests.app.jobs.noop", "cron": "* * *"}, "has 3 fields"),
+        ({"task": "tests.app.jobs.noop", "every": 5}, "or a timedelta, not 5"),
+        ({"task": "tests.app.jobs.noop", "cron": "* * * * *", "timezone": "Bonn"}, "there is no time zone"),
+        ({"task": "tests.app.jobs.noop", "cron": "* * * * *", "kwargs": {"a": 1}}, "'a'"),
+        ({"task": "tests.app.jobs.noop", "cron": "* * * * *", "kwargs": 5}, "kwargs must be a dict"),
+        ({"task": "tests.app.jobs.noop", "cron": "* * * * *", "jitter": -1}, "jitter must be"),
+    ],
+)
+def test_the_checks_report_what_cannot_fire(options: dict[str, Any], problem: str) -> None:
+    with periodic_setting(bad=options, good={"task": "tests.app.jobs.noop", "every": timedelta(hours=1)}):
+        (message,) = check_periodic()
+        assert [entry.name for entry in all_entries()[0]] == ["good"]
+    assert message.id == "skipqueue.E008"
+    assert "'bad'" in message.msg
+    assert problem in message.msg
+
+
+def test_the_checks_report_a_name_in_both(registry: Registry) -> None:
+    periodic("0 9 * * *", a=1)(add())
+    with periodic_setting(add={"task": "add", "cron": "0 9 * * *", "args": [1]}):
+        (message,) = check_periodic()
+    assert "in the code and in SKIPQUEUE['PERIODIC']" in message.msg
+
+
+# Digests
+
+
+def test_a_digest_changes_with_every_value() -> None:
+    first = {"name": "n", "task": "t", "source": "code", "cron": "0 9 * * *", "timezone": "UTC"}
+    others: list[dict[str, Any]] = [
+        {"name": "m"},
+        {"task": "u"},
+        {"source": "settings"},
+        {"cron": "0 8 * * *"},
+        {"cron": "", "interval": timedelta(1)},
+        {"timezone": "Europe/Berlin"},
+        {"args": [1]},
+        {"kwargs": {"a": 1}},
+        {"catch_up": "all"},
+        {"overlap": "skip"},
+        {"jitter": 1.0},
+    ]
+    digests = {Entry(**{**first, **other}).digest for other in [{}, *others]}
+    assert len(digests) == 12

@@ -1,0 +1,343 @@
+"""Firing: each time is enqueued once, whatever happens, and a bad row stops no other."""
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+from django.db.models.functions import Now
+from django.test import override_settings
+
+from django_skipqueue import job
+from django_skipqueue.events.events import ScheduleFailed
+from django_skipqueue.models import Job, Schedule
+from django_skipqueue.periodic import fire as module
+from django_skipqueue.periodic import sql
+from django_skipqueue.periodic.fire import LATE, MOST_CAUGHT_UP, Skip, fire
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import Registry
+
+from ..app import jobs
+from ..app.rows import FINISHED, make_job
+from ..app.sessions import Session
+from .schedules import STORE, fire_all, jobs_of, make_schedule, planned, write
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def now() -> datetime:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement_timestamp()")
+        (moment,) = cursor.fetchone()
+        assert isinstance(moment, datetime)
+        return moment
+
+
+# What is enqueued
+
+
+def test_a_schedule_that_is_due_enqueues_its_job_and_says_when_the_next_one_is() -> None:
+    schedule = make_schedule("s", due=1, task="tests.app.jobs.add", args=[1], kwargs={"b": 2})
+    assert fire(STORE, digests=(), skipped=())
+    (made,) = jobs_of("s")
+    assert (made.task, made.args, made.kwargs, made.status) == ("tests.app.jobs.add", [1], {"b": 2}, "queued")
+    assert schedule.next_run_at is not None
+    assert made.metadata == {"schedule": {"name": "s", "planned_at": schedule.next_run_at.astimezone(UTC).isoformat()}}
+    after = Schedule.objects.get()
+    assert after.next_run_at == after.fire_at == schedule.next_run_at + timedelta(minutes=5)
+    assert after.last_job_id == made.pk
+    assert after.last_run_at is not None
+    assert abs((after.last_run_at - made.enqueued_at).total_seconds()) < 1
+    assert not fire(STORE, digests=(), skipped=())
+
+
+def test_the_job_has_the_options_of_its_task(registry: Registry) -> None:
+    job(name="report", queue_name="mail", priority=7, max_attempts=3, unique_key="k")(jobs.noop.function)
+    make_schedule("s", due=1, task="report")
+    fire_all()
+    (made,) = jobs_of("s")
+    assert (made.priority, made.queue_name, made.max_attempts, made.unique_key) == (7, "mail", 3, "k")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"due": -60.0}, {"due": 1, "paused_at": Now()}, {"due": 1, "source": "code", "digest": "another"}, {"due": None}],
+    ids=["not due", "paused", "of another code", "never"],
+)
+def test_what_is_not_fired(fields: dict[str, Any]) -> None:
+    make_schedule("s", **fields)
+    assert fire_all(("this",)) == 0
+    assert not Job.objects.exists()
+
+
+def test_a_schedule_of_the_code_is_fired_by_who_has_its_definition() -> None:
+    make_schedule("s", due=1, source="code", digest="this")
+    assert fire_all(("this",)) == 1
+
+
+def test_cron_fires_at_its_times() -> None:
+    make_schedule("s", due=0.5, cron="*/10 * * * *")
+    fire_all()
+    following = Schedule.objects.get().next_run_at
+    assert following is not None
+    assert following.minute % 10 == 0
+    assert timedelta(0) < following - now() <= timedelta(minutes=10)
+
+
+def test_several_are_fired_in_the_order_of_their_times() -> None:
+    for name, due in (("b", 1), ("a", 2), ("c", 3)):
+        make_schedule(name, due=due)
+    assert fire_all() == 3
+    assert [each.metadata["schedule"]["name"] for each in Job.objects.order_by("id")] == ["c", "a", "b"]
+
+
+def test_jitter_has_the_job_wait_and_not_the_schedule() -> None:
+    make_schedule("s", due=1, jitter=600.0)
+    fire_all()
+    (made,) = jobs_of("s")
+    assert made.status == "scheduled"
+    assert timedelta(0) < made.run_after - made.enqueued_at <= timedelta(minutes=10)
+    following = Schedule.objects.get().next_run_at
+    assert following is not None
+    assert following - now() < timedelta(minutes=5)
+
+
+@override_settings(USE_TZ=False)
+def test_without_time_zones_it_fires_at_the_same_times() -> None:
+    make_schedule("s", due=1, cron="*/10 * * * *", timezone="Europe/Berlin")
+    assert fire_all() == 1
+    assert fire_all() == 0
+
+
+# Missed times
+
+
+@pytest.mark.parametrize(("catch_up", "number"), [("latest", 1), ("all", 13), ("skip", 0)])
+def test_times_that_passed_while_nobody_was_there(catch_up: str, number: int) -> None:
+    schedule = make_schedule("s", due=3600 + 2 * LATE, catch_up=catch_up)
+    assert fire_all() == 1
+    assert schedule.next_run_at is not None
+    times = [schedule.next_run_at + timedelta(minutes=5) * count for count in range(13)]
+    assert planned("s") == [time.astimezone(UTC).isoformat() for time in times[len(times) - number :]]
+    following = Schedule.objects.get().next_run_at
+    assert following == times[-1] + timedelta(minutes=5)
+
+
+def test_skip_is_for_what_was_missed_and_not_for_what_is_only_just_due() -> None:
+    make_schedule("s", due=3600 + LATE / 2, catch_up="skip")
+    fire_all()
+    assert len(jobs_of("s")) == 1
+
+
+def test_all_has_an_end() -> None:
+    schedule = make_schedule("s", due=86_400 * 30, catch_up="all", interval=timedelta(seconds=1))
+    fire_all()
+    times = planned("s")
+    assert len(times) == MOST_CAUGHT_UP
+    assert schedule.next_run_at is not None
+    assert datetime.fromisoformat(times[-1]) > schedule.next_run_at + timedelta(days=29), "the newest"
+    assert times == sorted(times)
+
+
+def test_a_year_without_anybody_costs_no_more_than_a_day() -> None:
+    make_schedule("s", due=86_400 * 3_000, cron="* * * * * *", catch_up="all")
+    assert fire_all() <= 2
+    assert len(jobs_of("s")) <= MOST_CAUGHT_UP + 1
+
+
+# Overlap
+
+
+@pytest.mark.parametrize("status", ["scheduled", "queued", "running", "blocked"])
+def test_nothing_is_enqueued_while_the_last_job_is_unfinished(status: str) -> None:
+    last = make_job(status)
+    make_schedule("s", due=1, overlap="skip", last_job_id=last.pk)
+    assert fire_all() == 1
+    assert jobs_of("s") == []
+    after = Schedule.objects.get()
+    assert after.last_job_id == last.pk
+    assert after.last_run_at is None
+    assert after.skipped_at is not None
+    assert after.next_run_at is not None
+    assert after.next_run_at > now(), "it does not wait for the job"
+
+
+@pytest.mark.parametrize("status", [*FINISHED, None])
+def test_one_is_enqueued_when_the_last_job_is_finished_or_was_pruned(status: str | None) -> None:
+    make_schedule("s", due=1, overlap="skip", last_job_id=make_job(status).pk if status else 4711)
+    fire_all()
+    assert len(jobs_of("s")) == 1
+
+
+def test_of_many_that_were_missed_one_is_enqueued() -> None:
+    make_schedule("s", due=3600, overlap="skip", catch_up="all")
+    fire_all()
+    assert len(jobs_of("s")) == 1
+    assert Schedule.objects.get().skipped_at is not None
+
+
+def test_without_it_the_last_job_does_not_matter() -> None:
+    make_schedule("s", due=1, last_job_id=make_job("running").pk)
+    fire_all()
+    assert len(jobs_of("s")) == 1
+
+
+def test_a_unique_key_that_is_taken_skips_one_time(registry: Registry) -> None:
+    job(name="report", unique_key="report")(jobs.noop.function)
+    holder = make_job(unique_key="report")
+    make_schedule("s", due=1, task="report")
+    assert fire_all() == 1
+    after = Schedule.objects.get()
+    assert (after.last_job_id, after.error) == (None, "")
+    assert after.skipped_at is not None
+    holder.discard()
+    write(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    fire_all()
+    assert jobs_of("s")[0].unique_key == "report"
+
+
+# Exactly once
+
+
+def test_any_number_of_supervisors_enqueue_each_time_once() -> None:
+    for number in range(30):
+        make_schedule(f"s{number}", due=60, interval=timedelta(hours=1))
+    sessions = [Session() for _ in range(6)]
+    barrier = threading.Barrier(6)
+
+    def supervise() -> None:
+        barrier.wait()
+        fire_all()
+
+    futures = [session.start(supervise) for session in sessions]
+    for future in futures:
+        future.result()
+    for session in sessions:
+        session.close()
+    assert sorted(each.metadata["schedule"]["name"] for each in Job.objects.all()) == sorted(
+        f"s{number}" for number in range(30)
+    )
+
+
+def test_a_schedule_that_another_supervisor_has_locked_is_left_to_it(session: Callable[[], Session]) -> None:
+    make_schedule("s", due=60)
+    with transaction.atomic():
+        assert fire(STORE, digests=(), skipped=())
+        assert not session()(lambda: fire(STORE, digests=(), skipped=()))
+    assert len(jobs_of("s")) == 1
+
+
+@pytest.mark.parametrize("statement", ["IS_UNFINISHED", "LIMIT_LOCKS", "FIRED"])
+def test_a_supervisor_that_dies_before_the_end_has_enqueued_nothing(
+    statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_schedule("s", due=60, overlap="skip", last_job_id=1)
+    before = Schedule.objects.values().get()
+    text = getattr(sql, statement)
+    monkeypatch.setattr(sql, statement, "SELECT pg_terminate_backend(pg_backend_pid())")
+    with pytest.raises(OperationalError):
+        fire(STORE, digests=(), skipped=())
+    connection.close()
+    assert not Job.objects.exists()
+    assert Schedule.objects.values().get() == before
+    monkeypatch.setattr(sql, statement, text)
+    assert fire_all() == 1
+    assert len(jobs_of("s")) == 1
+
+
+def test_a_commit_whose_answer_is_lost_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_schedule("s", due=60)
+    assert fire(STORE, digests=(), skipped=())
+    connection.close()  # the caller does not know, and asks again
+    assert fire_all() == 0
+    assert len(jobs_of("s")) == 1
+
+
+def test_a_clock_that_goes_back_does_not_repeat_a_time() -> None:
+    """The next time is in the row: only what is later than that is enqueued."""
+    make_schedule("s", due=60)
+    fire_all()
+    following = Schedule.objects.get().next_run_at
+    assert following is not None
+    assert datetime.fromisoformat(planned("s")[0]) < following
+    assert fire_all() == 0
+
+
+# Bad rows
+
+
+def hard_to_fire(registry: Registry) -> dict[str, dict[str, Any]]:
+    return {
+        "unknown task": {"task": "gone.jobs.gone"},
+        "no cron": {"cron": "never"},
+        "no zone": {"cron": "* * * * *", "timezone": "Europe/Bonn"},
+        "wrong arguments": {"kwargs": {"surprise": 1}},
+        "no list": {"args": 5},
+        "no object": {"kwargs": [5]},
+        "computed": {"task": "computed"},
+    }
+
+
+@pytest.mark.parametrize("name", hard_to_fire(Registry()))
+def test_a_bad_row_is_noted_and_stops_no_other(name: str, registry: Registry, sent_events: list[Any]) -> None:
+    job(name="tests.app.jobs.noop")(jobs.noop.function)
+    job(name="computed", unique_key=lambda: pytest.fail("code of the project's"))(jobs.noop.function)
+    make_schedule("bad", due=2 * LATE, **hard_to_fire(registry)[name])
+    make_schedule("good", due=1)
+    store = Store("default", send=sent_events.append)
+    assert fire_all(store=store) == 2
+    bad = Schedule.objects.get(name="bad")
+    assert bad.error
+    assert bad.fire_at is not None
+    assert bad.next_run_at is not None
+    assert bad.fire_at > now() > bad.next_run_at, "the time is still to be fired, and not at once"
+    assert len(jobs_of("good")) == 1
+    failed = [event for event in sent_events if isinstance(event, ScheduleFailed)]
+    assert [(event.name, event.error) for event in failed] == [("bad", bad.error)]
+    Schedule.objects.filter(name="bad").update(fire_at=Now())
+    assert fire_all(store=store) == 1
+    assert len([event for event in sent_events if isinstance(event, ScheduleFailed)]) == 1, "said once"
+
+
+def test_a_row_that_is_repaired_fires_and_its_error_is_gone() -> None:
+    make_schedule("s", due=2 * LATE, task="gone.jobs.gone")
+    fire_all()
+    Schedule.objects.update(task="tests.app.jobs.noop", fire_at=Now())
+    fire_all()
+    assert Schedule.objects.get().error == ""
+    assert len(jobs_of("s")) == 1
+
+
+def test_a_task_that_this_supervisor_does_not_know_is_left_to_another_at_first() -> None:
+    schedule = make_schedule("s", due=1, task="gone.jobs.gone")
+    with pytest.raises(Skip) as raised:
+        fire(STORE, digests=(), skipped=())
+    assert raised.value.schedule_id == schedule.pk
+    assert Schedule.objects.get().error == ""
+    assert not fire(STORE, digests=(), skipped=[schedule.pk])
+
+
+def test_a_unique_key_that_another_transaction_holds_does_not_hold_up_the_supervisor(
+    registry: Registry, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = job(name="report", unique_key="report")(jobs.noop.function)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", "50ms")
+    make_schedule("s", due=1, task="report")
+    other = session()
+    other.begin()
+    other(report.defer)
+    assert fire_all() == 1
+    assert "lock timeout" in Schedule.objects.get().error
+    other.rollback()
+
+
+def test_an_error_that_is_not_the_rows_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_schedule("s", due=1)
+    monkeypatch.setattr(sql, "FIRED", "SELECT pg_sleep(1) FROM set_config('statement_timeout', '5', true)")
+    monkeypatch.setattr(sql, "LIMIT_LOCKS", "SELECT set_config('statement_timeout', '50ms', true)")
+    with pytest.raises(OperationalError):
+        fire(STORE, digests=(), skipped=())
+    assert Schedule.objects.get().error == ""
+    assert not Job.objects.exists()

@@ -1,0 +1,76 @@
+"""The statements of schedules: those that run often use their index among 10,000 schedules."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.periodic import sql
+
+from ..app.sessions import LAST_MIGRATION, connect, schema
+from ..store.test_sql import nodes
+
+STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper()}
+ASKED = {"digests": ["this", "that"], "skipped": [7]}
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "DUE": (ASKED, {"skipqueue_schedule_fire"}),
+    "NEXT": (ASKED, {"skipqueue_schedule_fire"}),
+    "IS_UNFINISHED": ({"id": 5}, {"skipqueue_job_pkey"}),
+    "FIRED": ({"id": 5, "next": 2e9, "job_id": 7, "is_skipped": False}, {"skipqueue_schedule_pkey"}),
+    "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
+}
+READ_ALL = {"CLOCK", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE"}
+"""Those that read no table, or the whole of this small one, twice a minute."""
+
+FILL = """
+INSERT INTO skipqueue_schedule (name, task, "interval", source, digest, fire_at, paused_at)
+SELECT
+    'schedule ' || number, 't', '5 minutes', CASE mod(number, 3) WHEN 0 THEN 'admin' ELSE 'code' END,
+    (ARRAY['this', 'that'])[mod(number, 3)], now() + (number - 5) * interval '1 second',
+    CASE WHEN mod(number, 5) = 0 THEN now() END
+FROM generate_series(1, 10000) AS number
+"""
+
+
+@pytest.fixture(scope="module")
+def full(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
+    with (
+        django_db_blocker.unblock(),
+        schema("schedules") as migrate,
+        connect(options="-c search_path=schedules") as connection,
+    ):
+        migrate(LAST_MIGRATION)
+        connection.execute(FILL)
+        connection.execute(
+            "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status) "
+            "SELECT 'q', 't', '[]', '{}', 'queued' FROM generate_series(1, 10000)"
+        )
+        connection.execute("ANALYZE")
+        yield connection
+
+
+def test_every_statement_is_among_the_cases() -> None:
+    assert set(STATEMENTS) == set(CASES) | READ_ALL
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("name", CASES)
+def test_it_uses_its_index(full: psycopg.Connection[Any], name: str) -> None:
+    values, indexes = CASES[name]
+    cursor = psycopg.ClientCursor(full)
+    row = cursor.execute(f"EXPLAIN (FORMAT JSON) {STATEMENTS[name]}", values).fetchone()
+    assert row
+    found = list(nodes(row[0][0]["Plan"]))
+    described = json.dumps(row[0], indent=1)
+    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in found}, described
+    assert {node["Index Name"] for node in found if "Index Name" in node} == indexes, described
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_above_it_stands_who_uses_it(name: str) -> None:
+    comment = Path(sql.__file__).read_text().split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    assert re.match(r"# (fire|next_due|synchronise)\b", comment), comment

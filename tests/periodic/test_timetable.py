@@ -1,0 +1,246 @@
+"""When schedules fire: properties over five time zones and ten years, and every kind of expression."""
+
+import builtins
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.periodic.timetable import Cron, Every, on_the_wall, timetable, upcoming
+
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kolkata")
+"""Both hemispheres, a change of half an hour, one at midnight, and none."""
+
+FIRST, LAST = datetime(2020, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)
+
+zones = st.sampled_from(ZONES)
+moments = st.datetimes(FIRST.replace(tzinfo=None), LAST.replace(tzinfo=None)).map(lambda time: time.replace(tzinfo=UTC))
+fields_of_minutes = st.one_of(st.integers(0, 59).map(str), st.sampled_from(["*", "*/15", "0,30", "10-20", "59", "*/7"]))
+fields_of_hours = st.one_of(st.integers(0, 23).map(str), st.sampled_from(["*", "*/2", "0-4", "1,2,3", "0,23"]))
+expressions = st.builds(
+    "{} {} {} {} {}".format,
+    fields_of_minutes,
+    fields_of_hours,
+    st.sampled_from(["*", "*", "1", "L", "1-7", "*/2"]),
+    st.sampled_from(["*", "*", "3,10", "mar-oct"]),
+    st.sampled_from(["*", "*", "sun", "mon-fri", "sun#2"]),
+)
+
+
+def at(text: str, zone: str) -> datetime:
+    """The instant at which a clock in this zone shows this, for the first time."""
+    return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
+
+def fired(table: Cron | Every, start: datetime, end: datetime) -> list[datetime]:
+    """All times after the start and before the end."""
+    found = []
+    moment = table.after(start, planned=start)
+    while moment is not None and moment < end:
+        found.append(moment)
+        moment = table.after(moment, planned=start)
+    return found
+
+
+# A day has one of each time, whatever is done to the clock
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("clock", ["0 0", "30 0", "0 1", "30 1", "45 1", "0 2", "15 2", "30 2", "59 2", "0 3", "0 9"])
+def test_each_time_of_a_day_fires_once_on_every_day_of_ten_years(zone: str, clock: str) -> None:
+    times = fired(Cron(f"{clock} * * *", zone), FIRST, LAST)
+    minute, hour = map(int, clock.split())
+    counts: Counter[date] = Counter()
+    for moment in times:
+        local = moment.astimezone(ZoneInfo(zone))
+        counts[local.date()] += 1
+        if local.time() != time(hour, minute):  # the clock skips it on this day
+            assert local.fold == 0
+            named = datetime.combine(local.date(), time(hour, minute))
+            assert local.replace(tzinfo=None) > named
+            just_before = (moment - timedelta(seconds=1)).astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+            assert just_before < named, "the first moment that the clock shows after the one that it skips"
+        else:
+            assert local.fold == 0, "of two, the first"
+    first, last = times[0].astimezone(ZoneInfo(zone)).date(), times[-1].astimezone(ZoneInfo(zone)).date()
+    assert set(counts.values()) == {1}
+    assert len(counts) == (last - first).days + 1, "no day is left out"
+    assert len(counts) in (3652, 3653, 3654)
+
+
+@settings(max_examples=150, deadline=None)
+@given(expressions, zones, moments)
+def test_a_next_time_is_later_and_of_the_expression(expression: str, zone: str, moment: datetime) -> None:
+    table = timetable(cron=expression, interval=None, zone=zone)
+    following = table.after(moment, planned=moment)
+    assert following is not None
+    assert following > moment
+    assert following.utcoffset() == timedelta(0)
+    assert table.newest(following, planned=moment, limit=1) == [following], "and it is the last one then"
+
+
+@settings(max_examples=100, deadline=None)
+@given(expressions, zones, moments, st.integers(1, 30))
+def test_what_is_missed_is_what_would_have_fired(expression: str, zone: str, moment: datetime, number: int) -> None:
+    table = timetable(cron=expression, interval=None, zone=zone)
+    start = table.after(moment, planned=moment)
+    assert start is not None
+    times = upcoming(table, start, number)
+    assert all(earlier < later for earlier, later in pairwise(times))
+    last = times[-1]
+    assert table.newest(last, planned=start, limit=1_000) == times
+    assert table.newest(last, planned=start, limit=3) == times[-3:]
+    assert table.newest(last + timedelta(milliseconds=1), planned=start, limit=1_000) == times
+
+
+@settings(max_examples=100, deadline=None)
+@given(expressions, zones, moments, st.floats(0, 4 * 3600))
+def test_the_next_time_does_not_depend_on_when_somebody_looks(
+    expression: str, zone: str, moment: datetime, seconds: float
+) -> None:
+    table = timetable(cron=expression, interval=None, zone=zone)
+    following = table.after(moment, planned=moment)
+    assert following is not None
+    between = min(moment + timedelta(seconds=seconds), following - timedelta(microseconds=1))
+    assert table.after(between, planned=moment) == following
+
+
+CHANGES = [("Europe/Berlin", year, month) for year in range(2020, 2030) for month in (3, 10)]
+
+
+@pytest.mark.parametrize(("zone", "year", "month"), CHANGES)
+def test_every_ten_minutes_goes_by_elapsed_time(zone: str, year: int, month: int) -> None:
+    start = datetime(year, month, 24, tzinfo=UTC)
+    times = fired(Cron("*/10 * * * *", zone), start, start + timedelta(days=8))
+    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(minutes=10)}
+
+
+def test_every_hour_is_every_hour_where_the_clock_is_changed() -> None:
+    start = at("2026-10-24T12:00", "Europe/Berlin")
+    times = fired(Cron("0 * * * *", "Europe/Berlin"), start, start + timedelta(days=1))
+    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(hours=1)}
+
+
+@pytest.mark.parametrize("expression", ["*/15 2 * * *", "30 */2 * * *", "0 30 2 * * *", "15,45 2 * * *"])
+def test_an_hour_that_is_named_fires_in_the_night_that_has_none(expression: str) -> None:
+    start, end = at("2026-03-29T01:59", "Europe/Berlin"), at("2026-03-29T03:59", "Europe/Berlin")
+    assert fired(Cron(expression, "Europe/Berlin"), start, end) == [at("2026-03-29T03:00", "Europe/Berlin")]
+
+
+@pytest.mark.parametrize(("expression", "number"), [("*/15 2 * * *", 4), ("30 */2 * * *", 1), ("0 30 2 * * *", 1)])
+def test_an_hour_that_is_named_fires_once_in_the_night_that_has_two(expression: str, number: int) -> None:
+    start, end = at("2026-10-25T01:59", "Europe/Berlin"), at("2026-10-25T03:59", "Europe/Berlin")
+    assert len(fired(Cron(expression, "Europe/Berlin"), start, end)) == number
+    second = at("2026-10-25T02:00", "Europe/Berlin") + timedelta(hours=1, minutes=1)
+    assert fired(Cron(expression, "Europe/Berlin"), second, end) == []
+
+
+def test_a_time_that_is_skipped_and_one_that_is_not_are_one_if_they_coincide() -> None:
+    start, end = at("2026-03-29T01:59", "Europe/Berlin"), at("2026-03-29T04:00", "Europe/Berlin")
+    assert len(fired(Cron("0 2,3 * * *", "Europe/Berlin"), start, end)) == 1
+
+
+def test_on_the_wall_is_exact() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    for minute in range(60):
+        skipped = datetime(2026, 3, 29, 2, minute, 13)  # noqa: DTZ001 (it is what a clock shows)
+        assert on_the_wall(skipped, zone) == datetime(2026, 3, 29, 1, tzinfo=UTC)
+
+
+# Expressions
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("0 9 * * mon-fri", "2026-01-05T09:00"),
+        ("0 9 * * MON", "2026-01-05T09:00"),
+        ("0 0 1 * *", "2026-02-01T00:00"),
+        ("0 0 L * *", "2026-01-31T00:00"),
+        ("0 0 * * sun#2", "2026-01-11T00:00"),
+        ("30 0 0 1 3 *", "2026-03-01T00:00:30"),
+        ("0 0 29 2 *", "2028-02-29T00:00"),
+    ],
+)
+def test_what_an_expression_means(expression: str, expected: str) -> None:
+    assert Cron(expression).first(at("2026-01-03T12:00", "UTC")) == at(expected, "UTC")
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("0 9 * *", "has 4 fields"),
+        ("", "has 0 fields"),
+        ("@daily", "has 1 fields"),
+        ("61 * * * *", "Bad minute"),
+        ("0 9 * * fri-mon", "Bad day-of-week"),
+        ("0 9 * * montag", "Bad day-of-week"),
+        ("0 0 30 2 *", "Bad day-of-month"),
+        ("*/0 * * * *", "Bad minute"),
+        ("L/2 * * * *", "cannot be used"),
+    ],
+)
+def test_an_expression_that_cannot_be_used(expression: str, problem: str) -> None:
+    with pytest.raises(InvalidOption, match=problem):
+        Cron(expression)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Bonn", "", "../etc/passwd", "/etc/localtime", "Europe", "a" * 5_000, "\0"])
+def test_a_zone_that_does_not_exist(zone: str) -> None:
+    with pytest.raises(InvalidOption, match="there is no time zone"):
+        Cron("* * * * *", zone)
+
+
+def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    original: Callable[..., Any] = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "cronsim":
+            raise ImportError(name)
+        return original(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InvalidOption, match=r"pip install 'django-skipqueue\[cron\]'"):
+        Cron("1 2 3 4 *")
+    assert Every(timedelta(minutes=5)).first(FIRST) == FIRST + timedelta(minutes=5)
+
+
+# Intervals
+
+intervals = st.timedeltas(timedelta(seconds=1), timedelta(days=400))
+
+
+@settings(max_examples=100)
+@given(intervals, moments, moments)
+def test_an_interval_keeps_its_rhythm(interval: timedelta, planned: datetime, now: datetime) -> None:
+    planned, now = min(planned, now), max(planned, now)
+    table = Every(interval)
+    following = table.after(now, planned=planned)
+    assert following is not None
+    assert now < following <= now + interval
+    assert (following - planned) % interval == timedelta(0)
+    (last,) = table.newest(now, planned=planned, limit=1)
+    assert last == following - interval
+    assert table.newest(now, planned=planned, limit=5) == sorted(
+        time for number in range(5) if (time := last - number * interval) >= planned
+    )
+
+
+@pytest.mark.parametrize("interval", [timedelta(0), timedelta(milliseconds=9), timedelta(-1), timedelta(4000), 5])
+def test_an_interval_that_cannot_be_used(interval: Any) -> None:
+    with pytest.raises(InvalidOption, match="an interval must be"):
+        Every(interval)
+
+
+def test_one_of_both() -> None:
+    assert timetable(cron="", interval=timedelta(minutes=1), zone="UTC") == Every(timedelta(minutes=1))
+    for cron, interval in (("", None), ("* * * * *", timedelta(minutes=1))):
+        with pytest.raises(InvalidOption, match="either a cron expression or an interval"):
+            timetable(cron=cron, interval=interval, zone="UTC")
