@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from django.db import connections
 
+from django_skipqueue.periodic.registry import entries
 from django_skipqueue.tasks.registry import Registry, registry
 
 from .app import sessions
@@ -84,9 +85,10 @@ def connect(transactional_db: None) -> Iterator[Callable[..., psycopg.Connection
 
 @pytest.fixture(name="registry")
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The registry of the process, without the tasks of the suite; they are back after the test."""
+    """The registry of the process, without the tasks and schedules of the suite; they are back after the test."""
     for name, value in vars(Registry()).items():
         monkeypatch.setattr(registry, name, value)
+    monkeypatch.setattr(entries, "_entries", {})
     return registry
 
 

@@ -124,6 +124,9 @@ WHERE
 RETURNING name
 """
 
+# synchronise → those of the names that belong to schedules of the admin. Index: the unique one of names.
+TAKEN = "SELECT name FROM skipqueue_schedule WHERE name = ANY (%(names)s::text[]) AND source = 'admin'"
+
 # synchronise: notes the schedules that no supervisor has confirmed for `stale` seconds: they are in nobody's code. The
 # table has a row for each schedule.
 RETIRE = """

@@ -23,7 +23,7 @@ KEPT = 7 * 86_400.0
 
 
 def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) -> list[str]:
-    """Write the entries. Returns the names of those that could not be written, because another row has the name.
+    """Write the entries. Returns the names of those that are not written, because schedules of the admin have them.
 
     `has_started`: this supervisor has done it before.
     """
@@ -39,4 +39,5 @@ def synchronise(store: Store, entries: Sequence[Entry], *, has_started: bool) ->
         written = {name for (name,) in store.rows(sql.CONFIRM, values)}
     store.execute(sql.RETIRE, {"stale": STALE})
     store.execute(sql.REMOVE, {"kept": KEPT})
-    return [entry.name for entry in entries if entry.name not in written]
+    others = [entry.name for entry in entries if entry.name not in written]
+    return [name for (name,) in store.rows(sql.TAKEN, {"names": others})] if others else []

@@ -21,6 +21,8 @@ LOCKED_WAIT = 0.5
 SKIP_SECONDS = 15.0
 """Seconds for which a schedule is skipped whose task this process does not know: another supervisor may know it."""
 
+TAKEN = "a schedule of the admin has this name"
+
 AT_ONCE = 20
 """Schedules that one run fires."""
 
@@ -51,10 +53,10 @@ class FireSchedules(Periodic):
 
     def _confirm(self) -> None:
         entries, problems = all_entries()
+        taken = synchronise(self._store, entries, has_started=self._has_started)
         if not self._has_started:
-            for name, problem in problems:
+            for name, problem in [*problems, *((name, TAKEN) for name in taken)]:
                 schedule_logs.schedule_unusable(name, problem)
-        synchronise(self._store, entries, has_started=self._has_started)
         self._digests = [entry.digest for entry in entries]
         self._has_started = True
         self._confirm_at = time.monotonic() + CONFIRM_SECONDS

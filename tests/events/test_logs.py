@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.events import alert_logs, liveness_logs, log_context, logs, queue_logs
+from django_skipqueue.events import alert_logs, liveness_logs, log_context, logs, queue_logs, schedule_logs
 from django_skipqueue.events.events import (
     AlertOver,
     AlertRaised,
@@ -25,6 +25,9 @@ from django_skipqueue.events.events import (
     JobsDeferred,
     JobsRecovered,
     LeasesLost,
+    ScheduleFailed,
+    ScheduleFired,
+    ScheduleSkipped,
     WorkerStarted,
     WorkerStopped,
 )
@@ -172,6 +175,10 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     alert_logs.alert_raised(AlertRaised(*incident))
     alert_logs.alert_over(AlertOver(*incident, datetime.now(UTC)))
     alert_logs.webhook_failed("example.com", "HTTP status 500")
+    schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
+    schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
+    schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))
+    schedule_logs.schedule_unusable("s", "no")
     lines.set_level(logging.INFO, logger="django_skipqueue")
     logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
     return lines.records

@@ -23,14 +23,14 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "FIRED": ({"id": 5, "next": 2e9, "job_id": 7, "is_skipped": False}, {"skipqueue_schedule_pkey"}),
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }
-READ_ALL = {"CLOCK", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE"}
+READ_ALL = {"CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE"}
 """Those that read no table, or the whole of this small one, twice a minute."""
 
 FILL = """
 INSERT INTO skipqueue_schedule (name, task, "interval", source, digest, fire_at, paused_at)
 SELECT
     'schedule ' || number, 't', '5 minutes', CASE mod(number, 3) WHEN 0 THEN 'admin' ELSE 'code' END,
-    (ARRAY['this', 'that'])[mod(number, 3)], now() + (number - 5) * interval '1 second',
+    COALESCE((ARRAY['this', 'that'])[mod(number, 3)], ''), now() + (number - 5) * interval '1 second',
     CASE WHEN mod(number, 5) = 0 THEN now() END
 FROM generate_series(1, 10000) AS number
 """
