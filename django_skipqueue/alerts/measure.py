@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..conf import settings
+from ..periodic.observe import late_schedules
 from ..store import Store
 from ..values.alert_rules import Limit
 from . import sql
@@ -84,6 +85,13 @@ def _recoveries(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
         yield Measured(limit, recovered)
 
 
+def _schedule_missed(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
+    """Seconds by which the latest schedule is late."""
+    late = max((each.late for each in late_schedules(store, limit=1)), default=0.0)
+    for limit in limits:
+        yield Measured(limit, late, late)
+
+
 def _recent(store: Store, limits: Sequence[Limit]) -> Iterator[tuple[Limit, tuple[int, ...]]]:
     """The counts of each limit: of its queue, or of all queues without those that have a limit of their own."""
     names = {name for limit in limits for name in (limit.queue_name, *limit.others)}
@@ -103,6 +111,7 @@ MEASURES: dict[str, Callable[[Store, Sequence[Limit]], Iterator[Measured]]] = {
     "no_worker": _no_worker,
     "failed_share": _failed_share,
     "recoveries": _recoveries,
+    "schedule_missed": _schedule_missed,
 }
 """The function that measures the limits of each rule."""
 

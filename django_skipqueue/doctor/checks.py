@@ -7,7 +7,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..store import Store
-from . import jobs, locks, server, snapshots, tables, workers
+from . import jobs, locks, schedules, server, snapshots, tables, workers
 from .finding import Finding
 
 
@@ -31,6 +31,7 @@ CHECKS = (
     Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
     Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
     Check("stuck-key", jobs.stuck_keys, _("No unique key is held for days")),
+    Check("late-schedule", schedules.late, _("Every schedule has fired in time")),
     Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
     Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),
     Check("old-session", snapshots.old_sessions, _("No session holds an old snapshot")),

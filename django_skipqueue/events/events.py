@@ -209,6 +209,24 @@ class ScheduleSkipped(Event):
 
 
 @dataclass(frozen=True)
+class SchedulePaused(Event):
+    """Somebody paused a schedule."""
+
+    database: str
+    name: str
+    by: str
+
+
+@dataclass(frozen=True)
+class ScheduleResumed(Event):
+    """Somebody resumed a schedule."""
+
+    database: str
+    name: str
+    by: str
+
+
+@dataclass(frozen=True)
 class ScheduleFailed(Event):
     """A schedule is due, and cannot fire. Sent once for each new error."""
 
@@ -226,7 +244,7 @@ class AlertRaised(Event):
 
     database: str
     rule: str
-    """`oldest_waiting`, `no_worker`, `failed_share` or `recoveries`."""
+    """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries` or `schedule_missed`."""
     queue_name: str
     """Empty: all queues that have no limit of their own for this rule."""
     value: float

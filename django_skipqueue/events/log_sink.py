@@ -44,6 +44,8 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.ScheduleFired: (INFO, schedule_logs.schedule_fired),
     events.ScheduleSkipped: (INFO, schedule_logs.schedule_skipped),
     events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),
+    events.SchedulePaused: (WARNING, schedule_logs.schedule_paused),
+    events.ScheduleResumed: (INFO, schedule_logs.schedule_resumed),
     events.AlertRaised: (ERROR, alert_logs.alert_raised),
     events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),

@@ -2,7 +2,7 @@
 
 import logging
 
-from .events import ScheduleFailed, ScheduleFired, ScheduleSkipped
+from .events import ScheduleFailed, ScheduleFired, SchedulePaused, ScheduleResumed, ScheduleSkipped
 from .log_format import in_words
 from .logs import write
 
@@ -25,6 +25,16 @@ def schedule_skipped(event: ScheduleSkipped) -> None:
 def schedule_failed(event: ScheduleFailed) -> None:
     """A schedule is due, and cannot fire. It is tried again every minute."""
     write(logging.ERROR, "schedule_failed", {"name": event.name, "error": event.error})
+
+
+def schedule_paused(event: SchedulePaused) -> None:
+    """Somebody paused a schedule."""
+    write(logging.WARNING, "schedule_paused", {"name": event.name, **({"by": event.by} if event.by else {})})
+
+
+def schedule_resumed(event: ScheduleResumed) -> None:
+    """Somebody resumed a schedule."""
+    write(logging.INFO, "schedule_resumed", {"name": event.name, **({"by": event.by} if event.by else {})})
 
 
 def schedule_unusable(name: str, problem: str) -> None:

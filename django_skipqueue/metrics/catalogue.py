@@ -26,6 +26,15 @@ CLAIMS = Metric("skipqueue_claim_seconds", "histogram", "Seconds that PostgreSQL
 CLAIM_PAGES = Metric("skipqueue_claim_pages", "gauge", "Pages that the search of a claim of 100 jobs read.", QUEUE)
 CLAIM_ENTRIES = Metric("skipqueue_claim_index_entries", "gauge", "Index entries that this search read.", QUEUE)
 
+SCHEDULE = ("schedule",)
+LAST_RUN = Metric(
+    "skipqueue_schedule_last_run_timestamp_seconds", "gauge", "When the schedule last enqueued a job.", SCHEDULE
+)
+NEXT_RUN = Metric("skipqueue_schedule_next_run_timestamp_seconds", "gauge", "When the schedule fires next.", SCHEDULE)
+LATE = Metric(
+    "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", SCHEDULE
+)
+
 TABLE_BYTES = Metric(
     "skipqueue_table_bytes", "gauge", "Size of the table with its TOAST data, without indexes.", ("table",)
 )

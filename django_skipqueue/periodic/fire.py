@@ -54,7 +54,7 @@ class DueSchedule:
     catch_up: str
     overlap: str
     jitter: float
-    planned_at: float
+    planned_at: float | None
     last_job_id: int | None
     error: str
     now: float
@@ -68,7 +68,12 @@ class DueSchedule:
     @property
     def planned(self) -> datetime:
         """The time that is due."""
-        return instant(self.planned_at)
+        return instant(self.now if self.planned_at is None else self.planned_at)
+
+    @property
+    def late(self) -> float:
+        """Seconds since then."""
+        return (instant(self.now) - self.planned).total_seconds()
 
 
 class Skip(SkipQueueError):
@@ -112,7 +117,7 @@ def _fired(store: Store, schedule: DueSchedule) -> Events:
         with transaction.atomic(using=store.alias):
             return _enqueue(store, schedule)
     except UnknownTask as error:
-        if schedule.now - schedule.planned_at < LATE:
+        if schedule.late < LATE:
             raise Skip(schedule.id) from None
         problem: Exception = error
     except Error as error:
@@ -137,7 +142,7 @@ def _enqueue(store: Store, schedule: DueSchedule) -> Events:
         last = ids[-1] if ids else schedule.last_job_id
         if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
             break
-        inserted = store.enqueue_untraced(spec_at(spec, schedule, planned), call)
+        inserted = store.enqueue_untraced(spec_at(spec, schedule, planned, jitter=schedule.jitter), call)
         if inserted is not None:  # else an unfinished job holds the unique key
             ids.append(inserted.id)
     following = table.after(now, planned=schedule.planned)
@@ -170,13 +175,13 @@ def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datet
     return due
 
 
-def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime) -> JobSpec:
-    """The job for this time. It knows its schedule, and waits for the random delay."""
+def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime, *, jitter: float) -> JobSpec:
+    """The job for this time. It knows its schedule, and waits for a random delay of so many seconds at most."""
     note = {"name": schedule.name, "planned_at": planned.isoformat()}
     spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
-    if not schedule.jitter:
+    if not jitter:
         return spec
-    return spec._replace(run_after=timedelta(seconds=random.uniform(0, schedule.jitter)))  # noqa: S311 (spreads load)
+    return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
 
 
 def is_unfinished(store: Store, job_id: int) -> bool:

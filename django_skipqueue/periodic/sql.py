@@ -143,3 +143,75 @@ REMOVE = """
 DELETE FROM skipqueue_schedule
 WHERE source <> 'admin' AND retired_at <= statement_timestamp() - make_interval(secs => %(kept)s)
 """
+
+# resume, run_now, plan_anew → the schedule, in the columns of DUE. Index: the primary key.
+LOCK = """
+SELECT
+    id, name, task, args::text, kwargs::text, cron, extract(epoch FROM "interval")::float8, timezone, catch_up, overlap,
+    jitter, extract(epoch FROM next_run_at)::float8, last_job_id, error,
+    extract(epoch FROM statement_timestamp())::float8
+FROM skipqueue_schedule
+WHERE id = %(id)s
+FOR NO KEY UPDATE
+"""
+
+# pause → the name, and by whom; no row if it is paused already. Index: the primary key.
+PAUSE = """
+UPDATE skipqueue_schedule
+SET paused_at = statement_timestamp(), paused_by = %(by)s
+WHERE id = %(id)s AND paused_at IS NULL
+RETURNING name, paused_by
+"""
+
+# resume → the name; no row if it is not paused. The row is locked. Index: the primary key.
+RESUME = """
+UPDATE skipqueue_schedule
+SET paused_at = NULL,
+    paused_by = '',
+    next_run_at = to_timestamp(%(next)s::float8),
+    fire_at = to_timestamp(%(next)s::float8)
+WHERE id = %(id)s AND paused_at IS NOT NULL
+RETURNING name
+"""
+
+# run_now: the job that it has enqueued. The row is locked. Index: the primary key.
+RAN = """
+UPDATE skipqueue_schedule
+SET last_run_at = statement_timestamp(), last_job_id = %(job_id)s
+WHERE id = %(id)s
+"""
+
+# plan_anew: the next time. The row is locked. Index: the primary key.
+PLAN = """
+UPDATE skipqueue_schedule
+SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)s::float8), error = ''
+WHERE id = %(id)s
+"""
+
+# late_schedules → the schedules that are late, the latest first. The table has a row for each schedule.
+LATE = """
+SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error
+FROM skipqueue_schedule
+WHERE
+    paused_at IS NULL
+    AND retired_at IS NULL
+    AND next_run_at < statement_timestamp() - make_interval(secs => %(seconds)s)
+ORDER BY next_run_at
+LIMIT %(limit)s
+"""
+
+# schedule_times → the times of the schedules, by their names. Index: the unique one of names.
+TIMES = """
+SELECT
+    name, extract(epoch FROM last_run_at)::float8, extract(epoch FROM next_run_at)::float8,
+    CASE
+        WHEN paused_at IS NULL AND next_run_at < statement_timestamp()
+            THEN extract(epoch FROM statement_timestamp() - next_run_at)
+        ELSE 0
+    END::float8,
+    paused_at IS NOT NULL
+FROM skipqueue_schedule
+WHERE retired_at IS NULL
+ORDER BY name
+LIMIT %(limit)s
+"""

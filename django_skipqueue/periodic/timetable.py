@@ -80,7 +80,7 @@ class Cron:
     @property
     def is_hourly(self) -> bool:
         """Whether it means every hour, and so elapsed time."""
-        return set(_parsed(self.expression).hours) == set(range(24))
+        return set(parsed(self.expression).hours) == set(range(24))
 
     def first(self, now: datetime) -> datetime | None:
         """See `Timetable`."""
@@ -197,7 +197,11 @@ def _simulated(expression: str, start: datetime, *, back: bool = False) -> Itera
 
 
 @functools.lru_cache(maxsize=1_000)
-def _parsed(expression: str) -> Any:
+def parsed(expression: str) -> Any:
+    """The sets of numbers that the library has read: `seconds`, `minutes`, `hours`, `days`, `months`, `weekdays`.
+
+    Raises `InvalidOption` for an expression that cannot be used.
+    """
     return _simulated(expression, datetime(2000, 1, 1))  # noqa: DTZ001 (only its fields are used)
 
 

@@ -25,6 +25,8 @@ class Rule(NamedTuple):
     unit: Literal["seconds", "share", "jobs"]
     least: float
     most: int
+    has_queues: bool = True
+    """Whether a queue can have a limit of its own."""
 
     def allows(self, limit: object) -> bool:
         """Whether this can be a limit. True and False are no numbers."""
@@ -41,6 +43,7 @@ RULES = {
     "no_worker": Rule("seconds", 10, 365 * DAY),
     "failed_share": Rule("share", 0.001, 1),
     "recoveries": Rule("jobs", 1, 1_000_000),
+    "schedule_missed": Rule("seconds", 10, 365 * DAY, has_queues=False),
 }
 
 
@@ -84,6 +87,10 @@ def problems(name: str, given: object) -> Iterator[str]:
 
 
 def _problems(name: str, rule: Rule, given: object) -> Iterator[str]:
+    if not rule.has_queues:
+        if not rule.allows(given):
+            yield f"{name} must be {rule}, not {given!r}."
+        return
     if not isinstance(given, dict):
         if not rule.allows(given):
             yield f"{name} must be {rule}, or a dict of these by queue, not {given!r}."

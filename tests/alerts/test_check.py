@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.db.models import F
+from django.db.models.functions import Now
 
 from django_skipqueue.alerts import check as module
 from django_skipqueue.alerts.check import CALM_SECONDS, PATIENCE, Alert, check, confirm
 from django_skipqueue.alerts.measure import FEWEST_ATTEMPTS, WINDOW
 from django_skipqueue.alerts.watch import WatchAlerts
 from django_skipqueue.events.events import AlertOver, AlertRaised
-from django_skipqueue.models import Incident, Job, Queue, Worker
+from django_skipqueue.models import Incident, Job, Queue, Schedule, Worker
 from django_skipqueue.rollups.counts import Counts, rows
 from django_skipqueue.store import Store
 from django_skipqueue.values.alert_rules import limits
@@ -23,6 +24,7 @@ from django_skipqueue.values.times import NEVER
 
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
+from ..periodic.schedules import make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,6 +52,20 @@ def count(queue_name: str, ago: float = 0.0, **counts: Any) -> None:
 
 
 # Rules
+
+
+def test_a_schedule_that_did_not_fire() -> None:
+    make_schedule("late", due=100)
+    make_schedule("paused", due=1000, paused_at=Now())
+    make_schedule("gone", due=1000, source="code", retired_at=Now())
+    assert announced({"schedule_missed": 120}) == []
+    (event,) = announced({"schedule_missed": 90})
+    assert (event.rule, event.queue_name, event.limit) == ("schedule_missed", "", 90)
+    assert event.value == pytest.approx(100, abs=5)
+    Schedule.objects.all().delete()
+    announced({"schedule_missed": 90})
+    later(CALM_SECONDS + 1)
+    assert [type(event) for event in announced({"schedule_missed": 90})] == [AlertOver]
 
 
 def test_a_job_that_waits_too_long() -> None:

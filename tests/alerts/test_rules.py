@@ -30,6 +30,10 @@ def test_a_dict_gives_limits_to_queues_and_to_all_others() -> None:
         ({"oldest": 5}, "SKIPQUEUE['ALERTS'] has no rule 'oldest'. It knows oldest_waiting, no_worker, failed_share, "),
         ({"failed_share": 20}, "SKIPQUEUE['ALERTS']['failed_share'] must be a share from 0.001 to 1, or a dict of"),
         ({"no_worker": 1}, "SKIPQUEUE['ALERTS']['no_worker'] must be a number of seconds from 10 to 31,536,000"),
+        (
+            {"schedule_missed": {"mail": 60}},
+            "SKIPQUEUE['ALERTS']['schedule_missed'] must be a number of seconds from 10",
+        ),
         ({"recoveries": True}, "SKIPQUEUE['ALERTS']['recoveries'] must be a number of jobs from 1 to 1"),
         ({"no_worker": {"mail": "60"}}, "SKIPQUEUE['ALERTS']['no_worker']['mail'] must be a number of seconds from 10"),
         ({"no_worker": {"": 60}}, "SKIPQUEUE['ALERTS']['no_worker'] has the key ''; a key is the name of a queue"),

@@ -27,6 +27,8 @@ from django_skipqueue.events.events import (
     LeasesLost,
     ScheduleFailed,
     ScheduleFired,
+    SchedulePaused,
+    ScheduleResumed,
     ScheduleSkipped,
     WorkerStarted,
     WorkerStopped,
@@ -179,6 +181,8 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
     schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))
     schedule_logs.schedule_unusable("s", "no")
+    schedule_logs.schedule_paused(SchedulePaused("default", "s", "anna"))
+    schedule_logs.schedule_resumed(ScheduleResumed("default", "s", "anna"))
     lines.set_level(logging.INFO, logger="django_skipqueue")
     logs.completed([attempt()] * (logs.LARGE_BATCH + 1))
     return lines.records

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection
+from django.db.models.functions import Now
 from django.test import override_settings
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +29,7 @@ from django_skipqueue.values.histogram import BUCKETS, of
 
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
+from ..periodic.schedules import make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,6 +56,22 @@ def key(name: str, **given: str) -> Key:
 
 def count(queue_name: str, task: str, **counts: Any) -> None:
     STORE.roll_up(list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
+
+
+def test_the_times_of_schedules() -> None:
+    make_schedule("late", due=100, last_run_at=Now() - timedelta(minutes=5))
+    make_schedule("paused", due=100, paused_at=Now())
+    make_schedule("gone", due=100, source="code", retired_at=Now())
+    found = scraped()
+    name = "schedule_last_run_timestamp_seconds"
+    assert found[key(name, schedule="late")] == pytest.approx(time.time() - 300, abs=10)
+    assert key(name, schedule="paused") not in found
+    assert found[key("schedule_next_run_timestamp_seconds", schedule="late")] == pytest.approx(
+        time.time() - 100, abs=10
+    )
+    assert found[key("schedule_late_seconds", schedule="late")] == pytest.approx(100, abs=10)
+    assert found[key("schedule_late_seconds", schedule="paused")] == 0
+    assert not [each for each in found if ("schedule", "gone") in each[1]]
 
 
 def test_the_queues_as_they_are_now() -> None:

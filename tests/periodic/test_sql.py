@@ -21,10 +21,15 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "NEXT": (ASKED, {"skipqueue_schedule_fire"}),
     "IS_UNFINISHED": ({"id": 5}, {"skipqueue_job_pkey"}),
     "FIRED": ({"id": 5, "next": 2e9, "job_id": 7, "is_skipped": False}, {"skipqueue_schedule_pkey"}),
+    "LOCK": ({"id": 5}, {"skipqueue_schedule_pkey"}),
+    "PAUSE": ({"id": 5, "by": "anna"}, {"skipqueue_schedule_pkey"}),
+    "RESUME": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
+    "RAN": ({"id": 5, "job_id": 7}, {"skipqueue_schedule_pkey"}),
+    "PLAN": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }
-READ_ALL = {"CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE"}
-"""Those that read no table, or the whole of this small one, twice a minute."""
+READ_ALL = {"LATE", "TIMES", "CLOCK", "TAKEN", "LIMIT_LOCKS", "CONFIRM", "RETIRE", "REMOVE"}
+"""Those that read no table, or the whole of this small one, a few times a minute."""
 
 FILL = """
 INSERT INTO skipqueue_schedule (name, task, "interval", source, digest, fire_at, paused_at)
@@ -73,4 +78,7 @@ def test_it_uses_its_index(full: psycopg.Connection[Any], name: str) -> None:
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_above_it_stands_who_uses_it(name: str) -> None:
     comment = Path(sql.__file__).read_text().split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
-    assert re.match(r"# (fire|next_due|synchronise)\b", comment), comment
+    found = re.match(r"# (\w+)", comment)
+    assert found, comment
+    code = "".join(path.read_text() for path in Path(sql.__file__).parent.glob("*.py"))
+    assert f"def {found[1]}(" in code

@@ -36,6 +36,10 @@ SENTENCES: dict[str, tuple["_StrPromise", "_StrPromise"]] = {
         _("Jobs recovered from dead workers in the last ten minutes: %(value)s (limit: %(limit)s)."),
         _("Jobs of queue %(queue)s recovered from dead workers in the last ten minutes: %(value)s (limit: %(limit)s)."),
     ),
+    "schedule_missed": (
+        _("A schedule should have fired %(value)s ago (limit: %(limit)s)."),
+        _("A schedule should have fired %(value)s ago (limit: %(limit)s)."),
+    ),
 }
 """For each rule the sentence about all queues, and the one about a queue."""
 

@@ -11,6 +11,7 @@ from .list import List
 from .pause import Pause
 from .reindex import Reindex
 from .resume import Resume
+from .schedules import Schedules
 from .show import Show
 from .status import Status
 from .verbs import VERBS
@@ -26,6 +27,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     Pause(),
     Reindex(),
     Resume(),
+    Schedules(),
     Show(),
     Status(),
 )

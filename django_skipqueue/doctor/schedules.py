@@ -1,0 +1,55 @@
+"""The schedules: whether each has fired in time, and whether it can."""
+
+from collections.abc import Iterator
+
+from django.utils.translation import gettext
+
+from ..events.log_format import printable
+from ..operators.durations import span
+from ..periodic.observe import LateSchedule, late_schedules
+from ..store import Store
+from .finding import Finding, Severity
+
+MOST = 50
+"""Schedules that are read."""
+
+NAMED = 10
+"""How many one finding names, at most."""
+
+LATE = 120.0
+"""Seconds after which a schedule has missed its time."""
+
+
+def late(store: Store) -> Iterator[Finding]:
+    """Schedules that should have fired, and have not."""
+    found = late_schedules(store, limit=MOST, seconds=LATE)
+    broken = [each for each in found if each.error]
+    if broken:
+        yield Finding(
+            "late-schedule",
+            Severity.CRITICAL,
+            gettext("Schedules cannot fire"),
+            _named(broken),
+            gettext("Correct their tasks, arguments or times. A supervisor tries again every minute."),
+            "python manage.py skipqueue schedules",
+        )
+    if len(found) > len(broken):
+        yield Finding(
+            "late-schedule",
+            Severity.CRITICAL,
+            gettext("Schedules have not fired"),
+            _named([each for each in found if not each.error]),
+            gettext(
+                "Start a runworker whose code or settings have these schedules: one with other code does not fire them."
+            ),
+            "python manage.py runworker",
+        )
+
+
+def _named(found: list[LateSchedule]) -> str:
+    shown = (
+        gettext("%(name)s, late by %(span)s %(error)s")
+        % {"name": printable(each.name), "span": span(each.late), "error": printable(each.error)}
+        for each in found[:NAMED]
+    )
+    return "; ".join([*(each.strip() for each in shown), *(["…"] if len(found) > NAMED else [])])

@@ -1,0 +1,88 @@
+"""Schedules as operators see them: their times in words, their next runs, their last job."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from django.db.models import OuterRef, Subquery
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from ..exceptions import SkipQueueError
+from ..models import Job, Schedule
+from ..periodic.timetable import timetable, upcoming, zone_of
+from .schedule_words import in_words
+
+MOST = 500
+"""Schedules that are shown."""
+
+NEXT_RUNS = 5
+
+LATE = timedelta(minutes=1)
+"""By how much a schedule may be late."""
+
+STATES = {
+    "active": _("on time"),
+    "paused": _("paused"),
+    "late": _("late"),
+    "error": _("cannot fire"),
+    "retired": _("not in the code"),
+}
+
+
+@dataclass(frozen=True)
+class ScheduleState:
+    """A row, with the database's time."""
+
+    row: Schedule
+    now: datetime
+    last_status: str | None
+    """The status of the last job; `None` if there is none any more."""
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        if self.row.retired_at is not None:
+            return "retired"
+        if self.row.paused_at is not None:
+            return "paused"
+        if self.row.error:
+            return "error"
+        is_late = self.row.next_run_at is not None and self.row.next_run_at < self.now - LATE
+        return "late" if is_late else "active"
+
+    @property
+    def words(self) -> str:
+        """When it fires, in plain language."""
+        return in_words(cron=self.row.cron, interval=self.row.interval)
+
+    @property
+    def fires(self) -> bool:
+        """Whether it has a next run."""
+        return self.state in ("active", "late", "error") and self.row.next_run_at is not None
+
+    @cached_property
+    def next_runs(self) -> list[datetime]:
+        """The next times, in the schedule's time zone. Empty if it does not fire."""
+        if not self.fires or self.row.next_run_at is None:
+            return []
+        try:
+            table = timetable(cron=self.row.cron, interval=self.row.interval, zone=self.row.timezone)
+            zone = zone_of(self.row.timezone)
+        except SkipQueueError:
+            return []
+        planned = self.row.next_run_at.astimezone(zone)
+        return [time.astimezone(zone) for time in upcoming(table, planned, NEXT_RUNS)]
+
+
+def schedule_states(**filters: object) -> list[ScheduleState]:
+    """The schedules by name, in one query; the first `MOST`."""
+    return list(_states(**filters))
+
+
+def _states(**filters: object) -> Iterator[ScheduleState]:
+    status = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
+    found = Schedule.objects.filter(**filters).annotate(now=Now(), last_status=Subquery(status)).order_by("name", "pk")
+    for row in found[:MOST]:
+        yield ScheduleState(row, row.now, row.last_status)
