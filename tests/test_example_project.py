@@ -151,7 +151,7 @@ class TestSendReceipt:
         assert EmailDelivery.objects.count() == 30 - refused.count()
         assert all("The mail server is busy" in job.last_error for job in refused)
 
-        run_jobs(due_by_force=True)
+        run_jobs(include_scheduled=True)
         assert Job.objects.completed().count() == 30
         assert len(list(mailbox.receipts())) == 30
 
@@ -278,7 +278,7 @@ class TestServe:
             ("payments.jobs.ask_for_review", "scheduled"),
         }
         Job.objects.filter(task="payments.jobs.print_catalogue").update(kwargs={"pages": 0})
-        run_jobs(due_by_force=True)
+        run_jobs(include_scheduled=True)
         ends = set(Job.objects.exclude(task="payments.jobs.fetch_exchange_rates").values_list("status", flat=True))
         assert ends == {"completed"}
 

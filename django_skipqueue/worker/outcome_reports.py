@@ -64,7 +64,7 @@ class OutcomeReports:
         store.append_cancelled_errors(attempt.settlement for attempt in self.lost if attempt.job.ref in cancelled)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for sent in self.lost:
-            kind, attempt = _ended(sent, leases.get(sent.job.ref))
+            kind, attempt = ended_otherwise(sent, leases.get(sent.job.ref))
             ended[kind].append(attempt)
         self.lost = []
         self._send(ended)
@@ -75,7 +75,7 @@ class OutcomeReports:
             self._dispatcher.send(kind(attempts))
 
 
-def _ended(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:
+def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:
     """The event for an attempt whose lease had ended before the settle, and the attempt with the outcome of its job."""
     if lease is None:
         return LeasesLost, attempt

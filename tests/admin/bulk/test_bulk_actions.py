@@ -169,7 +169,7 @@ class TestRunning:
         assert (progress.changed, progress.after) == (2, jobs[1].pk)
         assert [state(each)["status"] for each in jobs] == ["queued", "queued", "failed", "failed", "failed"]
         Job.objects.filter(pk=jobs[0].pk).update(status="failed", finished_at=state(jobs[4])["finished_at"])
-        run_jobs(queue_names=["only"], due_by_force=True)
+        run_jobs(queue_names=["only"], include_scheduled=True)
         assert bulk_job().result == {"changed": 5, "skipped": 0}
         assert state(jobs[0])["status"] == "failed", "it was done, and failed again"
         assert calls == [[jobs[0].pk, jobs[1].pk], [jobs[2].pk, jobs[3].pk], [jobs[2].pk, jobs[3].pk], [jobs[4].pk]]
@@ -182,7 +182,7 @@ class TestRunning:
         break_down_at(2, monkeypatch)
         run_jobs(queue_names=["only"])
         assert Job.objects.failed().count() == 6
-        run_jobs(queue_names=["only"], due_by_force=True)
+        run_jobs(queue_names=["only"], include_scheduled=True)
         assert state(job)["status"] == "completed"
         assert [state(each)["status"] for each in jobs] == ["failed"] * 4 + ["queued"] * 4
 
@@ -193,7 +193,7 @@ class TestRunning:
         break_down_at(2, monkeypatch)
         run_jobs(queue_names=["only"])
         later = make_job("failed")
-        run_jobs(queue_names=["only"], due_by_force=True)
+        run_jobs(queue_names=["only"], include_scheduled=True)
         assert state(later)["status"] == "failed"
 
     @pytest.mark.parametrize(

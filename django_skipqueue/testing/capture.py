@@ -1,0 +1,80 @@
+"""`capture_deferred`: the jobs that are deferred within a block."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import overload
+
+from asgiref.sync import sync_to_async
+from django.utils.asyncio import async_unsafe
+
+from ..conf import settings
+from ..models import Job
+from .descriptions import lines
+
+
+class CapturedJobs(Sequence[Job]):
+    """The jobs inserted since the block began, in the order of their ids.
+
+    Within the block each use reads them anew. After it the list stays as it was at the end of the block.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._jobs = Job.objects.using(database).order_by("pk")
+        self._kept: list[Job] | None = None
+
+    @async_unsafe("capture_deferred() sends queries: in an async test, write `async with capture_deferred()`.")
+    def __enter__(self) -> "CapturedJobs":
+        """Start to capture."""
+        earlier = list(self._jobs.values_list("pk", flat=True))  # not the highest: fixtures may choose any ids
+        self._jobs = self._jobs.exclude(pk__in=earlier)
+        self._kept = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Keep the jobs that are there now. After an exception no query may be possible, so that none is sent."""
+        self._kept = list(self._jobs.all()) if error is None else []
+
+    async def __aenter__(self) -> "CapturedJobs":
+        """Start to capture, in an async test."""
+        return await sync_to_async(self.__enter__)()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Keep the jobs that are there now."""
+        await sync_to_async(self.__exit__)(kind, error, traceback)
+
+    @overload
+    def __getitem__(self, index: int) -> Job: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Job]: ...
+
+    def __getitem__(self, index: int | slice) -> Job | list[Job]:
+        """The job or the jobs at this position."""
+        return self._found()[index]
+
+    def __len__(self) -> int:
+        """The number of jobs."""
+        return len(self._found())
+
+    def __repr__(self) -> str:
+        """A line for each job, for the messages of failed assertions."""
+        jobs = self._found()
+        return "\n".join([f"<{len(jobs)} deferred jobs>", *lines(jobs)])
+
+    def _found(self) -> list[Job]:
+        return list(self._jobs.all()) if self._kept is None else self._kept
+
+
+def capture_deferred(*, database: str | None = None) -> CapturedJobs:
+    """Make a context manager that captures the jobs which are deferred in its block.
+
+    Whoever inserted them: `.defer()`, `.defer_many()`, `.enqueue()` of Django's tasks, `Job.objects.enqueue`, in any
+    thread whose transaction is committed or is the test's. Without those that were rolled back.
+
+    database: the alias of the queue's database; default: `SKIPQUEUE["DATABASE"]`.
+    """
+    return CapturedJobs(settings.database if database is None else database)

@@ -1,0 +1,122 @@
+"""`run_inline`: jobs run where they are deferred, within a block.
+
+Invariant: after the block nothing of it is left: neither the sink that sees jobs being deferred, nor the hook on the
+connection.
+"""
+
+import threading
+from types import TracebackType
+from typing import Any, Unpack
+
+from asgiref.sync import sync_to_async
+from django.db import connections, transaction
+from django.utils.asyncio import async_unsafe
+
+from ..conf import settings
+from ..events.events import Event, JobsDeferred
+from ..events.sinks import SINKS, Alive
+from ..models import Job
+from .run import RunOptions, run_jobs
+
+
+class InlineJobs(list[Job]):
+    """The jobs that ran in the block so far, as they were after they ran. Also the sink that sees them deferred."""
+
+    def __init__(self, options: RunOptions) -> None:
+        super().__init__()
+        self._options = options
+        self._alias = options.get("database") or settings.database
+        self._waits = False
+        """Whether a job waits for the end of the transaction that deferred it."""
+        self._here = threading.local()
+        self._errors: list[Exception] = []
+
+    @async_unsafe("run_inline() sends queries: in an async test, write `async with run_inline()`.")
+    def __enter__(self) -> "InlineJobs":
+        """Run jobs from now on."""
+        connection = self._connection = connections[self._alias]
+        self._here.depth = len(connection.atomic_blocks)
+        self._replaced = vars(connection).get("savepoint_commit")
+        vars(connection)["savepoint_commit"] = self._run_after(connection.savepoint_commit)
+        SINKS.append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop, and run what still waits. Raise the first error that was to be raised; not over another one."""
+        try:
+            if error is None and self._waits:
+                self._run()
+        finally:
+            SINKS[:] = [sink for sink in SINKS if sink is not self]
+            del vars(self._connection)["savepoint_commit"]
+            if self._replaced is not None:
+                vars(self._connection)["savepoint_commit"] = self._replaced
+        if error is None and self._errors:
+            raise self._errors[0]
+
+    async def __aenter__(self) -> "InlineJobs":
+        """Run jobs from now on, in an async test."""
+        return await sync_to_async(self.__enter__)()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop, and run what still waits."""
+        await sync_to_async(self.__exit__)(kind, error, traceback)
+
+    def wants(self, kind: type[Event]) -> bool:
+        """See `Sink.wants`."""
+        return kind is JobsDeferred
+
+    def handle(self, event: Event, alive: Alive) -> None:
+        """Run the job that was just deferred, now or when its transaction is over."""
+        depth = self._depth()
+        if len(connections[self._alias].atomic_blocks) <= depth:
+            self._run()
+        elif depth == 0:
+            transaction.on_commit(self._run, using=self._alias)
+        else:
+            self._waits = True  # no transaction ends in a TestCase: its savepoints do
+
+    def _depth(self) -> int:
+        """The transactions of this thread that do not count: those that were open when the block began."""
+        depth: int = getattr(self._here, "depth", 0)
+        return depth
+
+    def _run_after(self, savepoint_commit: Any) -> Any:
+        """Django calls the given method when an atomic block within the test's transaction has ended."""
+
+        def savepoint_commit_and_run(sid: str) -> None:
+            savepoint_commit(sid)
+            if self._waits and len(self._connection.atomic_blocks) <= self._depth():
+                self._run()
+
+        return savepoint_commit_and_run
+
+    def _run(self) -> None:
+        """Run jobs until none is left; those that a job defers are not run within it, but after it."""
+        if getattr(self._here, "runs", False):
+            return
+        self._here.runs, self._waits = True, False
+        try:
+            self.extend(run_jobs(**self._options))
+        except Exception as error:  # raised at the end of the block: `.defer()` raises none of a task
+            self._errors.append(error)
+        finally:
+            self._here.runs = False
+
+
+def run_inline(**options: Unpack[RunOptions]) -> InlineJobs:
+    """Make a context manager that runs jobs where they are deferred. The options are those of `run_jobs`.
+
+    A job runs before `.defer()` returns, or, if it is deferred in a transaction, when that ends; transactions that were
+    open when the block began do not count, so that the test's own does not. A job whose transaction is rolled back is
+    not run. `.defer()` returns the job as it was inserted: the list that `with` gives has the jobs as they are after
+    their run.
+
+    With `raise_errors`, the first exception is raised at the end of the block. Jobs that were queued before the block
+    run too, with the first that is deferred in it.
+    """
+    return InlineJobs(options)

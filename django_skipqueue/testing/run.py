@@ -1,0 +1,167 @@
+"""`run_jobs`: runs deferred jobs one after the other, in the thread of its caller."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TypedDict, Unpack
+
+from asgiref.sync import sync_to_async
+from django.db.models import Max
+from django.db.models.functions import Coalesce, Now
+from django.utils.asyncio import async_unsafe
+
+from ..conf import settings
+from ..events.signal_sink import SignalSink
+from ..exceptions import JobInterrupted, UnknownTask
+from ..models import Job, Queue
+from ..running import run_attempt
+from ..store import Store
+from ..values.records import Attempt, ClaimedJob
+from ..worker.outcome_reports import EVENTS, ended_otherwise
+from .commits import CommittingExecutor, OpenTransactions
+
+WORKER = "test"
+"""The name of the worker in the rows of the jobs."""
+
+signals = SignalSink()
+
+
+@async_unsafe("run_jobs() sends queries: in an async test, await arun_jobs().")
+def run_jobs(
+    *,
+    queue_names: Sequence[str] | None = None,
+    include_scheduled: bool = False,
+    until: datetime | timedelta | None = None,
+    raise_errors: bool = False,
+    limit: int = 1_000,
+    database: str | None = None,
+) -> list[Job]:
+    """Run the queued jobs, and the jobs that these defer, until none is left. Returns the jobs as they are afterwards.
+
+    Jobs that are due are run in the order in which a worker claims them, and retries once they are due.
+
+    queue_names: only these queues, in this order; default: all.
+    include_scheduled: when nothing else is left, run the scheduled jobs as well, retries among them, in the order of
+    their times, without waiting.
+    until: run the scheduled jobs that are due until this moment; a timedelta counts from now.
+    raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
+    the outcome of its job, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
+    limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
+    database: the alias of the queue's database; default: `SKIPQUEUE["DATABASE"]`.
+    """
+    alias = settings.database if database is None else database
+    forced = Forced(alias, queue_names, until=until) if include_scheduled or until is not None else None
+    run = Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit)
+    run.drain()
+    return run.jobs()
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run_jobs`, which explains them."""
+
+    queue_names: Sequence[str] | None
+    include_scheduled: bool
+    until: datetime | timedelta | None
+    raise_errors: bool
+    limit: int
+    database: str | None
+
+
+async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
+    """`run_jobs` for async tests, with the same options."""
+    return await sync_to_async(run_jobs)(**options)
+
+
+class Forced:
+    """Makes scheduled jobs due before their time, by the verb of operators: they pass the gates as in production."""
+
+    def __init__(
+        self, alias: str, queue_names: Sequence[str] | None, *, until: datetime | timedelta | None = None
+    ) -> None:
+        self._jobs = Job.objects.using(alias).scheduled().order_by("run_after", "pk")
+        if queue_names is not None:
+            self._jobs = self._jobs.filter(queue_name__in=queue_names)
+        if until is not None:
+            self._jobs = self._jobs.filter(
+                run_after__lte=_now(alias) + until if isinstance(until, timedelta) else until
+            )
+        self._refused: list[int] = []
+        """Jobs that could not be made due, because another session has locked them."""
+
+    def make_one_due(self) -> bool:
+        """Make the job with the earliest time due. Returns whether there was one."""
+        for job in self._jobs.exclude(pk__in=self._refused)[:1]:
+            if not job.run_now(by="run_jobs"):
+                self._refused.append(job.pk)
+            return True
+        return False
+
+
+class Run:
+    """Drains the queue of one database. Keeps the ids of the jobs it has run."""
+
+    def __init__(
+        self, alias: str, queue_names: Sequence[str] | None, *, forced: Forced | None, raise_errors: bool, limit: int
+    ) -> None:
+        self._alias = alias
+        self._store = Store(alias)
+        self._queue_names = queue_names
+        self._forced = forced
+        self._raise_errors = raise_errors
+        self._limit = limit
+        self._executor = CommittingExecutor(worker=WORKER, database=alias)
+        self._ran: list[int] = []
+
+    def drain(self) -> None:
+        """Run jobs until none is left. Raises as `run_jobs` does."""
+        while job := self._next():
+            if len(self._ran) == self._limit:
+                self._store.release([job.ref])
+                raise RuntimeError(f"{self._limit} attempts were made and there are still jobs to run.")
+            self._ran.append(job.id)
+            self._run(job)
+
+    def jobs(self) -> list[Job]:
+        """The jobs that ran, in the order of their first attempts, as they are now; without those deleted since."""
+        found = Job.objects.using(self._alias).in_bulk(self._ran)
+        return [found[id] for id in dict.fromkeys(self._ran) if id in found]
+
+    def _next(self) -> ClaimedJob | None:
+        """Claim one job. If there is none, see whether a gate admits one, or whether one is to be forced."""
+        while True:
+            queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
+            for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
+                return job
+            if not self._store.admit() and not (self._forced and self._forced.make_one_due()):
+                return None
+
+    def _run(self, job: ClaimedJob) -> None:
+        """Run one attempt, write its outcome, and send its signal."""
+        with OpenTransactions() as transactions:
+            self._executor.transactions = transactions
+            attempt = run_attempt(self._executor, job)
+            transactions.run_hooks()
+        if not attempt.is_written and not self._store.settle([attempt.settlement]):
+            kind, attempt = ended_otherwise(attempt, self._store.lost_leases([job.ref]).get(job.ref))
+        else:
+            kind = EVENTS[attempt.outcome.status]
+        if signals.wants(kind):
+            signals.handle(kind([attempt]), alive=lambda: None)
+        self._raise(attempt)
+
+    def _raise(self, attempt: Attempt) -> None:
+        error = attempt.outcome.exception
+        if attempt.outcome.is_unknown and self._raise_errors:
+            raise UnknownTask((attempt.outcome.last_error or "").removeprefix("UnknownTask: "))
+        if error is not None and (self._raise_errors or _ends_the_test(error)):
+            raise error
+
+
+def _ends_the_test(error: BaseException) -> bool:
+    """Whether an exception is not the task's own: Ctrl-C, or that of the test runner's timeout, skip or fail."""
+    return not isinstance(error, Exception | SystemExit | GeneratorExit | JobInterrupted)
+
+
+def _now(alias: str) -> datetime:
+    """The time by the database's clock."""
+    moment: datetime = Queue.objects.using(alias).aggregate(now=Coalesce(Max(Now()), Now()))["now"]
+    return moment

@@ -1,0 +1,91 @@
+"""Tasks that a project has, and that are difficult in the transaction of a `TestCase`."""
+
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+
+from django_skipqueue import JobContext, job
+from django_skipqueue.backoff import constant
+
+from ..app.models import Ledger
+
+
+@job(max_attempts=2, backoff=constant(0, jitter=0))
+def break_the_transaction() -> None:
+    """Let the error of a statement end the attempt; in a worker each statement is a transaction."""
+    Ledger.objects.create(entry="before")
+    User.objects.create(username="taken")
+    User.objects.create(username="taken")
+
+
+@job
+def break_the_transaction_and_go_on() -> None:
+    """Catch the error; in a worker that harms nothing."""
+    try:
+        User.objects.create(username="taken")
+        User.objects.create(username="taken")
+    except IntegrityError:
+        return
+
+
+@job
+def write_on_commit(entry: str) -> None:
+    with transaction.atomic():
+        transaction.on_commit(lambda: note.defer(entry))
+
+
+@job
+async def awrite_on_commit(entry: str) -> None:
+    await sync_to_async(write_on_commit.function)(entry)
+
+
+@job(max_attempts=1)
+def fail_on_commit() -> None:
+    """Raise in a commit hook: in a worker that fails the attempt."""
+
+    def fail() -> None:
+        raise ValueError("in the hook")
+
+    with transaction.atomic():
+        transaction.on_commit(fail)
+
+
+@job(atomic=True)
+def write_atomically(entry: str) -> str:
+    note.defer(entry)
+    return entry
+
+
+@job(takes_context=True)
+def complete_within(context: JobContext, entry: str) -> str:
+    """Complete the job in a transaction; what is raised after its commit changes nothing."""
+    with transaction.atomic():
+        note.defer(entry)
+        context.complete(entry)
+    raise ValueError("too late")
+
+
+@job
+def note(entry: str) -> None:
+    Ledger.objects.create(entry=entry)
+
+
+@job
+async def anote(entry: str) -> None:
+    await Ledger.objects.acreate(entry=entry)
+
+
+@job
+def report(count: int, *rest: Any, queue_name: str = "", copy: bool = False, **others: Any) -> None:
+    """A task with parameters that are called like options of `assert_deferred`."""
+
+
+@job
+def log_in(name: str, password: str = "") -> None:
+    """A task with a secret."""
+
+
+def entries() -> list[str]:
+    return list(Ledger.objects.order_by("pk").values_list("entry", flat=True))

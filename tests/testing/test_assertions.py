@@ -1,0 +1,244 @@
+"""`testing.assert_deferred`, `assert_not_deferred` and `capture_deferred`."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from unittest.mock import ANY
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
+from django.test import TestCase
+
+from django_skipqueue.exceptions import InvalidArguments, InvalidTask
+from django_skipqueue.models import Job
+from django_skipqueue.testing import (
+    aassert_deferred,
+    aassert_not_deferred,
+    assert_deferred,
+    assert_not_deferred,
+    capture_deferred,
+    run_jobs,
+)
+
+from ..app import jobs
+from ..app.rows import make_job
+from . import jobs as tasks
+
+
+def message_of(call: Any, *args: Any, **kwargs: Any) -> str:
+    """The message with which an assertion fails."""
+    with pytest.raises(AssertionError) as raised:
+        call(*args, **kwargs)
+    return str(raised.value)
+
+
+class Deferred(TestCase):
+    databases = {"default", "other"}
+
+    def test_a_job_is_found_by_some_of_its_arguments_however_they_were_given(self) -> None:
+        job = jobs.add.defer(1, b=2)
+        calls: list[Any] = [((), {}), ((1,), {}), ((1, 2), {}), ((), {"a": 1}), ((), {"b": 2}), ((1,), {"b": 2})]
+        for args, kwargs in calls:
+            assert [found.pk for found in assert_deferred(jobs.add, *args, **kwargs)] == [job.pk]
+            with pytest.raises(AssertionError):
+                assert_not_deferred(jobs.add, *args, **kwargs)
+        calls = [((2,), {}), ((1, 1), {}), ((), {"a": 2}), ((1,), {"b": 1})]
+        for args, kwargs in calls:
+            assert_not_deferred(jobs.add, *args, **kwargs)
+            with pytest.raises(AssertionError):
+                assert_deferred(jobs.add, *args, **kwargs)
+
+    def test_a_default_is_an_argument_as_well(self) -> None:
+        jobs.add.defer(1)
+        assert_deferred(jobs.add, b=0)
+        assert_not_deferred(jobs.add, b=1)
+
+    def test_every_kind_of_parameter(self) -> None:
+        jobs.gather.defer(1, 2, 3, flag=True, color="red")
+        assert_deferred(jobs.gather, 1, 2, 3, color="red")
+        assert_deferred(jobs.gather, flag=True)
+        assert_not_deferred(jobs.gather, 1, 2)
+        assert_not_deferred(jobs.gather, size=1)
+
+    def test_values_are_compared_as_the_row_has_them(self) -> None:
+        jobs.echo.defer({"pair": [1, 2], "price": 1.5})
+        assert_deferred(jobs.echo, {"pair": (1, 2), "price": 1.5})
+        assert_deferred(jobs.echo, ANY)
+        with pytest.raises(InvalidArguments, match="which is not JSON"):
+            assert_deferred(jobs.echo, object())
+
+    def test_an_argument_that_the_task_does_not_have_is_an_error_and_no_silent_success(self) -> None:
+        for call in (assert_deferred, assert_not_deferred):
+            with pytest.raises(InvalidArguments, match="paymnt_id"):
+                call(jobs.send_mail, paymnt_id=1)
+
+    def test_what_is_no_task_is_an_error(self) -> None:
+        for task in (print, 3):
+            with pytest.raises(InvalidTask, match="is no task"):
+                assert_deferred(task)
+
+    def test_a_task_by_name_registered_or_not(self) -> None:
+        Job.objects.enqueue("far.away", args="[1, 2]", kwargs='{"x": 3}')
+        jobs.add.defer(1)
+        assert_deferred("far.away", 1, 2, x=3)
+        assert_deferred("far.away", x=3)
+        assert_not_deferred("far.away", 2)
+        assert_not_deferred("far.away", y=3)
+        assert_deferred(jobs.add.name, a=1)
+
+    def test_a_job_that_has_run_was_deferred(self) -> None:
+        jobs.add.defer(1)
+        run_jobs()
+        assert_deferred(jobs.add, 1)
+
+    def test_the_number(self) -> None:
+        jobs.add.defer_many([(1,), (1,), (2,)])
+        assert len(assert_deferred(jobs.add, 1, count=2)) == 2
+        assert_deferred(jobs.add, 3, count=0)
+        assert "2 jobs of tests.app.jobs.add with a=1 were deferred, not 1." in message_of(
+            assert_deferred, jobs.add, 1, count=1
+        )
+
+    def test_the_queue_and_the_time(self) -> None:
+        jobs.noop.using(queue_name="mail", run_after=timedelta(hours=1)).defer()
+        assert_deferred(jobs.noop, queue_name="mail", run_after=timedelta(hours=1))
+        assert_not_deferred(jobs.noop, queue_name="default")
+        assert_not_deferred(jobs.noop, run_after=timedelta(0))
+        moment = datetime(2190, 1, 1, tzinfo=UTC)
+        jobs.noop.using(run_after=moment).defer()
+        assert_deferred(jobs.noop, run_after=moment + timedelta(milliseconds=300), count=1)
+        with pytest.raises(InvalidArguments, match="datetime or a timedelta"):
+            assert_deferred(jobs.noop, run_after="tomorrow")  # type: ignore[arg-type]
+
+    def test_the_options_of_using_are_expected(self) -> None:
+        jobs.noop.using(priority=5).defer()
+        assert_deferred(jobs.noop.using(priority=5))
+        assert_deferred(jobs.noop)
+        assert_not_deferred(jobs.noop.using(priority=4))
+        assert_not_deferred(jobs.noop.using(queue_name="bulk"))
+        assert_not_deferred(jobs.noop.using(run_after=timedelta(hours=1)))
+
+    def test_parameters_that_are_called_like_an_option(self) -> None:
+        tasks.report.using(queue_name="reports").defer(3, queue_name="mail")
+        assert_deferred(tasks.report, arguments={"count": 3, "queue_name": "mail"})
+        assert_deferred(tasks.report.using(queue_name="reports"), 3)
+        assert_not_deferred(tasks.report, arguments={"queue_name": "reports"})
+        with pytest.raises(InvalidArguments, match="queue_name is an option of the assertion, and also a parameter"):
+            assert_deferred(tasks.report, queue_name="reports")
+        with pytest.raises(InvalidArguments, match="count is an option of the assertion, and also a parameter"):
+            assert_deferred(tasks.report, count=3)
+
+    def test_another_database(self) -> None:
+        jobs.noop.using(database="other").defer()
+        assert_not_deferred()
+        assert_deferred(jobs.noop, database="other")
+
+    def test_nothing_at_all(self) -> None:
+        assert_not_deferred()
+        jobs.add.defer(1)
+        assert message_of(assert_not_deferred).splitlines()[0] == "1 job was deferred:"
+        start = "1 job of tests.app.jobs.add with a=1 was deferred:"
+        assert message_of(assert_not_deferred, jobs.add, 1).startswith(start)
+
+
+class Messages(TestCase):
+    def test_a_failure_lists_what_was_deferred_instead(self) -> None:
+        assert "No job was deferred at all." in message_of(assert_deferred, jobs.add)
+        jobs.noop.using(queue_name="mail", priority=7, run_after=timedelta(hours=1)).defer()
+        jobs.add.defer(1, b=2)
+        first, second, third, fourth = message_of(assert_deferred, jobs.add, 1, b=3, queue_name="mail").splitlines()
+        assert first == "No job of tests.app.jobs.add with a=1, b=3 and queue_name='mail' was deferred."
+        assert second == "Deferred were:"
+        assert third == "  tests.app.jobs.add(a=1, b=2)  [queue_name='default'] queued  (other: b, queue_name)"
+        pattern = (
+            r"  tests\.app\.jobs\.noop\(\)  \[queue_name='mail', priority=7, run_after=\S+ \S+, in 1:00:00\] scheduled"
+        )
+        assert re.fullmatch(pattern, fourth)
+
+    def test_secrets_are_masked(self) -> None:
+        tasks.log_in.defer("ada", "correct horse")
+        text = message_of(assert_deferred, tasks.log_in, "eve")
+        assert "name='ada'" in text
+        assert "correct horse" not in text
+        assert "correct horse" not in message_of(assert_deferred, tasks.log_in, password="correct horse!")
+
+    def test_a_long_list_is_cut(self) -> None:
+        jobs.add.defer_many([(number,) for number in range(30)])
+        text = message_of(assert_deferred, jobs.add, 99)
+        assert text.count("\n") == 22
+        assert text.endswith("… and 10 more")
+        jobs.echo.defer("x" * 10_000)
+        assert len(message_of(assert_deferred, jobs.echo, 1)) < 5_000
+
+
+class Captured(TestCase):
+    def test_only_what_is_deferred_in_the_block(self) -> None:
+        jobs.add.defer(1)
+        with capture_deferred() as deferred:
+            assert len(deferred) == 0
+            jobs.add.defer(2)
+            jobs.add.defer_many([(3,), (4,)])
+            Job.objects.enqueue("by.name")
+            assert [job.args for job in deferred] == [[2], [3], [4], []]
+        jobs.add.defer(5)
+        assert len(deferred) == 4
+        assert (deferred[0].args, [job.args for job in deferred[1:3]]) == ([2], [[3], [4]])
+        assert_deferred(jobs.add, 3, among=deferred)
+        assert_not_deferred(jobs.add, 1, among=deferred)
+        assert repr(deferred).splitlines()[:2] == [
+            "<4 deferred jobs>",
+            "  tests.app.jobs.add(a=2)  [queue_name='default'] queued",
+        ]
+
+    def test_ids_that_were_chosen_by_hand_hide_nothing(self) -> None:
+        make_job(id=1_000_000)
+        with capture_deferred() as deferred:
+            jobs.noop.defer()
+        assert len(deferred) == 1
+
+    def test_what_was_rolled_back_was_not_deferred(self) -> None:
+        with capture_deferred() as deferred:
+            with transaction.atomic():
+                jobs.noop.defer()
+                transaction.set_rollback(True)
+            jobs.add.defer(1)
+        assert [job.task for job in deferred] == [jobs.add.name]
+
+    def test_a_job_that_holds_the_unique_key_was_deferred_before(self) -> None:
+        jobs.send_mail.defer(1)
+        with capture_deferred() as deferred:
+            jobs.send_mail.defer(1)
+        assert not deferred
+
+    def test_an_exception_leaves_the_block_as_it_was(self) -> None:
+        """Also one after which no query is possible."""
+        with pytest.raises(KeyError), capture_deferred():
+            raise KeyError
+
+    def test_the_block_may_be_used_again(self) -> None:
+        captured = capture_deferred()
+        for number in range(2):
+            with captured:
+                jobs.add.defer(number)
+            assert [job.args for job in captured] == [[number]]
+
+
+class AsyncTests(TestCase):
+    async def test_each_has_its_async_form(self) -> None:
+        async with capture_deferred() as deferred:
+            await jobs.add.adefer(1)
+        assert len(deferred) == 1
+        await aassert_deferred(jobs.add, 1, count=1)
+        await aassert_not_deferred(jobs.add, 2)
+        with pytest.raises(AssertionError, match="1 job of tests"):
+            await aassert_not_deferred(jobs.add)
+
+    async def test_the_sync_form_names_it(self) -> None:
+        for call, name in (
+            (lambda: assert_deferred(jobs.noop), r"await aassert_deferred\(\)"),
+            (assert_not_deferred, r"await aassert_not_deferred\(\)"),
+            (capture_deferred().__enter__, r"async with capture_deferred\(\)"),
+        ):
+            with pytest.raises(SynchronousOnlyOperation, match=name):
+                call()

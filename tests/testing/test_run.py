@@ -1,0 +1,269 @@
+"""`testing.run_jobs`: for projects' tests, inside the transaction of a TestCase."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import connection, transaction
+from django.dispatch import Signal
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
+
+from django_skipqueue import signals
+from django_skipqueue.exceptions import UnknownTask
+from django_skipqueue.models import Job
+from django_skipqueue.testing import arun_jobs, assert_deferred, capture_deferred, run_jobs
+
+from ..app import jobs, worker_jobs
+from ..app.models import Ledger
+from . import jobs as tasks
+
+
+class RunJobsTests(TestCase):
+    """As a project would write them: rolled back at the end of each test."""
+
+    def test_what_was_deferred_is_run_and_returned(self) -> None:
+        jobs.add.defer(1, 2)
+        jobs.aadd.defer(3, 4)
+        ran = run_jobs()
+        assert [(job.status, job.result) for job in ran] == [("completed", 3), ("completed", 7)]
+        assert connection.in_atomic_block
+        assert run_jobs() == []
+
+    def test_nothing_is_left_of_the_other_tests(self) -> None:
+        assert not Job.objects.exists()
+
+    def test_queries_of_tasks_see_and_join_the_tests_transaction(self) -> None:
+        jobs.record.defer(entry="sync")
+        jobs.arecord.defer(entry="async")
+        run_jobs()
+        assert set(Ledger.objects.values_list("entry", flat=True)) == {"sync", "async"}
+
+    def test_retries_that_are_due_at_once_are_run_too_and_each_job_is_returned_once(self) -> None:
+        jobs.fail_times.defer(2)
+        jobs.fail.defer()
+        ran = run_jobs()
+        assert [(job.status, job.attempts) for job in ran] == [("completed", 3), ("failed", 3)]
+
+    def test_scheduled_jobs_wait_unless_they_are_forced(self) -> None:
+        jobs.ask_for_retry.defer(3600)
+        assert [job.status for job in run_jobs()] == ["scheduled"]
+        assert run_jobs() == []
+        (job,) = run_jobs(include_scheduled=True)
+        assert (job.status, job.attempts) == ("failed", 3)
+
+    def test_what_is_forced_becomes_due_by_the_verb_of_operators(self) -> None:
+        """And so passes the gates, as in production; its row is none that a worker would never see."""
+        jobs.noop.using(run_after=timedelta(hours=1)).defer()
+        (job,) = run_jobs(include_scheduled=True)
+        assert job.started_at is not None
+        assert job.run_after <= job.started_at
+        assert [(each["verb"], each["by"]) for each in job.operations or []] == [("run_now", "run_jobs")]
+
+    def test_only_the_queues_named_are_served_in_their_order(self) -> None:
+        for queue_name in ("a", "b", "c"):
+            jobs.noop.using(queue_name=queue_name).defer()
+        assert [job.queue_name for job in run_jobs(queue_names=["c", "a"])] == ["c", "a"]
+        assert Job.objects.queued().get().queue_name == "b"
+
+    def test_jobs_that_defer_each_other_for_ever_end_the_test(self) -> None:
+        jobs.snooze.defer(0)
+        with pytest.raises(RuntimeError, match="5 attempts"):
+            run_jobs(limit=5)
+        job = Job.objects.get()
+        assert (job.status, job.attempts) == ("queued", 0)
+
+    def test_errors_fail_the_job_and_not_the_test(self) -> None:
+        jobs.return_unstorable.defer("nan")
+        jobs.raise_unstorable.defer()
+        worker_jobs.raise_base_exception.defer("SystemExit")
+        Job.objects.enqueue("no.such.task")
+        assert [job.status for job in run_jobs()] == ["failed", "failed", "failed", "scheduled"]
+
+    def test_a_backoff_beyond_all_years_breaks_neither_the_job_nor_the_test(self) -> None:
+        Job.objects.enqueue("backoff.inf")
+        jobs.noop.defer()
+        assert [job.status for job in run_jobs()] == ["scheduled", "completed"]
+
+    def test_a_task_whose_query_failed_in_its_own_block_does_not_break_the_tests_transaction(self) -> None:
+        with transaction.atomic():
+            jobs.noop.defer()
+        run_jobs()
+        assert Job.objects.completed().count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_it_works_without_a_transaction_too() -> None:
+    jobs.add.defer(1, 1)
+    assert [job.result for job in run_jobs()] == [2]
+
+
+class WithinATransaction(TestCase):
+    """What a worker's autocommit does, and the transaction of a `TestCase` does not."""
+
+    def test_an_error_of_the_database_fails_the_job_and_not_the_test(self) -> None:
+        tasks.break_the_transaction.defer()
+        tasks.note.defer("after")
+        assert [(job.status, job.attempts) for job in run_jobs()] == [("failed", 2), ("completed", 1)]
+        assert "IntegrityError" in Job.objects.failed().get().last_error
+        assert tasks.entries() == ["after"], "the attempt is undone as a whole, as the page says"
+
+    def test_an_error_that_the_task_catches_does_not_end_the_test(self) -> None:
+        tasks.break_the_transaction_and_go_on.defer()
+        assert [job.status for job in run_jobs()] == ["completed"]
+        assert Job.objects.count() == 1
+
+    def test_commit_hooks_of_a_task_are_called_once(self) -> None:
+        for task in (tasks.write_on_commit, tasks.awrite_on_commit):
+            with self.captureOnCommitCallbacks(execute=True):
+                task.defer(task.__name__)
+                run_jobs()
+            run_jobs()
+        assert tasks.entries() == ["write_on_commit", "awrite_on_commit"]
+
+    def test_the_hooks_of_the_test_itself_are_not_called(self) -> None:
+        called: list[int] = []
+        transaction.on_commit(lambda: called.append(1))
+        tasks.write_on_commit.defer("entry")
+        run_jobs()
+        assert not called
+        with self.captureOnCommitCallbacks(execute=True):
+            transaction.on_commit(lambda: called.append(2))
+            jobs.noop.defer()
+            run_jobs()
+        assert called == [2]
+
+    def test_a_hook_that_raises_fails_the_attempt_as_in_a_worker(self) -> None:
+        tasks.fail_on_commit.defer()
+        [job] = run_jobs()
+        assert (job.status, job.last_error) == ("failed", "ValueError: in the hook")
+
+    def test_an_outcome_that_the_task_has_committed_counts(self) -> None:
+        tasks.write_atomically.defer("atomic")
+        tasks.complete_within.defer("by hand")
+        assert [(job.status, job.result) for job in run_jobs()][:2] == [
+            ("completed", "atomic"),
+            ("completed", "by hand"),
+        ]
+        assert tasks.entries() == ["atomic", "by hand"]
+
+
+class Scheduled(TestCase):
+    """`until`, `include_scheduled`, and what is due meanwhile."""
+
+    def defer_in(self, **time: float) -> Job:
+        return tasks.note.using(run_after=timedelta(**time)).defer(str(time))
+
+    def test_jobs_until_a_time_are_run_in_their_order(self) -> None:
+        last, first = self.defer_in(minutes=50), self.defer_in(minutes=10)
+        later = self.defer_in(hours=2)
+        assert [job.pk for job in run_jobs(until=timedelta(hours=1))] == [first.pk, last.pk]
+        later.refresh_from_db()
+        assert later.status == "scheduled"
+        assert [job.pk for job in run_jobs(until=later.run_after)] == [later.pk]
+
+    def test_until_counts_from_the_call_so_that_what_snoozes_does_not_run_for_ever(self) -> None:
+        jobs.snooze.defer(after=1800)
+        with pytest.raises(RuntimeError, match="4 attempts"):
+            run_jobs(include_scheduled=True, limit=4)
+        Job.objects.all().delete()
+        jobs.snooze.defer(after=3601)
+        assert [job.status for job in run_jobs(until=timedelta(hours=1))] == ["scheduled"]
+
+    def test_what_has_become_due_since_is_run(self) -> None:
+        """In production the supervisor admits it."""
+        job = self.defer_in(hours=1)
+        Job.objects.filter(pk=job.pk).update(run_after=job.enqueued_at - timedelta(seconds=1))
+        assert [ran.pk for ran in run_jobs()] == [job.pk]
+
+    def test_only_jobs_of_the_queues_named_are_forced(self) -> None:
+        jobs.noop.using(queue_name="a", run_after=timedelta(hours=1)).defer()
+        jobs.noop.using(queue_name="b", run_after=timedelta(hours=1)).defer()
+        assert [job.queue_name for job in run_jobs(queue_names=["a"], include_scheduled=True)] == ["a"]
+        assert Job.objects.scheduled().get().queue_name == "b"
+
+
+class Errors(TestCase):
+    """`raise_errors`, and the exceptions that are not the task's."""
+
+    def test_the_first_exception_is_raised_after_its_outcome_is_written(self) -> None:
+        jobs.fail.defer("boom")
+        with pytest.raises(ValueError, match="boom"):
+            run_jobs(raise_errors=True)
+        job = Job.objects.get()
+        assert (job.status, job.attempts, job.last_error) == ("queued", 1, "ValueError: boom")
+
+    def test_what_a_task_asks_for_is_not_raised(self) -> None:
+        jobs.snooze.defer()
+        jobs.discard.defer()
+        jobs.ask_for_retry.using(max_attempts=1).defer()
+        assert [job.status for job in run_jobs(raise_errors=True)] == ["scheduled", "discarded", "failed"]
+
+    def test_a_task_that_is_not_registered_is_raised_too(self) -> None:
+        Job.objects.enqueue("no.such.task")
+        with pytest.raises(UnknownTask, match=r"No task is registered as 'no\.such\.task'"):
+            run_jobs(raise_errors=True)
+
+    def test_ctrl_c_and_the_exceptions_of_the_runner_end_the_test(self) -> None:
+        worker_jobs.raise_base_exception.defer("KeyboardInterrupt")
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs()
+        assert Job.objects.get().attempts == 1
+
+
+def test_the_signals_of_outcomes_are_sent(db: None, sent: Callable[[Signal], list[dict[str, Any]]]) -> None:
+    completed, retrying, failed, discarded = map(
+        sent, (signals.job_completed, signals.job_retrying, signals.job_failed, signals.job_discarded)
+    )
+    jobs.add.defer(1, 2)
+    tasks.write_atomically.defer("entry")
+    jobs.fail.using(max_attempts=2).defer("boom")
+    jobs.discard.defer()
+    run_jobs()
+    assert [event["sender"] for event in completed] == [jobs.add.name, tasks.write_atomically.name, tasks.note.name]
+    assert [event["attempt"].outcome.last_error for event in (*retrying, *failed)] == ["ValueError: boom"] * 2
+    assert len(discarded) == 1
+
+
+class AnotherDatabase(TestCase):
+    databases = {"default", "other"}
+
+    def test_the_queue_of_another_database(self) -> None:
+        jobs.add.using(database="other").defer(1, 2)
+        assert run_jobs() == []
+        assert [job.result for job in run_jobs(database="other")] == [3]
+
+
+class AsyncTests(TestCase):
+    async def test_jobs_are_run(self) -> None:
+        await jobs.add.adefer(1, 2)
+        await tasks.anote.adefer("entry")
+        assert [job.status for job in await arun_jobs()] == ["completed", "completed"]
+        assert await sync_to_async(tasks.entries)() == ["entry"]
+
+    async def test_the_function_for_sync_code_names_that_for_async_code(self) -> None:
+        with pytest.raises(SynchronousOnlyOperation, match=r"await arun_jobs\(\)"):
+            run_jobs()
+
+
+class WithoutADatabase(SimpleTestCase):
+    def test_djangos_error_says_what_to_do(self) -> None:
+        for call in (run_jobs, lambda: assert_deferred(jobs.noop), capture_deferred().__enter__, jobs.noop.defer):
+            with pytest.raises(AssertionError, match="subclass TestCase or TransactionTestCase"):
+                call()
+
+
+class Committed(TransactionTestCase):
+    """Everything is as in a worker, whose every statement is committed."""
+
+    def test_an_error_of_the_database_undoes_its_own_transaction_only(self) -> None:
+        tasks.break_the_transaction.using(max_attempts=1).defer()
+        assert [job.status for job in run_jobs()] == ["failed"]
+        assert tasks.entries() == ["before"]
+
+    def test_commit_hooks_are_djangos(self) -> None:
+        tasks.write_on_commit.defer("entry")
+        run_jobs()
+        assert tasks.entries() == ["entry"]
