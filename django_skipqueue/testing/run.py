@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import TypedDict, Unpack
 
 from asgiref.sync import sync_to_async
@@ -42,7 +43,8 @@ def run_jobs(
     queue_names: only these queues, in this order; default: all.
     include_scheduled: when nothing else is left, run the scheduled jobs as well, retries among them, in the order of
     their times, without waiting.
-    until: run the scheduled jobs that are due until this moment; a timedelta counts from now.
+    until: run the scheduled jobs that are due until this moment; a timedelta counts from now. What such a job schedules
+    counts from its own time.
     raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
     the outcome of its job, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
     limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
@@ -72,26 +74,39 @@ async def arun_jobs(**options: Unpack[RunOptions]) -> list[Job]:
 
 
 class Forced:
-    """Makes scheduled jobs due before their time, by the verb of operators: they pass the gates as in production."""
+    """Makes scheduled jobs due before their time, by the verb of operators: they pass the gates as in production.
+
+    Each job runs as if it were its time: what it schedules then, from the real time, is due as much later. Without
+    that, a job that snoozes for ten minutes would be due within the hour for ever.
+    """
 
     def __init__(
         self, alias: str, queue_names: Sequence[str] | None, *, until: datetime | timedelta | None = None
     ) -> None:
+        self._alias = alias
         self._jobs = Job.objects.using(alias).scheduled().order_by("run_after", "pk")
         if queue_names is not None:
             self._jobs = self._jobs.filter(queue_name__in=queue_names)
-        if until is not None:
-            self._jobs = self._jobs.filter(
-                run_after__lte=_now(alias) + until if isinstance(until, timedelta) else until
-            )
-        self._refused: list[int] = []
+        self._until = _now(alias) + until if isinstance(until, timedelta) else until
+        self._ahead = timedelta(0)
+        """How far the time of the jobs is ahead of the real time."""
+        self._later: dict[int, timedelta] = {}
+        """How much later than its row says a job is due: `_ahead` when it was scheduled."""
+        self._refused: set[int] = set()
         """Jobs that could not be made due, because another session has locked them."""
 
     def make_one_due(self) -> bool:
         """Make the job with the earliest time due. Returns whether there was one."""
-        for job in self._jobs.exclude(pk__in=self._refused)[:1]:
-            if not job.run_now(by="run_jobs"):
-                self._refused.append(job.pk)
+        scheduled = self._jobs.values_list("pk", "run_after")
+        times = {id: run_after + self._later.setdefault(id, self._ahead) for id, run_after in scheduled}
+        for id, due in sorted(times.items(), key=itemgetter(1, 0)):
+            if id in self._refused or (self._until is not None and due > self._until):
+                continue
+            if not self._jobs.get(pk=id).run_now(by="run_jobs"):
+                self._refused.add(id)
+                continue
+            del self._later[id]
+            self._ahead = max(self._ahead, due - _now(self._alias))
             return True
         return False
 

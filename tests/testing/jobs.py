@@ -1,10 +1,11 @@
 """Tasks that a project has, and that are difficult in the transaction of a `TestCase`."""
 
+from datetime import timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.backoff import constant
@@ -16,6 +17,8 @@ from ..app.models import Ledger
 def break_the_transaction() -> None:
     """Let the error of a statement end the attempt; in a worker each statement is a transaction."""
     Ledger.objects.create(entry="before")
+    if connection.in_atomic_block:
+        transaction.on_commit(lambda: note.defer("by a hook"))
     User.objects.create(username="taken")
     User.objects.create(username="taken")
 
@@ -70,6 +73,13 @@ def complete_within(context: JobContext, entry: str) -> str:
 @job
 def note(entry: str) -> None:
     Ledger.objects.create(entry=entry)
+
+
+@job
+def note_again(entry: str, minutes: int) -> None:
+    """Write the entry, and once more later."""
+    note(entry)
+    note.using(run_after=timedelta(minutes=minutes)).defer(f"{minutes + 10} at last")
 
 
 @job

@@ -16,7 +16,7 @@ from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
 from django_skipqueue.testing import arun_jobs, assert_deferred, capture_deferred, run_jobs
 
-from ..app import jobs, worker_jobs
+from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
 from . import jobs as tasks
 
@@ -119,9 +119,16 @@ class WithinATransaction(TestCase):
         for task in (tasks.write_on_commit, tasks.awrite_on_commit):
             with self.captureOnCommitCallbacks(execute=True):
                 task.defer(task.__name__)
-                run_jobs()
-            run_jobs()
+                assert len(run_jobs()) == 2
+            assert run_jobs() == []
         assert tasks.entries() == ["write_on_commit", "awrite_on_commit"]
+
+    def test_the_hooks_of_a_broken_attempt_are_never_called(self) -> None:
+        with self.captureOnCommitCallbacks(execute=True):
+            tasks.break_the_transaction.defer()
+            run_jobs()
+        assert run_jobs() == []
+        assert tasks.entries() == []
 
     def test_the_hooks_of_the_test_itself_are_not_called(self) -> None:
         called: list[int] = []
@@ -164,13 +171,21 @@ class Scheduled(TestCase):
         assert later.status == "scheduled"
         assert [job.pk for job in run_jobs(until=later.run_after)] == [later.pk]
 
-    def test_until_counts_from_the_call_so_that_what_snoozes_does_not_run_for_ever(self) -> None:
-        jobs.snooze.defer(after=1800)
-        with pytest.raises(RuntimeError, match="4 attempts"):
-            run_jobs(include_scheduled=True, limit=4)
+    def test_what_a_job_schedules_counts_from_its_own_time(self) -> None:
+        """Three times in an hour: at once, after 20 minutes and after 40."""
+        jobs.snooze.defer(after=1200)
+        with pytest.raises(RuntimeError, match="2 attempts"):
+            run_jobs(until=timedelta(hours=1), limit=2)
         Job.objects.all().delete()
-        jobs.snooze.defer(after=3601)
-        assert [job.status for job in run_jobs(until=timedelta(hours=1))] == ["scheduled"]
+        jobs.snooze.defer(after=1200)
+        assert [job.status for job in run_jobs(until=timedelta(hours=1), limit=3)] == ["scheduled"]
+
+    def test_jobs_of_different_times_are_run_as_they_would_come(self) -> None:
+        tasks.note_again.using(run_after=timedelta(minutes=10)).defer("again", minutes=20)
+        for minutes in (25, 35):
+            tasks.note.using(run_after=timedelta(minutes=minutes)).defer(str(minutes))
+        run_jobs(include_scheduled=True)
+        assert tasks.entries() == ["again", "25", "30 at last", "35"]
 
     def test_what_has_become_due_since_is_run(self) -> None:
         """In production the supervisor admits it."""
@@ -262,6 +277,13 @@ class Committed(TransactionTestCase):
         tasks.break_the_transaction.using(max_attempts=1).defer()
         assert [job.status for job in run_jobs()] == ["failed"]
         assert tasks.entries() == ["before"]
+
+    def test_a_job_that_another_session_has_locked_is_left(self) -> None:
+        job = jobs.noop.using(run_after=timedelta(hours=1)).defer()
+        with sessions.connect() as other, other.transaction():
+            other.execute("SELECT id FROM skipqueue_job WHERE id = %s FOR UPDATE", [job.pk])
+            assert run_jobs(include_scheduled=True) == []
+        assert len(run_jobs(include_scheduled=True)) == 1
 
     def test_commit_hooks_are_djangos(self) -> None:
         tasks.write_on_commit.defer("entry")
