@@ -5,6 +5,7 @@ Invariant: `settings` never returns a value of the wrong type. The system checks
 
 import difflib
 import functools
+import logging
 import re
 import typing
 from collections.abc import Callable, Iterator
@@ -66,6 +67,9 @@ class Settings:
 
     redact: tuple[str, ...] = ()
     """Names of arguments whose values the admin and the log mask, in addition to the names that are always masked."""
+
+    capture_logs: str | None = "INFO"
+    """The level from which log records are kept with the attempt that writes them; `None`: none are kept."""
 
     links: dict[str, str] = field(default_factory=dict)
     """Links on the page of a job: a label, and an address with fields such as `{job_id}` in it."""
@@ -212,6 +216,12 @@ def _token_problems(name: str, value: object) -> Iterator[str]:
         )
 
 
+def _level_problems(name: str, value: object) -> Iterator[str]:
+    known = logging.getLevelNamesMapping()
+    if value is not None and value not in known:
+        yield f"{name} must be None or the name of a level of logging, such as 'INFO' or 'WARNING', not {value!r}."
+
+
 def _is_retention(kept: object) -> bool:
     if isinstance(kept, bool):
         return False
@@ -227,6 +237,7 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "alerts": alert_rules.problems,
     "periodic": periodic_setting.problems,
     "metrics_token": _token_problems,
+    "capture_logs": _level_problems,
 }
 """The functions that check settings which are neither numbers nor texts. Each takes the setting's name as well."""
 

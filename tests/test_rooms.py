@@ -37,6 +37,7 @@ FLOORS = (
     {"alerts", "claiming", "rollups"},
     {"runtime"},
     {"execution"},
+    {"notes"},
     {"__init__"},
     {"periodic"},
     {"tasks"},

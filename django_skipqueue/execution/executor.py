@@ -25,6 +25,7 @@ from ..events import log_context, logs
 from ..events.events import AttemptStarted
 from ..events.sinks import send, wanted
 from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
+from ..notes import log_capture
 from ..tasks.context import JobContext, complete
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
@@ -77,16 +78,18 @@ class Executor:
 
     async def execute_async(self, running: RunningAttempt) -> Attempt:
         """Run an `async def` task in this event loop."""
-        token = log_context.job.set(running.job)
+        token, noting = log_context.job.set(running.job), log_capture.current.set(running.notes)
         try:
             return await self._execute_async(running)
         finally:
+            log_capture.current.reset(noting)
             log_context.job.reset(token)
 
     def _execute(self, running: RunningAttempt) -> Attempt:
         log_context.job.set(running.job)
+        log_capture.current.set(running.notes)
         ended = tracing.attempt(running.job) if tracing.tracers else None
-        running.begin()
+        running.begin(self.worker)
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
@@ -98,7 +101,7 @@ class Executor:
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
         ended = tracing.attempt(running.job) if tracing.tracers else None
-        running.begin()
+        running.begin(self.worker)
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
@@ -153,7 +156,7 @@ class Executor:
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
             with children:  # a process that the task has forked exits here, before the commit
-                outcome = _outcome_of_result(run())
+                outcome = running.with_notes(_outcome_of_result(run()))
             complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
@@ -184,11 +187,15 @@ class Executor:
     def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
         """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
         if running.completed is None:
-            return Attempt(running.job, outcome, running.started, ended, self.worker)
+            return Attempt(running.job, running.with_notes(outcome), running.started, ended, self.worker)
         if outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project
                 logs.raised_after_completion(running.job, outcome)
-        return Attempt(running.job, running.completed, running.started, ended, self.worker, is_written=True)
+        written, noted = running.completed, running.noted
+        later = noted.take_all() if noted is not None and noted.has_changed else None  # noted after the commit
+        if later != written.notes:
+            written = replace(written, notes=later)
+        return Attempt(running.job, written, running.started, ended, self.worker, is_written=True)
 
     def _entry(self, running: RunningAttempt, error: BaseException, ended: float) -> dict[str, Any]:
         job, started = running.job, running.started

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -118,6 +118,11 @@ class Interrupter:
         finally:
             if attempt is not None and shield.is_up and not attempt.unshield():
                 attempt.raise_interruption()
+
+    @property
+    def attempts(self) -> Collection[RunningAttempt]:
+        """The attempts that run, stuck ones included. Copy it before you read it: other threads change it."""
+        return self._running.values()
 
     def running(self) -> set[LeaseRef]:
         """The leases of the running attempts that are not stuck."""

@@ -6,7 +6,7 @@ table of the queue. If a thread of a runner fails, its exception is put into `fi
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..events import logs
 from ..tasks.registry import registry
@@ -14,6 +14,7 @@ from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .executor import Executor, Finished
 from .interruption import stacks
 from .runners import ENTRIES_PER_SLOT, RUNNERS, Runner, entries_of_runners
+from .running_attempt import RunningAttempt
 from .running_jobs import RunningJobs
 
 CHANCE = 0.5
@@ -80,6 +81,11 @@ class Pool:
     def withdraw_last(self, counts: Mapping[str, int]) -> list[ClaimedJob]:
         """Take back the last jobs of each runner that have not started, up to these numbers, in their order."""
         return [job for name, count in counts.items() if count for job in self._runners[name].withdraw_last(count)]
+
+    @property
+    def attempts(self) -> Collection[RunningAttempt]:
+        """The attempts that run, stuck ones included. Copy it before you read it: other threads change it."""
+        return self._executor.interrupter.attempts
 
     @property
     def next_deadline(self) -> float:

@@ -11,10 +11,11 @@ import asyncio
 import ctypes
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from ..exceptions import JobCancelled, JobInterrupted, JobTimeout
+from ..notes.attempt_notes import AttemptNotes
 from ..values.outcomes import Outcome
 from ..values.records import ClaimedJob
 from ..values.times import NEVER
@@ -55,9 +56,11 @@ class RunningAttempt:
         "interruption",
         "is_stuck",
         "job",
+        "noted",
         "started",
         "thread",
         "timeout",
+        "worker",
     )
 
     def __init__(self, job: ClaimedJob) -> None:
@@ -78,6 +81,9 @@ class RunningAttempt:
         self.has_ended = False
         self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; none at the end
         self._unreported = [True]
+        self.worker = ""
+        self.noted: AttemptNotes | None = None
+        """The progress and the log lines; `None` before the first of them, and so for most attempts."""
 
     def take_report(self) -> bool:
         """Claim the right to report the outcome of this attempt. Returns True to the first caller only."""
@@ -88,8 +94,9 @@ class RunningAttempt:
 
     # In the thread of the attempt
 
-    def begin(self) -> None:
-        """Note the start time."""
+    def begin(self, worker: str) -> None:
+        """Note the start time, and the name of the worker."""
+        self.worker = worker
         self.started = time.monotonic()
 
     def expose(self) -> None:
@@ -150,6 +157,16 @@ class RunningAttempt:
         self.unshield()
 
     # For any thread
+
+    def notes(self) -> AttemptNotes:
+        """The progress and the log lines of the attempt, to add to them."""
+        if self.noted is None:
+            self.noted = AttemptNotes(self.job, worker=self.worker, started=self.started)
+        return self.noted
+
+    def with_notes(self, outcome: Outcome) -> Outcome:
+        """The outcome with all that the attempt has noted."""
+        return outcome if self.noted is None else replace(outcome, notes=self.noted.take_all())
 
     @property
     def error(self) -> JobInterrupted | None:

@@ -5,6 +5,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..values.codec import shorten
+from ..values.notes import Progress, progress_of
 from ..values.records import worker_name
 from .status import Status
 
@@ -28,6 +29,8 @@ class AbstractJob(models.Model):
     result = models.JSONField(_("result"), null=True)
     last_error = models.TextField(_("last error"), db_default="")
     errors = models.JSONField(_("errors"), db_default=models.Value([], models.JSONField()))
+    progress = models.JSONField(_("progress"), null=True)
+    logs = models.JSONField(_("logs"), null=True)
     timeout = models.FloatField(_("timeout"), null=True)
     retention = models.JSONField(_("retention"), null=True)
     unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
@@ -39,6 +42,11 @@ class AbstractJob(models.Model):
 
     def __str__(self) -> str:
         return f"{shorten(self.task, 200)} #{self.pk}"
+
+    @property
+    def current_progress(self) -> Progress | None:
+        """The progress of the attempt that runs, and once the job is finished, of the last one; `None` without any."""
+        return progress_of(self.progress)
 
     @property
     def worker_name(self) -> str:

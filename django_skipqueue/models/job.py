@@ -14,13 +14,14 @@ from django.utils.translation import gettext_lazy as _
 from ..columns import MAX_KEY_BYTES
 from ..exceptions import LeaseLost
 from ..values.codec import encode
+from ..values.notes import Progress, progress_of
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
 from .expressions import CAUSE, CLAIM_ORDER
 from .querysets import JobManager
-from .status import FINISHED, UNFINISHED, Status
+from .status import FINISHED, UNFINISHED, WAITING, Status
 from .verbs import JobVerbs
 
 FIRST_TIME, END_OF_TIME = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -123,6 +124,13 @@ class Job(JobVerbs, AbstractJob):
                 condition=Q(*(Exact(_json_type(column), "array") for column in ("errors", "operations", "deaths"))),
             ),
         )
+
+    @property
+    def current_progress(self) -> Progress | None:
+        """The progress of the attempt that runs, and once the job is finished, of the last one; `None` without any."""
+        if self.status in WAITING:
+            return None
+        return progress_of(self.progress, self.lease if self.status == Status.RUNNING else self.lease - 1)
 
     # For the worker that holds the lease. Each raises LeaseLost, and writes nothing, if the lease is no longer valid.
 

@@ -11,6 +11,7 @@ from .enqueue import Enqueueing
 from .failures import Failures
 from .gates import Admitting
 from .leases import Leases
+from .notes import Noting
 from .notify import Notifying
 from .observe import Observing
 from .operate import Operating
@@ -32,6 +33,7 @@ class Store(
     Settling,
     Releasing,
     Leases,
+    Noting,
     Admitting,
     Recovering,
     Pruning,

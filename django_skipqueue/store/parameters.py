@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from ..exceptions import InvalidOption
 from ..values.codec import shorten
 from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry, summary
-from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, QueuePosition
+from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, Noted, QueuePosition
 
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
@@ -62,6 +62,17 @@ def settlements_as_values(settlements: Sequence[Settlement]) -> dict[str, Any]:
         "last_errors": [outcome.last_error for outcome in described],
         "errors": [outcome.error and json.dumps(outcome.error) for outcome in described],
         "unknown": [outcome.is_unknown for outcome in described],
+        "notes": [outcome.notes for outcome in described],
+    }
+
+
+def notes_as_values(notes: Iterable[Noted]) -> dict[str, Any]:
+    """The parameters of NOTE_ATTEMPTS, in lock order."""
+    ordered, now = sorted(notes), time.monotonic()
+    return {
+        **leases_as_values((noted.job_id, noted.lease) for noted in ordered),
+        "started": _ages([noted.started for noted in ordered], now),
+        "notes": [noted.notes for noted in ordered],
     }
 
 

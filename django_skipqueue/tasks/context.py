@@ -10,10 +10,21 @@ from django.db import connections, transaction
 from ..exceptions import CannotComplete, LeaseLost
 from ..store import Store
 from ..values.codec import encode
+from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement
 
 if TYPE_CHECKING:
     from ..models import Job
+
+
+class Notes(Protocol):
+    """What `JobContext` adds the notes of an attempt to. Adding never waits."""
+
+    def note_progress(self, value: float, text: str) -> None:
+        """Replace the progress."""
+
+    def note_line(self, level: str, logger: str, text: str) -> None:
+        """Add a log line."""
 
 
 class AttemptHandle(Protocol):
@@ -22,6 +33,12 @@ class AttemptHandle(Protocol):
     @property
     def is_cancelled(self) -> bool:
         """Whether the attempt was interrupted because its job is no longer the worker's."""
+
+    def notes(self) -> "Notes":
+        """The progress and the log lines of the attempt, to add to them."""
+
+    def with_notes(self, outcome: Outcome) -> Outcome:
+        """The outcome with all that the attempt has noted."""
 
     def require_in_time(self) -> None:
         """Raise if the attempt was interrupted. Called in the transaction in which a task completes its job."""
@@ -74,6 +91,27 @@ class JobContext:
         """
         return self.running is not None and self.running.is_cancelled
 
+    def progress(self, value: float, text: str = "") -> None:
+        """Note how much is done: from 0 to 1, and a short text, `progress(0.4, "40 of 100")`.
+
+        Returns at once. The worker writes the last value about once a second, also while the task is in a transaction,
+        and with the outcome. Raises `InvalidOption` for a value that is not from 0 to 1. May be called from any thread
+        and from an `async def` task; where no worker runs the job, it only checks the values.
+        """
+        checked = checked_progress(value), checked_text("text", text)
+        if self.running is not None:
+            self.running.notes().note_progress(*checked)
+
+    def log(self, message: str, level: int | str = "INFO") -> None:
+        """Add a line to the log that is kept with the attempt, whatever `SKIPQUEUE["CAPTURE_LOGS"]` says.
+
+        Returns at once, and writes to no other log. The last 500 lines are kept. Raises `InvalidOption` for a message
+        that is no str, or a level that `logging` does not have.
+        """
+        line = level_name(level), "", checked_text("message", message)
+        if self.running is not None:
+            self.running.notes().note_line(*line)
+
     def complete(self, result: Any = None) -> None:
         """Finish the job with `result` in the task's current transaction: both are committed, or neither is.
 
@@ -91,6 +129,7 @@ class JobContext:
                 f"complete() must share a transaction: call it within transaction.atomic(using={self.database!r})."
             )
         outcome = COMPLETED if result is None else Outcome("completed", result=encode("The result", result))
+        outcome = self.running.with_notes(outcome)
         complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
 
 

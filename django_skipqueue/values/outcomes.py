@@ -94,6 +94,8 @@ class Outcome:
     """The entry for the job's `errors`: exception, message, traceback, attempt, worker, duration_ms, wait_ms."""
     is_unknown: bool = False
     """Whether the task is not registered in this worker."""
+    notes: str | None = None
+    """The progress and the log of the attempt, as a JSON object; `None` if it has noted nothing."""
     exception: BaseException | None = field(default=None, compare=False, repr=False)
     """The exception that the task raised, for the log and for receivers; not written."""
 

@@ -166,6 +166,17 @@ class Attempt(NamedTuple):
         return self.job.waited_ms(self.started)
 
 
+class Noted(NamedTuple):
+    """What an attempt has noted, and the lease that allows to write it."""
+
+    job_id: int
+    lease: int
+    started: float
+    """The start of the attempt, in monotonic seconds of this process."""
+    notes: str
+    """The progress and the log, as a JSON object."""
+
+
 class RecoveredJob(NamedTuple):
     """A job that was recovered from a dead worker."""
 

@@ -27,6 +27,7 @@ from .orphan_check import OrphanCheck
 from .outcome_reports import OutcomeReports
 from .pending_outcomes import PendingOutcomes
 from .round_trips import Exchange, Exchanger
+from .write_notes import WriteNotes
 
 DEFER_RESULT_ABOVE = 100
 """The result of a claim waits for the next exchange if it has this many jobs and the claim got all that it asked for.
@@ -71,6 +72,7 @@ class InFlightJobs:
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.write_roll_ups = WriteRollUps(store, self._tally)
+        self.write_notes = WriteNotes(store, lambda: pool.attempts)
         self._misplaced: list[ClaimedJob] = []  # claimed although their runner was full: to be released at once
         control.on_broken = self._connection_broke
 
@@ -188,6 +190,8 @@ class InFlightJobs:
         self._reports.sent(attempts, answer)
         for attempt in attempts:
             self.jobs.pop(attempt.job.ref, None)
+            if attempt.is_written:
+                self.write_notes.add_late(attempt)
         self.jobs_done += len(attempts)
         self.claiming.finished(_count_by_runner(attempts), time.monotonic())
 
@@ -268,6 +272,8 @@ class InFlightJobs:
         end. Another worker may start a released job at once, so this process must end soon after the last release.
         """
         self.settle_last()
+        with self._control.handling_errors():
+            self.write_notes.write_all()
         running = list(self.jobs.values())
         locked = self._locked(running)
         running_released = 0

@@ -5,7 +5,7 @@ the job was cancelled, or taken from the worker, or this very outcome was writte
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..events.events import (
@@ -22,7 +22,7 @@ from ..runtime.dispatcher import EventDispatcher
 from ..store.parameters import ExchangeResult
 from ..values.lost_leases import LostLease
 from ..values.outcomes import COMPLETED, Outcome
-from ..values.records import Attempt
+from ..values.records import Attempt, Noted
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -61,7 +61,9 @@ class OutcomeReports:
         """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
         leases = store.lost_leases(attempt.job.ref for attempt in self.lost)
         cancelled = {ref for ref, lease in leases.items() if lease.cancel_reason is not None}
-        store.append_cancelled_errors(attempt.settlement for attempt in self.lost if attempt.job.ref in cancelled)
+        ended_by_cancel = [attempt for attempt in self.lost if attempt.job.ref in cancelled]
+        store.append_cancelled_errors(attempt.settlement for attempt in ended_by_cancel)
+        _keep_notes(store, ended_by_cancel)
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for sent in self.lost:
             kind, attempt = ended_otherwise(sent, leases.get(sent.job.ref))
@@ -73,6 +75,17 @@ class OutcomeReports:
         for kind, attempts in ended.items():
             self._tally.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
+
+
+def _keep_notes(store: "Store", cancelled: Iterable[Attempt]) -> None:
+    """Write what these attempts have noted: `settle` could not, because the cancel raised the lease by one."""
+    noted = [
+        Noted(attempt.job.id, attempt.job.lease + 1, attempt.started, attempt.outcome.notes)
+        for attempt in cancelled
+        if attempt.outcome.notes is not None
+    ]
+    if noted:
+        store.note_attempts(noted)
 
 
 def ended_otherwise(attempt: Attempt, lease: LostLease | None) -> tuple[type[AttemptsEnded], Attempt]:

@@ -98,9 +98,9 @@ class SlowOutcomes:
 
 
 def size_of(outcome: Outcome) -> int:
-    """Characters of its result and its error."""
-    error = outcome.error
-    return len(outcome.result or "") + (len(error["message"]) + len(error["traceback"]) if error else 0)
+    """Characters of its result, its error and its notes."""
+    error, texts = outcome.error, len(outcome.result or "") + len(outcome.notes or "")
+    return texts + (len(error["message"]) + len(error["traceback"]) if error else 0)
 
 
 def _too_slow(attempt: Attempt, tries: int) -> Outcome:

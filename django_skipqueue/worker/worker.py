@@ -14,6 +14,7 @@ from ..execution.executor import Executor
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..execution.running_jobs import RunningJobs
+from ..notes.log_capture import capturing
 from ..runtime.control_connection import ControlConnection
 from ..runtime.dispatcher import EventDispatcher
 from ..runtime.loop import Loop
@@ -119,6 +120,7 @@ class Worker:
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
             in_flight.write_roll_ups,
+            in_flight.write_notes,
         ]
 
     @property
@@ -131,12 +133,13 @@ class Worker:
         self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
         self._emit_start()
         try:
-            while not self._stopping:
-                self._turn()
-                self._log_why_nothing_is_claimed(time.monotonic())
-                if not self._stopping:
-                    self._sleep(self.options.poll_interval)
-            self._shut_down()
+            with capturing():
+                while not self._stopping:
+                    self._turn()
+                    self._log_why_nothing_is_claimed(time.monotonic())
+                    if not self._stopping:
+                        self._sleep(self.options.poll_interval)
+                self._shut_down()
         except Exception as error:
             liveness_logs.part_died(self.name, error)
             return 1

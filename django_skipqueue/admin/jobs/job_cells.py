@@ -24,7 +24,7 @@ from . import cut_json
 def with_cells(jobs: Any) -> Any:
     """Jobs without what only their own page shows, and with no more of the arguments than fits into a cell."""
     args, kwargs = (Left(Cast(name, TextField()), CELL_LIMIT * 4) for name in ("args", "kwargs"))
-    listed = jobs.defer("args", "kwargs", "result", "errors", "metadata")
+    listed = jobs.defer("args", "kwargs", "result", "errors", "metadata", "logs")
     return listed.annotate(now=Now(), args_text=args, kwargs_text=kwargs)
 
 

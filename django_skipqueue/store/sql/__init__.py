@@ -28,6 +28,7 @@ from .claim_costs import *
 from .enqueue import *
 from .failures import *
 from .leases import *
+from .notes import *
 from .notify import *
 from .observe import *
 from .operate import *

@@ -9,6 +9,7 @@ from .gates import entering
 # means when the job was claimed, and now.
 # An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
 # most are, has only ids, leases and times. Reading the values from JSON would take an eighth of the statement's time.
+# `notes` has the progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
 # The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
 # (55 µs per job instead of 8 µs).
 SETTLE = entering(
@@ -42,6 +43,24 @@ SET status = CASE
                 )
             )
     END,
+    progress = CASE
+        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
+        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
+    END,
+    logs = CASE
+        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
+        ELSE (
+            CASE
+                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
+                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                ELSE COALESCE(job.logs, '[]')
+            END
+        ) || (
+            (outcome.notes -> 'log') || jsonb_build_object(
+                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
+            )
+        )
+    END,
     deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
     unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
 FROM
@@ -49,8 +68,8 @@ FROM
         (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
         (SELECT %(ended)s::bigint[]), (SELECT %(statuses)s::text[]), (SELECT %(delays)s::float8[]),
         (SELECT %(refunds)s::smallint[]), (SELECT %(results)s::text[]::jsonb[]), (SELECT %(last_errors)s::text[]),
-        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[])
-    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown)
+        (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
+    ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
 WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease
 """,

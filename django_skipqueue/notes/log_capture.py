@@ -1,0 +1,57 @@
+"""Keeps the records of Python's `logging` with the attempt in which they are written.
+
+Invariant: a record belongs to the attempt in whose context it is written, and to no other. A record that cannot be kept
+never disturbs the code that has written it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+
+from ..conf import settings
+from .attempt_notes import AttemptNotes
+
+current: ContextVar[Callable[[], AttemptNotes] | None] = ContextVar("skipqueue_notes", default=None)
+"""Returns the notes of the attempt that runs in this thread or coroutine. The executor sets it."""
+
+
+class CaptureHandler(logging.Handler):
+    """Has no lock: attempts do not wait for each other, and an interrupted one leaves none taken."""
+
+    def createLock(self) -> None:  # noqa: N802 (named by `logging`)
+        """Make none."""
+        self.lock = None
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Keep the record, if an attempt has written it."""
+        notes = current.get()
+        if notes is not None:
+            with suppress(Exception):  # arguments that do not fit the text, or raise: other handlers report that
+                notes().note_line(record.levelname, record.name, _text_of(record))
+        return True
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """Keep the records of all loggers whose records reach the root logger, from the level of `CAPTURE_LOGS` on."""
+    if settings.capture_logs is None:
+        yield
+        return
+    handler = CaptureHandler(settings.capture_logs)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+
+
+def _text_of(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    if record.exc_info and record.exc_info[0]:
+        text = f"{text}\n{record.exc_text or _FORMATTER.formatException(record.exc_info)}"
+    return f"{text}\n{record.stack_info}" if record.stack_info else text
+
+
+_FORMATTER = logging.Formatter()

@@ -1,0 +1,47 @@
+"""Write what attempts note while they run: their progress and their logs."""
+
+# worker, about once a second → the ids of the written jobs. `notes` has an object `progress`, which replaces the one in
+# the row, or an object `log`, which replaces the entry of this attempt in `logs`, or is appended; `logs` keeps the last
+# three. Both name the lease of their attempt, so that those of an earlier one are recognised and need not be cleared.
+# A job whose lease is no longer valid matches no row. A locked row is skipped: the task itself may hold the lock, in a
+# long transaction, or its outcome is about to be written. No indexed column changes, so that the update writes no
+# index. Index: the primary key.
+NOTE_ATTEMPTS = """
+WITH held AS MATERIALIZED (
+    SELECT job.id, noted.started, noted.notes -> 'progress' AS progress, noted.notes -> 'log' AS log
+    FROM
+        unnest(
+            (SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[]), (SELECT %(started)s::bigint[]),
+            (SELECT %(notes)s::text[]::jsonb[])
+        ) AS noted (id, lease, started, notes)
+        JOIN skipqueue_job AS job ON job.id = noted.id AND job.lease = noted.lease
+    ORDER BY job.id
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET (progress, logs) = (
+        SELECT
+            CASE
+                WHEN held.progress IS NULL THEN job.progress
+                ELSE held.progress || jsonb_build_object('at', statement_timestamp())
+            END,
+            CASE
+                WHEN held.log IS NULL THEN job.logs
+                ELSE (
+                    CASE
+                        WHEN job.logs -> -1 -> 'lease' = held.log -> 'lease' THEN job.logs - -1
+                        WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                        ELSE COALESCE(job.logs, '[]')
+                    END
+                ) || (
+                    held.log || jsonb_build_object(
+                        'started', statement_timestamp() - held.started * interval '1 microsecond'
+                    )
+                )
+            END
+        FROM held
+        WHERE held.id = job.id
+    )
+WHERE job.id = ANY (ARRAY (SELECT id FROM held))
+RETURNING job.id
+"""

@@ -1,0 +1,150 @@
+"""The progress and the log lines that attempts note: what is accepted, and how a row that has them is read. Pure.
+
+The row may have been written by a worker of any version, or by hand: what has another form is left out.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from ..exceptions import InvalidOption
+
+TEXT_LIMIT = 200
+"""Characters of the text beside a progress."""
+
+LINE_LIMIT = 2_000
+"""Characters of one log line, with its traceback."""
+
+MOST_LINES = 500
+"""Log lines of one attempt that are kept: the last ones."""
+
+SLACK = 1e-9
+"""How far above 1 a progress may be: sums of floats are not exact."""
+
+MOST_CHARACTERS = 64_000
+"""Characters in the log lines of one attempt that are kept: the last ones."""
+
+
+class Progress(NamedTuple):
+    """The progress of one attempt."""
+
+    value: float
+    """From 0 to 1."""
+    text: str
+    at: datetime | None
+    """When it was written, by the database's clock."""
+
+    @property
+    def percent(self) -> int:
+        """The whole percents that are done: 100 only at the end."""
+        return int(self.value * 100 + SLACK)
+
+    @property
+    def line(self) -> str:
+        """The percents and the text, for a terminal or a list."""
+        return f"{self.percent} % · {self.text}" if self.text else f"{self.percent} %"
+
+
+class LogLine(NamedTuple):
+    """One line of the log of an attempt."""
+
+    at: datetime | None
+    level: str
+    logger: str
+    """Empty for a line of `context.log`."""
+    message: str
+
+
+class AttemptLog(NamedTuple):
+    """The log lines that were kept of one attempt."""
+
+    lease: int
+    attempt: int
+    worker: str
+    started: datetime | None
+    dropped: int
+    """The number of earlier lines that were not kept."""
+    lines: list[LogLine]
+
+
+def checked_progress(value: Any) -> float:
+    """The value as a float. Raises `InvalidOption` if it is not a number from 0 to 1."""
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1 + SLACK:
+        raise InvalidOption(
+            f"The progress must be a number from 0 to 1, not {value!r}: for 40 of 100 say progress(40 / 100)."
+        )
+    return min(number, 1.0)
+
+
+def level_name(level: int | str) -> str:
+    """The name of a level of `logging`. Raises `InvalidOption` for a value that is none."""
+    name = logging.getLevelName(level) if isinstance(level, int) and not isinstance(level, bool) else level
+    if not isinstance(name, str) or (name not in logging.getLevelNamesMapping() and not isinstance(level, int)):
+        raise InvalidOption(f"level must be a level of logging, such as 'WARNING', not {level!r}.")
+    return name
+
+
+def checked_text(name: str, text: Any) -> str:
+    """The text. Raises `InvalidOption`, with this name, if it is none."""
+    if not isinstance(text, str):
+        raise InvalidOption(f"{name} must be a str, not {text!r}.")
+    return text
+
+
+def progress_of(written: Any, lease: int | None = None) -> Progress | None:
+    """The progress in a row, if the attempt with this lease has noted it; `None`: with any."""
+    if not isinstance(written, dict) or lease not in (None, written.get("lease")):
+        return None
+    value, text = written.get("value"), written.get("text")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        return None
+    return Progress(float(value), text if isinstance(text, str) else "", _moment(written.get("at")))
+
+
+def logs_of(written: Any) -> list[AttemptLog]:
+    """The logs in a row, the oldest attempt first."""
+    entries = written if isinstance(written, list) else []
+    return [_log(entry) for entry in entries if isinstance(entry, dict)]
+
+
+def _log(entry: Mapping[str, Any]) -> AttemptLog:
+    started, lines = _moment(entry.get("started")), entry.get("lines")
+    return AttemptLog(
+        lease=_number(entry.get("lease")),
+        attempt=_number(entry.get("attempt")),
+        worker=_text(entry.get("worker")),
+        started=started,
+        dropped=_number(entry.get("dropped")),
+        lines=[_line(line, started) for line in (lines if isinstance(lines, list) else []) if _is_line(line)],
+    )
+
+
+def _is_line(line: Any) -> bool:
+    return isinstance(line, list) and len(line) == 4
+
+
+def _line(line: list[Any], started: datetime | None) -> LogLine:
+    after, level, logger, message = line
+    at = started + timedelta(milliseconds=_number(after)) if started else None
+    return LogLine(at, _text(level), _text(logger), _text(message))
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) and abs(value) < 10**12 else 0
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _moment(value: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
