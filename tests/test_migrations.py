@@ -172,7 +172,8 @@ FROM unnest(ARRAY['scheduled', 'blocked', 'queued', 'running', 'completed', 'fai
 RETURNING *
 """
 
-COLUMNS = "SELECT to_jsonb(job) FROM skipqueue_job AS job ORDER BY id"
+COLUMNS = "SELECT jsonb_strip_nulls(to_jsonb(job)) FROM skipqueue_job AS job ORDER BY id"
+"""Without columns that are null: later migrations add such columns."""
 
 
 def test_every_single_step_but_the_first_keeps_the_rows_forwards_and_backwards(

@@ -24,12 +24,21 @@ from django_skipqueue.store.parameters import (
     calls_as_values,
     claim_values,
     leases_as_values,
+    notes_as_values,
     positions_as_values,
     settlements_as_values,
 )
 from django_skipqueue.values.cause import Cause
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
-from django_skipqueue.values.records import ClaimedJob, EncodedCall, InsertedJob, JobSpec, QueuePosition, RecoveredJob
+from django_skipqueue.values.records import (
+    ClaimedJob,
+    EncodedCall,
+    InsertedJob,
+    JobSpec,
+    Noted,
+    QueuePosition,
+    RecoveredJob,
+)
 
 from ..app.sessions import LAST_MIGRATION, connect, schema
 
@@ -95,6 +104,7 @@ RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "fa
 KEPT = RETENTION | {"limit": 1000, "skipped": "{5,6}"}
 ROLLED_UP = json.dumps(list(counts.rows({(1, "mail", "t"): Counts(completed=1)})))
 FAILURES = json.dumps(list(failures.rows({(1, Cause("t", "ValueError", "t.f")): Failures(1, 60.0, 61.0, 3, 4)})))
+NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
 NOTED = {"by": "anna", "reason": "r"}
 ENDED = NOTED | {"last_error": "r"}
 
@@ -242,6 +252,7 @@ CASES = [
         {"pkey"},
         "a thousand",
     ),
+    Case("NOTE_ATTEMPTS", NOTES, {"pkey"}),
     Case("LOST_LEASES", LEASES, {"pkey"}),
     Case("APPEND_CANCELLED_ERRORS", LEASES | {"errors": ['{"message": "no"}'] * 300}, {"pkey"}),
     Case("DISCARD", ENDED | {"ids": SOME_IDS}, {"pkey"}),

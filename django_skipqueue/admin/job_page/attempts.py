@@ -18,6 +18,7 @@ from ...operators.durations import span
 from ...operators.json_time import moment_of
 from ...values.outcomes import Discard
 from ..verbs.table import CANCEL
+from .logs import ShownLog
 from .operations import Operation, attempts_before, operations_of
 from .tracebacks import Part, parts_of
 
@@ -43,6 +44,7 @@ class Attempt:
     message: str = ""
     traceback: str = ""
     sentry_event_id: str = ""
+    log: ShownLog | None = None
 
     @property
     def label(self) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
@@ -15,6 +15,7 @@ from ...operators.durations import span
 from ...operators.job_states import STATES, state_of
 from ...operators.worker_health import Workforce
 from ...values.codec import clean, shorten
+from ...values.notes import Progress
 from ...values.outcomes import MESSAGE_LIMIT
 from ...values.records import worker_name
 from ...values.redaction import MASK, Redacted
@@ -23,6 +24,7 @@ from .attempts import Attempt, attempts_of, number_of_attempts
 from .defer_call import defer_call
 from .explanations import why_it_waits, why_it_was_not_retried
 from .links import links_of_attempt, links_of_job
+from .logs import ShownLog, log_of, shown_logs
 from .operations import operations_of
 from .timeline import Moment, timeline
 
@@ -140,6 +142,34 @@ class JobPage:
         """The newest first."""
         return [self._shown(attempt) for attempt in attempts_of(self.job)]
 
+    @cached_property
+    def progress(self) -> Progress | None:
+        """The progress of the attempt that runs, or of the last one; `None` once the job is completed."""
+        return None if self.job.status == Status.COMPLETED else self.job.current_progress
+
+    @property
+    def progress_line(self) -> str:
+        """The progress in words."""
+        return "" if self.progress is None else self.call.text(self.progress.line)
+
+    @property
+    def progress_age(self) -> str:
+        """How old the progress is, while the attempt runs."""
+        if self.progress is None or self.progress.at is None or not self.is_running:
+            return ""
+        return gettext("Noted %(span)s ago") % {"span": span(max(self.now - self.progress.at, timedelta(0)))}
+
+    @cached_property
+    def logs(self) -> list[ShownLog]:
+        """The logs of the last attempts, the newest first."""
+        return shown_logs(self.job, self.call.text)
+
+    @property
+    def other_logs(self) -> list[ShownLog]:
+        """The logs of attempts that are not listed: they left no error, and others came after them."""
+        listed = [attempt.log for attempt in self.attempts]
+        return [log for log in self.logs if log not in listed]
+
     @property
     def links(self) -> list[tuple[str, str]]:
         """The links to other systems, by the setting `LINKS`."""
@@ -213,6 +243,7 @@ class JobPage:
         """The attempt, masked and cut. A row's texts are short, unless another program has written them."""
         return replace(
             attempt,
+            log=log_of(self.logs, attempt.number),
             worker=shorten(worker_name(attempt.worker), LINE_LIMIT),
             exception=shorten(attempt.exception, LINE_LIMIT),
             sentry_event_id=shorten(attempt.sentry_event_id, LINE_LIMIT),

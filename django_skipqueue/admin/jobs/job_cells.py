@@ -82,6 +82,21 @@ def when(job: Job, now: datetime) -> SafeString:
         format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
         if job.status == Status.RUNNING and job.worker_name
         else "",
+    ) + _progress(job)
+
+
+def _progress(job: Job) -> SafeString:
+    """A bar with the progress of a job that runs, and its text; empty without one."""
+    progress = job.current_progress if job.status == Status.RUNNING else None
+    if progress is None:
+        return format_html("")
+    line = shortened(progress.line)
+    return format_html(
+        '<progress class="skipqueue-progress" max="1" value="{}" aria-label="{}"></progress>'
+        '<span class="skipqueue-detail">{}</span>',
+        f"{progress.value:.4f}",
+        gettext("Progress"),
+        line,
     )
 
 

@@ -15,6 +15,7 @@ from ...models import Job
 from ...operators.arguments import named
 from ...operators.job_states import state_of
 from ...operators.json_time import moment_of
+from ...values.notes import AttemptLog, logs_of
 from ...values.records import worker_name
 from ...values.redaction import Redacted
 from ..terminal.console import shown_time
@@ -32,6 +33,8 @@ def details_as_json(job: Job) -> dict[str, Any]:
         "unique_key": job.unique_key and call.text(job.unique_key),
         "result": masked(job, job.result),
         "metadata": masked(job, job.metadata),
+        "progress": _progress_as_json(job, call),
+        "logs": [_log_as_json(log, call) for log in logs_of(job.logs)],
         "errors": [_masked_texts(entry, call) for entry in job.errors],
         "operations": [_masked_texts(entry, call) for entry in job.operations or []],
     }
@@ -55,6 +58,7 @@ def _facts(job: Any, call: Redacted) -> Iterator[tuple[str, list[str]]]:
         "queue": [f"{job.queue_name}, priority {job.priority}"],
         "attempts": [f"{job.attempts} of {job.max_attempts}"],
         **{name.replace("_", " "): _times(getattr(job, name)) for name in TIMES},
+        "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
         "worker": [job.worker_name] if job.worker_name else [],
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
         "unique key": [call.text(job.unique_key)] if job.unique_key else [],
@@ -67,10 +71,11 @@ def _facts(job: Any, call: Redacted) -> Iterator[tuple[str, list[str]]]:
 
 
 def _story(job: Job, call: Redacted) -> Iterator[str]:
-    """The errors of attempts, and the changes by operators, the oldest first."""
+    """The logs and the errors of attempts, and the changes by operators, the oldest first."""
     events = [(entry, _attempt(entry, call)) for entry in _objects(job.errors)]
     events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
     dated = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
+    dated += [(log.started, _log(log, call)) for log in logs_of(job.logs) if log.started and log.lines]
     for at, (first, *others) in sorted(dated, key=itemgetter(0)):
         yield ""
         yield printable(f"{shown_time(at)}  {first}")
@@ -89,6 +94,28 @@ def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
     by = f" by {entry['by']}" if entry.get("by") else ""
     reason = f": {entry['reason']}" if entry.get("reason") else ""
     return [call.text(f"{entry.get('verb', '')}{by}{reason}")]
+
+
+def _log(log: AttemptLog, call: Redacted) -> list[str]:
+    lines = [f"log of attempt {log.attempt}"]
+    if log.dropped:
+        lines.append(f"… {log.dropped} earlier lines are not kept")
+    for line in log.lines:
+        at = f"{shown_time(line.at)} " if line.at else ""
+        source = f" {line.logger}" if line.logger else ""
+        first, *others = call.text(line.message).splitlines() or [""]
+        lines += [f"{at}{line.level}{source} {first}", *(f"    {other}" for other in others)]
+    return lines
+
+
+def _log_as_json(log: AttemptLog, call: Redacted) -> dict[str, Any]:
+    lines = [line._replace(message=call.text(line.message))._asdict() for line in log.lines]
+    return {"attempt": log.attempt, "worker": log.worker, "dropped": log.dropped, "lines": lines}
+
+
+def _progress_as_json(job: Job, call: Redacted) -> dict[str, Any] | None:
+    progress = job.current_progress
+    return progress and {"value": progress.value, "text": call.text(progress.text), "at": progress.at}
 
 
 def _objects(entries: Any) -> list[dict[str, Any]]:

@@ -45,12 +45,14 @@ def arguments_text(job: Job, call: Redacted) -> str:
 
 
 def when(job: Job, now: datetime) -> str:
-    """The time that matters in this state: `for 12m04s`, `in 2h00m`, `4m10s ago`."""
+    """The time that matters in this state: `for 12m04s, 40 %`, `in 2h00m`, `4m10s ago`."""
     if job.status in FINISHED and job.finished_at:
         return f"{in_words((now - job.finished_at).total_seconds())} ago"
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
-        return f"for {in_words((now - started).total_seconds())}"
+        progress = job.current_progress
+        so_far = f", {progress.percent} %" if progress else ""
+        return f"for {in_words((now - started).total_seconds())}{so_far}"
     seconds = (job.run_after - now).total_seconds()
     return f"in {in_words(seconds)}" if seconds > 0 else f"due {in_words(-seconds)} ago"
 

@@ -1,0 +1,1 @@
+"""What attempts note: their progress and their logs."""

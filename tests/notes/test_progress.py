@@ -1,0 +1,224 @@
+"""`context.progress`, from the task to the row, with a worker's loop."""
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from django_skipqueue import JobContext
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.runtime.protocol import EXIT_CLEAN
+from django_skipqueue.store import Store
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.records import Noted
+from django_skipqueue.worker import write_notes
+
+from ..app import noting_jobs as tasks
+from ..app.rows import make_job
+from ..app.sessions import Session
+from ..app.waiting import wait_until
+from ..harness.threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+store = Store("default")
+
+
+def reload(job: Job) -> Job:
+    return Job.objects.get(pk=job.pk)
+
+
+def shown(job: Job) -> tuple[float, str] | None:
+    progress = reload(job).current_progress
+    return progress and (progress.value, progress.text)
+
+
+@pytest.mark.parametrize("task", [tasks.advance, tasks.aadvance])
+def test_the_last_value_is_in_the_row_while_the_task_runs(worker_thread: Start, gates: Any, task: Any) -> None:
+    job = task.defer("a", 0.1, 0.2, 0.4, text="40 of 100")
+    worker_thread()
+    wait_until(lambda: shown(job) == (0.4, "40 of 100"))
+    assert reload(job).status == "running"
+    assert reload(job).current_progress.at is not None  # type: ignore[union-attr]
+    gates["a"].open()
+    wait_until(lambda: reload(job).status == "completed")
+    assert shown(job) == (0.4, "40 of 100")
+
+
+@pytest.mark.parametrize("task", [tasks.advance_in_a_transaction, tasks.advance_atomically])
+def test_a_task_in_a_long_transaction_shows_its_progress(worker_thread: Start, gates: Any, task: Any) -> None:
+    job = task.defer("a")
+    worker_thread()
+    wait_until(lambda: (shown(job) or (0,))[0] == 0.5)
+    gates["a"].open()
+    wait_until(lambda: reload(job).status == "completed")
+
+
+def test_a_short_task_has_its_last_value_written_with_its_outcome(worker_thread: Start, gates: Any) -> None:
+    gates["a"].open()
+    job = tasks.advance.defer("a", 0.1, 1)
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
+    assert shown(job) == (1.0, "")
+
+
+def test_jobs_that_note_are_not_written_one_by_one(worker_thread: Start, gates: Any, monkeypatch: Any) -> None:
+    calls: list[int] = []
+    note = Store.note_attempts
+
+    def counted(self: Store, notes: Any) -> set[int]:
+        notes = list(notes)
+        calls.append(len(notes))
+        return note(self, notes)
+
+    monkeypatch.setattr(Store, "note_attempts", counted)
+    jobs = [tasks.aadvance.defer("a", 0.5) for _ in range(8)]
+    worker_thread(concurrency=8)
+    wait_until(lambda: all(shown(job) for job in jobs))
+    assert sum(calls) == 8
+    assert len(calls) <= 3
+    gates["a"].open()
+    wait_until(lambda: not Job.objects.running().exists())
+
+
+def test_a_new_attempt_begins_without_progress(worker_thread: Start) -> None:
+    job = tasks.fail_at.defer(0.5, 0.75)
+    assert worker_thread(drain=True).wait() == EXIT_CLEAN
+    found = reload(job)
+    assert (found.status, found.attempts) == ("completed", 3)
+    assert found.progress["value"] == 0.75, "that of the second attempt is still there"
+    assert found.current_progress is None
+
+
+@pytest.mark.parametrize("status", ["queued", "scheduled", "blocked"])
+def test_a_job_that_waits_has_no_progress(status: str) -> None:
+    job = make_job(status, lease=4, progress={"lease": 4, "value": 0.5, "text": ""})
+    assert job.current_progress is None
+
+
+def test_a_lost_lease_writes_nothing() -> None:
+    job = make_job("running", lease=5)
+    assert store.note_attempts([Noted(job.pk, 4, 0.0, '{"progress": {"lease": 4, "value": 0.5, "text": ""}}')]) == set()
+    assert reload(job).progress is None
+
+
+def test_a_locked_row_is_skipped_and_blocks_no_other() -> None:
+    locked, free = make_job("running"), make_job("running")
+    session = Session()
+    session.begin()
+    session(lock, locked.pk)
+    try:
+        text = '{"progress": {"lease": 1, "value": 0.5, "text": ""}}'
+        assert store.note_attempts([Noted(job.pk, 1, 0.0, text) for job in (locked, free)]) == {free.pk}
+    finally:
+        session.rollback()
+        session.close()
+
+
+def lock(pk: int) -> None:
+    Job.objects.select_for_update().get(pk=pk)
+
+
+def test_what_is_noted_after_the_task_has_completed_its_job_is_kept(worker_thread: Start, gates: Any) -> None:
+    """Until the commit the task holds the lock on the row: the worker skips it, and is not blocked."""
+    job = tasks.complete_and_go_on.defer("a")
+    other = tasks.advance.defer("b", 0.3)
+    worker_thread(concurrency=2)
+    wait_until(lambda: shown(other) == (0.3, ""))
+    assert reload(job).status == "running"
+    gates["a"].open()
+    wait_until(lambda: len(tasks.lines(reload(job).logs)[0]) == 2 if reload(job).logs else False)
+    assert tasks.lines(reload(job).logs) == [[("INFO", "before the commit"), ("INFO", "after the commit")]]
+    assert shown(job) == (0.5, "")
+    assert reload(job).result == "done"
+    gates["b"].open()
+    wait_until(lambda: not Job.objects.running().exists())
+
+
+def test_a_refused_note_keeps_no_job_from_being_settled(worker_thread: Start, gates: Any, refuse: Any) -> None:
+    allow = refuse("NEW.progress IS DISTINCT FROM OLD.progress AND NEW.status = 'running'")
+    job = tasks.advance.defer("a", 0.5)
+    other = tasks.advance.defer("b", 0.2)
+    worker = worker_thread(concurrency=2)
+    service = worker.worker._in_flight.write_notes
+    wait_until(lambda: service.due_at > service._next_look - 1 and service._next_look > 0)
+    gates["a"].open()
+    wait_until(lambda: reload(job).status == "completed")
+    assert shown(job) == (0.5, ""), "the outcome carries what could not be written"
+    allow()
+    gates["b"].open()
+    wait_until(lambda: reload(other).status == "completed")
+
+
+def test_a_broken_connection_loses_no_note(worker_thread: Start, gates: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(write_notes, "INTERVAL", 0.05)
+    job = tasks.advance.defer("a", 0.5)
+    worker = worker_thread()
+    wait_until(lambda: reload(job).status == "running")
+    worker.cut()
+    wait_until(lambda: shown(job) == (0.5, ""))
+    gates["a"].open()
+    wait_until(lambda: reload(job).status == "completed")
+
+
+def test_a_stopped_worker_writes_what_its_running_jobs_have_noted(worker_thread: Start, gates: Any) -> None:
+    """At once, before it releases them: the log also of an attempt that has just begun."""
+    job = tasks.chat.defer("a")
+    worker = worker_thread()
+    wait_until(lambda: any(each.noted for each in list(worker.worker._pool.attempts)))
+    worker.stop(now=True)
+    wait_until(lambda: reload(job).status == "queued")
+    assert tasks.lines(reload(job).logs)[0][0] == ("INFO", "line 1")
+    gates["a"].open()
+    worker.wait()
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, 40, math.nan, math.inf, True, "0.5", None])
+def test_a_progress_is_a_number_from_0_to_1(value: Any) -> None:
+    with pytest.raises(InvalidOption, match="from 0 to 1"):
+        context().progress(value)
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, 1.0000000001, Decimal("0.5")])
+def test_numbers_of_every_kind_are_taken(value: Any) -> None:
+    context().progress(value, "where no worker runs the job, nothing is noted")
+
+
+def test_the_text_is_a_str() -> None:
+    with pytest.raises(InvalidOption, match="text must be a str"):
+        context().progress(0.5, 40)  # type: ignore[arg-type]
+
+
+def test_a_wrong_progress_fails_the_attempt_with_advice() -> None:
+    (job,) = [tasks.wrong_progress.using(max_attempts=1).defer()] and run_jobs()
+    assert "for 40 of 100 say progress(40 / 100)" in job.last_error
+
+
+def test_a_long_text_is_cut(gates: Any) -> None:
+    gates["a"].open()
+    tasks.advance.defer("a", 0.5, text="x" * 1000)
+    (job,) = run_jobs()
+    assert job.current_progress is not None
+    assert job.current_progress.text == "x" * 199 + "…"
+
+
+def test_a_secret_argument_is_masked_in_the_text(gates: Any) -> None:
+    gates["a"].open()
+    tasks.advance_with_secret.defer("a", token="sesame-street")
+    (job,) = run_jobs()
+    assert job.current_progress is not None
+    assert job.current_progress.text == "with ••••••"
+
+
+def test_the_archive_keeps_it() -> None:
+    job = make_job("completed", lease=2, progress={"lease": 1, "value": 0.5, "text": "half"}, logs=[])
+    archived = ArchivedJob(**{field.attname: getattr(job, field.attname) for field in ArchivedJob._meta.fields})
+    assert archived.current_progress == job.current_progress != None  # noqa: E711
+
+
+def context() -> JobContext:
+    return JobContext(job_id=1, attempt=1, max_attempts=1, queue_name="q", worker="w", database="default")
