@@ -25,8 +25,7 @@ from ..events import log_context, logs
 from ..events.events import AttemptStarted
 from ..events.sinks import send, wanted
 from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
-from ..notes import log_capture
-from ..tasks.context import JobContext, complete
+from ..tasks.context import JobContext, complete, current_attempt
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
 from ..values.codec import clean, decode, encode, shorten, size_of
@@ -78,18 +77,18 @@ class Executor:
 
     async def execute_async(self, running: RunningAttempt) -> Attempt:
         """Run an `async def` task in this event loop."""
-        token, noting = log_context.job.set(running.job), log_capture.current.set(running.notes)
+        token, noting = log_context.job.set(running.job), current_attempt.set(running)
         try:
             return await self._execute_async(running)
         finally:
-            log_capture.current.reset(noting)
+            current_attempt.reset(noting)
             log_context.job.reset(token)
 
     def _execute(self, running: RunningAttempt) -> Attempt:
         log_context.job.set(running.job)
-        log_capture.current.set(running.notes)
+        current_attempt.set(running)
         ended = tracing.attempt(running.job) if tracing.tracers else None
-        running.begin(self.worker)
+        running.begin(self.worker, self.database)
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
@@ -101,7 +100,7 @@ class Executor:
 
     async def _execute_async(self, running: RunningAttempt) -> Attempt:
         ended = tracing.attempt(running.job) if tracing.tracers else None
-        running.begin(self.worker)
+        running.begin(self.worker, self.database)
         task: Task[Any, Any] | None = None
         try:
             task = registry.get(running.job.task)
@@ -147,7 +146,7 @@ class Executor:
             send(AttemptStarted(job, self.worker, job.waited_ms(running.started)))
         args = decode(job.args)
         if task.takes_context:
-            args.insert(0, task.context(self._context(task, running), job))
+            args.insert(0, task.context(JobContext.of(running, task.atomic), job))
         return args, decode(job.kwargs)
 
     def _in_transaction(self, running: RunningAttempt, run: Callable[[], Any]) -> Outcome:
@@ -161,21 +160,6 @@ class Executor:
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
         return outcome
-
-    def _context(self, task: Task[Any, Any], running: RunningAttempt) -> JobContext:
-        job = running.job
-        return JobContext(
-            job_id=job.id,
-            attempt=job.attempt,
-            max_attempts=job.max_attempts,
-            queue_name=job.queue_name,
-            worker=self.worker,
-            database=self.database,
-            lease=job.lease,
-            started=running.started,
-            is_atomic=task.atomic,
-            running=running,
-        )
 
     def _ended(self, running: RunningAttempt, outcome: Outcome, ended: tracing.Ended | None) -> Attempt:
         """Return the attempt, after calling `ended` with its outcome."""

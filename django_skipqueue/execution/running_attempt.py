@@ -51,6 +51,7 @@ class RunningAttempt:
         "_unreported",
         "completed",
         "coroutine",
+        "database",
         "due_at",
         "has_ended",
         "interruption",
@@ -82,6 +83,7 @@ class RunningAttempt:
         self._open: dict[str, bool] = {}  # its key is EXPOSED or SHIELDED, for a moment both; none at the end
         self._unreported = [True]
         self.worker = ""
+        self.database = ""
         self.noted: AttemptNotes | None = None
         """The progress and the log lines; `None` before the first of them, and so for most attempts."""
 
@@ -94,9 +96,10 @@ class RunningAttempt:
 
     # In the thread of the attempt
 
-    def begin(self, worker: str) -> None:
-        """Note the start time, and the name of the worker."""
+    def begin(self, worker: str, database: str) -> None:
+        """Note the start time, the name of the worker, and the alias of the queue's database."""
         self.worker = worker
+        self.database = database
         self.started = time.monotonic()
 
     def expose(self) -> None:

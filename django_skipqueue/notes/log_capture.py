@@ -5,15 +5,13 @@ never disturbs the code that has written it.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 
 from ..conf import settings
-from .attempt_notes import AttemptNotes
+from ..tasks.context import current_attempt
 
-current: ContextVar[Callable[[], AttemptNotes] | None] = ContextVar("skipqueue_notes", default=None)
-"""Returns the notes of the attempt that runs in this thread or coroutine. The executor sets it."""
+_FORMATTER = logging.Formatter()
 
 
 class CaptureHandler(logging.Handler):
@@ -25,10 +23,10 @@ class CaptureHandler(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Keep the record, if an attempt has written it."""
-        notes = current.get()
-        if notes is not None:
+        attempt = current_attempt.get()
+        if attempt is not None:
             with suppress(Exception):  # arguments that do not fit the text, or raise: other handlers report that
-                notes().note_line(record.levelname, record.name, _text_of(record))
+                attempt.notes().note_line(record.levelname, record.name, _text_of(record))
         return True
 
 
@@ -52,6 +50,3 @@ def _text_of(record: logging.LogRecord) -> str:
     if record.exc_info and record.exc_info[0]:
         text = f"{text}\n{record.exc_text or _FORMATTER.formatException(record.exc_info)}"
     return f"{text}\n{record.stack_info}" if record.stack_info else text
-
-
-_FORMATTER = logging.Formatter()

@@ -1,5 +1,6 @@
 """`JobContext`: a task with `takes_context=True` reads its attempt from it, and can complete its own job by it."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +13,8 @@ from ..store import Store
 from ..values.codec import encode
 from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement
+from ..values.records import ClaimedJob
+from .registry import registry
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -30,6 +33,11 @@ class Notes(Protocol):
 class AttemptHandle(Protocol):
     """The part of the running attempt that `JobContext` needs."""
 
+    job: ClaimedJob
+    worker: str
+    database: str
+    started: float
+
     @property
     def is_cancelled(self) -> bool:
         """Whether the attempt was interrupted because its job is no longer the worker's."""
@@ -45,6 +53,10 @@ class AttemptHandle(Protocol):
 
     def note_completed(self, outcome: Outcome) -> None:
         """Record that the job is completed. Called after that transaction is committed."""
+
+
+current_attempt: ContextVar[AttemptHandle | None] = ContextVar("skipqueue_attempt", default=None)
+"""The attempt that runs in this thread or coroutine. The executor sets it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,32 @@ class JobContext:
     is_atomic: bool = False
     """Whether the task runs in one transaction with its outcome: `@job(atomic=True)`."""
     running: AttemptHandle | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, running: AttemptHandle, is_atomic: bool) -> "JobContext":
+        """The context of this attempt."""
+        job = running.job
+        return cls(
+            job_id=job.id,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            queue_name=job.queue_name,
+            worker=running.worker,
+            database=running.database,
+            lease=job.lease,
+            started=running.started,
+            is_atomic=is_atomic,
+            running=running,
+        )
+
+    @classmethod
+    def current(cls) -> "JobContext | None":
+        """The context of the attempt that runs in this thread or coroutine; `None` outside of attempts.
+
+        For code that tasks call, and for Django's tasks. A thread that a task has started has none.
+        """
+        running = current_attempt.get()
+        return None if running is None else cls.of(running, registry.get(running.job.task).atomic)
 
     @cached_property
     def job(self) -> "Job":

@@ -51,6 +51,7 @@ def make_pages() -> Mapping[str, str]:
         "jobs of a cause": f"{JOBS}?status=failed&{query_of(CAUSE)}",
         "failed job": f"{JOBS}{failed.pk}/change/",
         "running job": f"{JOBS}{running}/change/",
+        "job with a log": f"{JOBS}{scene.make_running_job(workers[0]).pk}/change/",
         "queued job": f"{JOBS}{queued}/change/",
         "completed job": f"{JOBS}{done}/change/",
         "history": f"{JOBS}{failed.pk}/history/",

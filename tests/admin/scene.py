@@ -139,6 +139,14 @@ def make_failed_job(worker: Worker, **fields: Any) -> Job:
     return make_job("failed", **(values | fields))
 
 
+def log(worker: Worker, attempt: int, *lines: tuple[float, str, str, str], seconds_ago: float) -> dict[str, Any]:
+    """The log of an attempt: seconds after its start, level, logger and text of each line."""
+    return {
+        "lease": attempt, "attempt": attempt, "worker": worker.name, "started": ago(seconds_ago), "dropped": 0,
+        "lines": [[int(seconds * 1000), *line] for seconds, *line in lines],
+    }  # fmt: skip
+
+
 def make_running_job(worker: Worker) -> Job:
     """A long report, in its second attempt."""
     return make_job(
@@ -147,6 +155,11 @@ def make_running_job(worker: Worker) -> Job:
         started_at=at(108), locked_at=at(108), last_error="TimeoutError: the database of figures did not answer",
         errors=[error(worker, 1, seconds_ago=180, duration_ms=31_000, exception="builtins.TimeoutError",
                       message="the database of figures did not answer", traceback="")],
+        lease=2, progress={"lease": 2, "value": 0.62, "text": "18,600 of 30,000 orders", "at": ago(1)},
+        logs=[log(worker, 1, (0.2, "INFO", "reports.jobs", "30,000 orders in November"),
+                  (31.0, "WARNING", "reports.jobs", "the database of figures does not answer"), seconds_ago=211),
+              log(worker, 2, (0.1, "INFO", "reports.jobs", "30,000 orders in November"),
+                  (64.0, "INFO", "", "the figures of week 46 are complete"), seconds_ago=108)],
     )  # fmt: skip
 
 
@@ -188,7 +201,8 @@ def make_jobs(workers: list[Worker]) -> list[Job]:
                  queue_name="reports", run_after=at(-8 * 3600)),
         make_failed_job(workers[0]),
         make_job("running", task="reports.jobs.export_orders", kwargs={"year": 2025, "format": "xlsx"},
-                 queue_name="reports", locked_by=second, locked_at=at(764), started_at=at(764)),
+                 queue_name="reports", locked_by=second, locked_at=at(764), started_at=at(764),
+                 progress={"lease": 1, "value": 0.4, "text": "40 of 100", "at": ago(1)}, lease=1),
         make_job("running", task="search.jobs.rebuild_index", kwargs={"index": "products"}, locked_by=first,
                  locked_at=at(93), started_at=at(93)),
         *(make_job("queued", task="shipping.jobs.print_label", kwargs={"order_id": 5121 + number, "carrier": "DHL"},

@@ -30,6 +30,22 @@ def advance_with_secret(context: JobContext, gate: str, token: str) -> None:
     gates[gate].wait()
 
 
+def _deep_inside() -> None:
+    context = JobContext.current()
+    assert context is not None
+    context.progress(0.5, f"job {context.job_id}")
+
+
+@job(max_attempts=1)
+def advance_deep_inside() -> None:
+    _deep_inside()
+
+
+@job(max_attempts=1)
+async def aadvance_deep_inside() -> None:
+    await sync_to_async(_deep_inside)()
+
+
 @job(takes_context=True)
 async def aadvance(context: JobContext, gate: str, *values: float, text: str = "") -> None:
     for value in values:

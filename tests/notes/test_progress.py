@@ -13,6 +13,7 @@ from django_skipqueue.models import ArchivedJob, Job
 from django_skipqueue.runtime.protocol import EXIT_CLEAN
 from django_skipqueue.store import Store
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.notes import progress_of
 from django_skipqueue.values.records import Noted
 from django_skipqueue.worker import write_notes
 
@@ -90,7 +91,7 @@ def test_a_new_attempt_begins_without_progress(worker_thread: Start) -> None:
     assert worker_thread(drain=True).wait() == EXIT_CLEAN
     found = reload(job)
     assert (found.status, found.attempts) == ("completed", 3)
-    assert found.progress["value"] == 0.75, "that of the second attempt is still there"
+    assert progress_of(found.progress) is not None, "that of the second attempt is still there"
     assert found.current_progress is None
 
 
@@ -218,6 +219,17 @@ def test_the_archive_keeps_it() -> None:
     job = make_job("completed", lease=2, progress={"lease": 1, "value": 0.5, "text": "half"}, logs=[])
     archived = ArchivedJob(**{field.attname: getattr(job, field.attname) for field in ArchivedJob._meta.fields})
     assert archived.current_progress == job.current_progress != None  # noqa: E711
+
+
+def test_code_that_a_task_calls_finds_the_context(gates: Any) -> None:
+    assert JobContext.current() is None
+    tasks.advance_deep_inside.defer()
+    tasks.aadvance_deep_inside.defer()
+    for job in run_jobs():
+        assert job.status == "completed", job.last_error
+        assert job.current_progress is not None
+        assert job.current_progress.line == f"50 % · job {job.pk}"
+    assert JobContext.current() is None
 
 
 def context() -> JobContext:

@@ -1,4 +1,7 @@
-"""How far the job of a bulk action is. It stands in the metadata of that job, and is written with each batch."""
+"""How far the job of a bulk action is. It stands in the metadata of that job, and is written with each batch.
+
+It is what the job goes on from after a crash. People see it as the progress that every task can note.
+"""
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
@@ -43,6 +46,14 @@ class Progress:
     def done(self) -> int:
         """The number of jobs that were looked at."""
         return self.changed + self.skipped
+
+    def share_of(self, number: int) -> float:
+        """The part of `number` jobs that is done, from 0 to 1; more jobs may be found than were counted."""
+        return self.done / max(number, self.done, 1)
+
+    def text(self, number: int) -> str:
+        """The numbers, for the page of the job and for lists."""
+        return f"{self.done:,} of {max(number, self.done):,}"
 
     def plus(self, ids: Collection[int], changed: Changed) -> "Progress":
         """The progress after one more batch."""

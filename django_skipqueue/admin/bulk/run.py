@@ -37,6 +37,7 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
                 further = progress.plus(ids, bulk.verb.change(ids, bulk.instruction))
                 _save(further, context)
             progress = further
+            context.progress(progress.share_of(bulk.number), progress.text(bulk.number))
     finally:  # what is done stays done, even if somebody has stopped the job
         if progress.changed:
             message = many_jobs.message_of(bulk.texts, Tally(progress.changed, progress.skipped))

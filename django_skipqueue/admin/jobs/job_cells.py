@@ -89,7 +89,7 @@ def _progress(job: Job) -> SafeString:
     """A bar with the progress of a job that runs, and its text; empty without one."""
     progress = job.current_progress if job.status == Status.RUNNING else None
     if progress is None:
-        return format_html("")
+        return SafeString("")
     line = shortened(progress.line)
     return format_html(
         '<progress class="skipqueue-progress" max="1" value="{}" aria-label="{}"></progress>'

@@ -1,15 +1,19 @@
 """`job_page`: the page of one job."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils.timezone import now
 
+from django_skipqueue.admin.job_page.job_page import JobPage
 from django_skipqueue.models import Job
 
 from ...app.rows import STATUSES, make_job
 from ..conftest import LIST, page
+from ..scene import ago
 
 pytestmark = pytest.mark.django_db
 
@@ -77,3 +81,81 @@ class TestThePage:
     def test_it_is_for_those_who_may_delete(self, log_in: Callable[..., Client]) -> None:
         job = make_job("failed")
         assert log_in("view_job").get(page("delete", job.pk)).status_code == 403
+
+
+NOTES: dict[str, Any] = {
+    "lease": 3,
+    "progress": {"lease": 3, "value": 0.4, "text": "40 of 100 <b> hunter2!", "at": ago(5)},
+    "kwargs": {"password": "hunter2!"},
+    "logs": [
+        {"lease": 1, "attempt": 1, "started": ago(90), "dropped": 0, "lines": [[0, "INFO", "shop", "of the first"]]},
+        {
+            "lease": 3, "attempt": 2, "started": ago(20), "dropped": 7,
+            "lines": [[1500, "WARNING", "shop", "it is hunter2!"], [1600, "INFO", "", "<script>alert(1)"]],
+        },
+    ],
+}  # fmt: skip
+
+
+class TestNotes:
+    def test_a_running_job_shows_its_progress(self, operator: Client) -> None:
+        text = operator.get(page("change", make_job("running", **NOTES).pk) + "?fragment=1").text
+        assert '<progress class="skipqueue-progress" max="1" value="0.4" aria-labelledby="skipqueue-progress">' in text
+        assert '<h2 id="skipqueue-progress">40 % · 40 of 100 &lt;b&gt; ••••••</h2>' in text
+        assert re.search(r"Noted 5\.\d s ago", text)
+
+    def test_its_numbers_are_those_of_html_in_every_language(self, operator: Client, settings: Any) -> None:
+        settings.LANGUAGE_CODE = "de"
+        text = operator.get(page("change", make_job("running", **NOTES).pk), headers={"accept-language": "de"}).text
+        assert 'value="0.4"' in text
+
+    @pytest.mark.parametrize(("status", "lease"), [("queued", 3), ("running", 4), ("completed", 4)])
+    def test_the_progress_of_another_attempt_is_not_shown(self, operator: Client, status: str, lease: int) -> None:
+        text = operator.get(page("change", make_job(status, **(NOTES | {"lease": lease})).pk)).text
+        assert "<progress" not in text
+
+    def test_a_failed_job_shows_how_far_it_came(self, operator: Client) -> None:
+        assert "<progress" in operator.get(page("change", make_job("failed", **(NOTES | {"lease": 4})).pk)).text
+
+    def test_each_attempt_has_its_log(self, operator: Client) -> None:
+        errors = [{"attempt": 1, "message": "no", "exception": "ValueError", "at": ago(80)}]
+        job = make_job("running", attempts=2, errors=errors, **NOTES)
+        second, first = JobPage(job, now()).attempts
+        assert first.log is not None
+        assert second.log is not None
+        assert [line.message for line in first.log.lines] == ["of the first"]
+        assert [line.message for line in second.log.lines] == ["it is ••••••", "<script>alert(1)"]
+        text = operator.get(page("change", job.pk)).text
+        assert "&lt;script&gt;alert(1)" in text
+        assert "7 earlier lines are not kept." in text
+        assert '<li data-level="WARNING">' in text
+        assert text.index("Log of attempt 2: 2 lines") < text.index("Log of attempt 1: 1 line")
+
+    def test_the_log_of_an_attempt_without_an_error_is_not_lost(self, operator: Client) -> None:
+        """One that was released, or has snoozed."""
+        job = make_job("running", attempts=2, **NOTES)
+        assert [log.number for log in JobPage(job, now()).other_logs] == [1]
+        assert "of the first" in operator.get(page("change", job.pk)).text
+
+    def test_the_numbers_go_on_after_a_manual_retry(self) -> None:
+        retry = {"verb": "retry", "at": ago(60), "attempts": 1, "by": "", "reason": ""}
+        second = NOTES["logs"][1] | {"attempt": 1}
+        job = make_job("running", attempts=1, operations=[retry], **(NOTES | {"logs": [NOTES["logs"][0], second]}))
+        (attempt,) = JobPage(job, now()).attempts
+        assert attempt.log is not None
+        assert (attempt.number, attempt.log.number, attempt.log.dropped) == (2, 2, 7)
+
+    @pytest.mark.parametrize(
+        "written", [3, "x", {}, [3], [{"lines": [["a", 1, None, {}]]}], {"lease": 1, "value": "a"}]
+    )
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_a_row_of_any_form_has_a_page(self, operator: Client, status: str, written: Any) -> None:
+        job = make_job(status, logs=written, progress=written)
+        assert operator.get(page("change", job.pk)).status_code == 200
+        assert operator.get(LIST).status_code == 200
+
+    def test_the_list_shows_the_progress_of_running_jobs(self, operator: Client) -> None:
+        make_job("running", **NOTES)
+        text = operator.get(f"{LIST}?status=running").text
+        assert '<progress class="skipqueue-progress" max="1" value="0.4000" aria-label="Progress"></progress>' in text
+        assert "40 % · 40 of 100 &lt;b&gt;" in text

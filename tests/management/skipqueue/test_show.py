@@ -59,6 +59,28 @@ def test_it_shows_the_arguments_the_errors_and_the_operations(failed: Job) -> No
     assert lines.index("    KeyError: 'x' of ••••••") < len(lines) - 1
 
 
+def test_it_shows_the_progress_and_the_logs() -> None:
+    log = {
+        "lease": 1, "attempt": 1, "worker": "w", "started": "2026-03-01T02:13:45+00:00", "dropped": 3,
+        "lines": [[1000, "INFO", "shop", "first\nsecond"], [2000, "ERROR", "", "third"]],
+    }  # fmt: skip
+    made = make_job("running", lease=1, progress={"lease": 1, "value": 0.4, "text": "40 of 100"}, logs=[log])
+    lines = skipqueue("show", made.pk).out.splitlines()
+    assert "progress      40 % · 40 of 100" in lines
+    assert any(line.startswith("status        running, for ") and line.endswith(", 40 %") for line in lines)
+    start = lines.index("2026-03-01 02:13:45 +0000  log of attempt 1")
+    assert lines[start + 1 : start + 5] == [
+        "    … 3 earlier lines are not kept",
+        "    2026-03-01 02:13:46 +0000 INFO shop first",
+        "        second",
+        "    2026-03-01 02:13:47 +0000 ERROR third",
+    ]
+    [shown] = skipqueue("show", "--json", made.pk).objects
+    assert shown["progress"] == {"value": 0.4, "text": "40 of 100", "at": None}
+    assert shown["logs"][0]["lines"][1]["message"] == "third"
+    assert shown["logs"][0]["dropped"] == 3
+
+
 def test_secrets_are_masked_everywhere(failed: Job) -> None:
     for result in (skipqueue("show", failed.pk), skipqueue("show", "--json", failed.pk)):
         assert result.code == 0
