@@ -5,7 +5,7 @@ import time
 
 from django.db import OperationalError, transaction
 
-from django_skipqueue import job
+from django_skipqueue import JobContext, job
 from django_skipqueue.backoff import constant
 
 from .models import BlockedAddress, EmailDelivery, Payment
@@ -53,11 +53,12 @@ def do_nothing() -> None:
 # What else goes on in a shop that is open: `manage.py serve` keeps it busy for some minutes
 
 
-@job(queue_name="reports")
-def print_catalogue(pages: int) -> str:
-    """Take some seconds."""
-    for _ in range(pages):
+@job(queue_name="reports", takes_context=True)
+def print_catalogue(context: JobContext, pages: int) -> str:
+    """Take some seconds, and show how many pages are done."""
+    for page in range(1, pages + 1):
         time.sleep(0.5)
+        context.progress(page / pages, f"{page} of {pages} pages")
     return f"{pages} pages"
 
 

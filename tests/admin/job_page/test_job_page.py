@@ -83,43 +83,45 @@ class TestThePage:
         assert log_in("view_job").get(page("delete", job.pk)).status_code == 403
 
 
-NOTES: dict[str, Any] = {
-    "lease": 3,
-    "progress": {"lease": 3, "value": 0.4, "text": "40 of 100 <b> hunter2!", "at": ago(5)},
-    "kwargs": {"password": "hunter2!"},
-    "logs": [
-        {"lease": 1, "attempt": 1, "started": ago(90), "dropped": 0, "lines": [[0, "INFO", "shop", "of the first"]]},
-        {
-            "lease": 3, "attempt": 2, "started": ago(20), "dropped": 7,
-            "lines": [[1500, "WARNING", "shop", "it is hunter2!"], [1600, "INFO", "", "<script>alert(1)"]],
-        },
-    ],
-}  # fmt: skip
+def notes(**others: Any) -> dict[str, Any]:
+    """The columns of a job in its second attempt."""
+    return {
+        "lease": 3,
+        "progress": {"lease": 3, "value": 0.4, "text": "40 of 100 <b> hunter2!", "at": ago(5)},
+        "kwargs": {"password": "hunter2!"},
+        "logs": [
+            {"lease": 1, "attempt": 1, "started": ago(90), "lines": [[0, "INFO", "shop", "of the first"]]},
+            {
+                "lease": 3, "attempt": 2, "started": ago(20), "dropped": 7,
+                "lines": [[1500, "WARNING", "shop", "it is hunter2!"], [1600, "INFO", "", "<script>alert(1)"]],
+            },
+        ],
+    } | others  # fmt: skip
 
 
 class TestNotes:
     def test_a_running_job_shows_its_progress(self, operator: Client) -> None:
-        text = operator.get(page("change", make_job("running", **NOTES).pk) + "?fragment=1").text
+        text = operator.get(page("change", make_job("running", **notes()).pk) + "?fragment=1").text
         assert '<progress class="skipqueue-progress" max="1" value="0.4" aria-labelledby="skipqueue-progress">' in text
         assert '<h2 id="skipqueue-progress">40 % · 40 of 100 &lt;b&gt; ••••••</h2>' in text
         assert re.search(r"Noted 5\.\d s ago", text)
 
     def test_its_numbers_are_those_of_html_in_every_language(self, operator: Client, settings: Any) -> None:
         settings.LANGUAGE_CODE = "de"
-        text = operator.get(page("change", make_job("running", **NOTES).pk), headers={"accept-language": "de"}).text
+        text = operator.get(page("change", make_job("running", **notes()).pk), headers={"accept-language": "de"}).text
         assert 'value="0.4"' in text
 
     @pytest.mark.parametrize(("status", "lease"), [("queued", 3), ("running", 4), ("completed", 4)])
     def test_the_progress_of_another_attempt_is_not_shown(self, operator: Client, status: str, lease: int) -> None:
-        text = operator.get(page("change", make_job(status, **(NOTES | {"lease": lease})).pk)).text
+        text = operator.get(page("change", make_job(status, **notes(lease=lease)).pk)).text
         assert "<progress" not in text
 
     def test_a_failed_job_shows_how_far_it_came(self, operator: Client) -> None:
-        assert "<progress" in operator.get(page("change", make_job("failed", **(NOTES | {"lease": 4})).pk)).text
+        assert "<progress" in operator.get(page("change", make_job("failed", **notes(lease=4)).pk)).text
 
     def test_each_attempt_has_its_log(self, operator: Client) -> None:
         errors = [{"attempt": 1, "message": "no", "exception": "ValueError", "at": ago(80)}]
-        job = make_job("running", attempts=2, errors=errors, **NOTES)
+        job = make_job("running", attempts=2, errors=errors, **notes())
         second, first = JobPage(job, now()).attempts
         assert first.log is not None
         assert second.log is not None
@@ -133,14 +135,14 @@ class TestNotes:
 
     def test_the_log_of_an_attempt_without_an_error_is_not_lost(self, operator: Client) -> None:
         """One that was released, or has snoozed."""
-        job = make_job("running", attempts=2, **NOTES)
+        job = make_job("running", attempts=2, **notes())
         assert [log.number for log in JobPage(job, now()).other_logs] == [1]
         assert "of the first" in operator.get(page("change", job.pk)).text
 
     def test_the_numbers_go_on_after_a_manual_retry(self) -> None:
         retry = {"verb": "retry", "at": ago(60), "attempts": 1, "by": "", "reason": ""}
-        second = NOTES["logs"][1] | {"attempt": 1}
-        job = make_job("running", attempts=1, operations=[retry], **(NOTES | {"logs": [NOTES["logs"][0], second]}))
+        first, second = notes()["logs"]
+        job = make_job("running", attempts=1, operations=[retry], **notes(logs=[first, second | {"attempt": 1}]))
         (attempt,) = JobPage(job, now()).attempts
         assert attempt.log is not None
         assert (attempt.number, attempt.log.number, attempt.log.dropped) == (2, 2, 7)
@@ -155,7 +157,7 @@ class TestNotes:
         assert operator.get(LIST).status_code == 200
 
     def test_the_list_shows_the_progress_of_running_jobs(self, operator: Client) -> None:
-        make_job("running", **NOTES)
+        make_job("running", **notes())
         text = operator.get(f"{LIST}?status=running").text
         assert '<progress class="skipqueue-progress" max="1" value="0.4000" aria-label="Progress"></progress>' in text
         assert "40 % · 40 of 100 &lt;b&gt;" in text

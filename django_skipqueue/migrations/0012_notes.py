@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Add the two columns to both tables."""
 
-    dependencies = [("django_skipqueue", "0010_names")]
+    dependencies = [("django_skipqueue", "0011_schedule")]
 
     operations = [
         migrations.AddField("job", "progress", models.JSONField(null=True, verbose_name="progress")),
