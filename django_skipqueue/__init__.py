@@ -3,6 +3,8 @@
 Users import from this module. It loads no model, so that it can be imported while apps are still loading.
 """
 
+from .batches.batch import Batch
+from .batches.call import TaskCall
 from .exceptions import SkipQueueError
 from .periodic.decorator import periodic
 from .tasks.context import JobContext
@@ -14,12 +16,14 @@ from .values.outcomes import Discard, Retry, Snooze
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "Discard",
     "JobContext",
     "Retry",
     "SkipQueueError",
     "Snooze",
     "Task",
+    "TaskCall",
     "__version__",
     "job",
     "periodic",

@@ -40,6 +40,10 @@ class CannotComplete(SkipQueueError):
     """A task cannot complete its job here: there is no transaction to share, or no worker that runs the job."""
 
 
+class BatchFinished(SkipQueueError):
+    """The last job of a batch is finished, so no job can be added to it."""
+
+
 class JobInterrupted(BaseException):
     """The attempt was interrupted."""
 

@@ -41,6 +41,7 @@ FLOORS = (
     {"__init__"},
     {"periodic"},
     {"tasks"},
+    {"batches"},
     {"models"},
     {"store"},
     {"store.sql"},

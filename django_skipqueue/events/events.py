@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..values.batches import FinishedBatch
 from ..values.records import Attempt, ClaimedJob, RecoveredJob
 
 
@@ -73,6 +74,20 @@ class JobsOperated(Event):
     """The ids of the changed jobs."""
     by: str
     reason: str
+
+
+@dataclass(frozen=True)
+class BatchesFinished(Event):
+    """The last job of each of these batches is finished, and their callbacks are enqueued."""
+
+    database: str
+    """The alias of the database that holds them."""
+    batches: Sequence[FinishedBatch]
+
+    @property
+    def size(self) -> int:
+        """See `Event.size`."""
+        return len(self.batches)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from . import alert_logs, events, logs, queue_logs, schedule_logs
+from . import alert_logs, batch_logs, events, logs, queue_logs, schedule_logs
 from .events import Event
 
 
@@ -21,6 +21,11 @@ def _each(write_line: Callable[[Any], None]) -> Callable[[Any], None]:
 def _recovered(event: Any) -> None:
     for job in event.jobs:
         logs.job_recovered(job)
+
+
+def _batches(event: Any) -> None:
+    for batch in event.batches:
+        batch_logs.batch_finished(batch)
 
 
 LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
@@ -46,6 +51,7 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),
     events.SchedulePaused: (WARNING, schedule_logs.schedule_paused),
     events.ScheduleResumed: (INFO, schedule_logs.schedule_resumed),
+    events.BatchesFinished: (INFO, _batches),
     events.AlertRaised: (ERROR, alert_logs.alert_raised),
     events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),

@@ -1,11 +1,12 @@
 """The tables as Django sees them.
 
-`Job` is one request to run a task, `ArchivedJob` one that has left the job table, `Queue` a queue that was paused,
-`Worker` a process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a task is enqueued again and again,
-`Incident` a limit of `ALERTS` that is exceeded.
+`Job` is one request to run a task, `ArchivedJob` one that has left the job table, `JobBatch` jobs that belong together,
+`Queue` a queue that was paused, `Worker` a process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a
+task is enqueued again and again, `Incident` a limit of `ALERTS` that is exceeded.
 """
 
 from .archived_job import ArchivedJob
+from .batch import JobBatch, PrunedOfBatch
 from .incident import Incident
 from .job import Job
 from .queue import Queue
@@ -23,6 +24,8 @@ __all__ = [
     "FailureRollUp",
     "Incident",
     "Job",
+    "JobBatch",
+    "PrunedOfBatch",
     "Queue",
     "RollUp",
     "RollUpProgress",

@@ -46,6 +46,7 @@ class Job(JobVerbs, AbstractJob):
     locked_at = models.DateTimeField(_("locked at"), null=True)
     deaths = models.JSONField(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
+    batch_id = models.BigIntegerField(_("batch"), null=True)
 
     objects = JobManager()
 
@@ -90,6 +91,12 @@ class Job(JobVerbs, AbstractJob):
                 F("id"),
                 name="skipqueue_job_cause",
                 condition=Q(status="failed") | Q(status="scheduled", attempts__gt=0),
+            ),
+            models.Index(
+                # For the check whether a batch is finished, its progress, and the list of its jobs in the admin.
+                fields=["batch_id", "status", "id"],
+                name="skipqueue_job_batch",
+                condition=Q(batch_id__isnull=False),
             ),
         )
         constraints = (

@@ -11,6 +11,7 @@ from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
 from ..store import Store
+from ..store.current_batch import in_current_batch
 from ..values.codec import decode
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
 from .status import StatusFilters
@@ -19,6 +20,7 @@ from .worker_request import WorkerRequest
 
 if TYPE_CHECKING:
     from .archived_job import ArchivedJob
+    from .batch import JobBatch
     from .incident import Incident  # noqa: F401 (ruff does not see it in a subscript)
     from .job import Job
     from .queue import Queue  # noqa: F401 (ruff does not see it in a subscript)
@@ -73,6 +75,7 @@ class JobManager(_JobManager["Job"]):
     def insert(self, spec: JobSpec, call: EncodedCall) -> "Job":
         """Do the same as `enqueue`, with a spec and a call."""
         store = Store(self.db)
+        spec = in_current_batch(spec, store.connection)
         while True:
             inserted = store.enqueue(spec, call)
             if inserted:
@@ -119,6 +122,14 @@ class ArchivedJobManager(models.Manager["ArchivedJob"]):
 
     def get_queryset(self) -> "models.QuerySet[ArchivedJob]":
         """All archived jobs, in the queue's database."""
+        return models.QuerySet(self.model, using=self._db or settings.database)
+
+
+class JobBatchManager(models.Manager["JobBatch"]):
+    """`JobBatch.objects`: the batches of jobs, in the queue's database."""
+
+    def get_queryset(self) -> "models.QuerySet[JobBatch]":
+        """All batches."""
         return models.QuerySet(self.model, using=self._db or settings.database)
 
 

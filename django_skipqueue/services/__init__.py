@@ -9,6 +9,7 @@ from ..runtime.service import Service
 from ..store import Store
 from .admit import Admit
 from .archive import ArchivePartitions
+from .batches import FinishBatches, PruneBatches
 from .fire_schedules import FireSchedules
 from .prune import Prune
 
@@ -17,10 +18,12 @@ __all__ = ["SERVICES"]
 SERVICES: tuple[Callable[[Store], Service], ...] = (
     Admit,
     FireSchedules,
+    FinishBatches,
     CountEnqueued,
     SampleDepths,
     PruneRollUps,
     ArchivePartitions,
     Prune,
+    PruneBatches,
 )
 """The services that need only the `Store`. `Supervisor` makes the others."""

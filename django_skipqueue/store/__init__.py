@@ -7,7 +7,6 @@ from ..conf import settings
 from .archive import Archiving
 from .claim import Claiming
 from .claim_costs import ClaimCosts
-from .enqueue import Enqueueing
 from .failures import Failures
 from .gates import Admitting
 from .leases import Leases
@@ -28,7 +27,6 @@ __all__ = ["Store"]
 
 
 class Store(
-    Enqueueing,
     Claiming,
     Settling,
     Releasing,

@@ -15,6 +15,7 @@ from ..events.events import JobsDeferred, NotifyFailed
 from ..tracing import sending, tracers
 from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
+from .current_batch import in_current_batch
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values, in_key_order
 from .statements import Statements
@@ -28,6 +29,7 @@ class Enqueueing(Statements):
 
         Raises `InvalidOption` for a value of the spec that the table cannot store.
         """
+        spec = in_current_batch(spec, self.connection)
         if not tracers:
             return self._enqueue(spec, call)
         with sending(spec, 1) as batch:
@@ -89,6 +91,7 @@ class Enqueueing(Statements):
         Returns the ids in the order of the calls. If an unfinished job holds the unique key of a call, its id is
         returned for this call. Raises as `enqueue` does.
         """
+        spec = in_current_batch(spec, self.connection)
         if not (tracers and calls):
             return self._enqueue_many(spec, calls)
         with sending(spec, len(calls)) as batch:

@@ -137,9 +137,9 @@ class ExchangeResult:
     refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
     """The outcomes that were written in place of those that PostgreSQL refused."""
 
-    def settled(self) -> set[LeaseRef]:
-        """The leases that were valid, and whose outcomes are now written."""
-        return set(_fetch(self.settled_rows))
+    def settled(self) -> dict[LeaseRef, int | None]:
+        """The leases that were valid, and whose outcomes are now written; for each the batch of its job, if any."""
+        return {(id, lease): batch_id for id, lease, batch_id in _fetch(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
         """The claimed jobs, in claim order."""

@@ -12,6 +12,7 @@ from ..events.events import OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
 from ..values.records import LeaseRef, QueuePosition
 from . import sql
+from .batches import Batches
 from .notify import wake, wake_supervisors
 from .parameters import (
     ExchangeResult,
@@ -24,10 +25,12 @@ from .parameters import (
     settlements_as_values,
     storable_failure,
 )
-from .statements import Statements
+
+SettledRow = tuple[int, int, int | None]
+"""Id, lease and batch of a job whose outcome was written."""
 
 
-class Settling(Statements):
+class Settling(Batches):
     """Used by workers, and by loops written by hand."""
 
     def settle(self, settlements: Iterable[Settlement], *, raises: bool = False) -> set[int]:
@@ -40,7 +43,9 @@ class Settling(Statements):
         batch = in_lock_order(settlements)
         written = self.rows(sql.SETTLE, settlements_as_values(batch)) if raises else self._settle(batch, {})
         self._wake_for(batch)
-        return {id for id, _ in written}
+        if batch_ids := {batch_id for _, _, batch_id in written if batch_id is not None}:
+            self.jobs_ended(batch_ids)
+        return {id for id, _, _ in written}
 
     def exchange(
         self,
@@ -102,7 +107,7 @@ class Settling(Statements):
         if ids:
             wake(self, [name for (name,) in self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
 
-    def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[LeaseRef]:
+    def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[SettledRow]:
         """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""
         if not batch:
             return set()

@@ -18,8 +18,7 @@ METHODS = {
     "send": ".defer(…)",
     "send_with_options": ".using(…).defer(…)",
     "schedule": ".using(run_after=…).defer(…)",
-    "s": ".defer(…)",
-    "si": ".defer(…)",
+    "si": ".s(…): no call takes the result of another one",
 }
 """For each method of tasks in other queues: the replacement here."""
 

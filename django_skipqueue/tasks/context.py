@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
+from ..batches.batch import Batch
 from ..exceptions import CannotComplete, LeaseLost
 from ..store import Store
 from ..values.codec import encode
@@ -115,6 +116,11 @@ class JobContext:
     async def aget_job(self) -> "Job":
         """`job` for an `async def` task."""
         return await sync_to_async(lambda: self.job)()
+
+    @cached_property
+    def batch(self) -> Batch | None:
+        """The batch of the job, or the batch whose callback it is; `None` without one. The first use sends a query."""
+        return Batch.of(self.job, database=self.database)
 
     @property
     def is_last_attempt(self) -> bool:

@@ -14,6 +14,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
+from ..batches.call import TaskCall
 from ..columns import check_key
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
@@ -117,6 +118,10 @@ class Task(Generic[P, R]):
     async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
         """`defer_many` for async code."""
         return await sync_to_async(self.defer_many)(calls)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """The task with arguments, checked as by `.defer()`: for callbacks of a `Batch`, and for a `chain`."""
+        return TaskCall(self._spec(), self.encoded(args, kwargs), self.options.database)
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
         """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.

@@ -47,6 +47,8 @@ class JobSpec(NamedTuple):
     `SKIPQUEUE["RETENTION"]`."""
     metadata: str = "{}"
     """A JSON object of the caller's. The backend for `django.tasks` stores `backend` and `deferred` in it."""
+    batch_id: int | None = None
+    """The batch that the jobs belong to."""
 
     def insert_values(self) -> dict[str, Any]:
         """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""

@@ -21,6 +21,7 @@ from ..store import Store
 from ..store.parameters import ExchangeResult
 from ..tasks.registry import RUNNER_NAMES, THREADS, registry
 from ..values.records import Attempt, ClaimedJob, LeaseRef
+from .batch_check import BatchCheck
 from .cancel_check import CancelCheck
 from .exchange_buffer import ExchangeBuffer
 from .orphan_check import OrphanCheck
@@ -70,6 +71,7 @@ class InFlightJobs:
         self._tally = Tally()
         self._reports = OutcomeReports(dispatcher, self._tally)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
+        self.batch_check = BatchCheck(store)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.write_roll_ups = WriteRollUps(store, self._tally)
         self.write_notes = WriteNotes(store, lambda: pool.attempts)
@@ -187,7 +189,9 @@ class InFlightJobs:
         """Note that these attempts are settled or have lost their leases, and send their events."""
         if not attempts:
             return
-        self._reports.sent(attempts, answer)
+        settled = answer.settled()
+        self._reports.sent(attempts, settled, answer.refused)
+        self.batch_check.settled(settled)
         for attempt in attempts:
             self.jobs.pop(attempt.job.ref, None)
             if attempt.is_written:

@@ -5,7 +5,7 @@ the job was cancelled, or taken from the worker, or this very outcome was writte
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..events.events import (
@@ -19,10 +19,9 @@ from ..events.events import (
 )
 from ..rollups.tally import Tally
 from ..runtime.dispatcher import EventDispatcher
-from ..store.parameters import ExchangeResult
 from ..values.lost_leases import LostLease
 from ..values.outcomes import COMPLETED, Outcome
-from ..values.records import Attempt, Noted
+from ..values.records import Attempt, LeaseRef, Noted
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -45,13 +44,15 @@ class OutcomeReports:
         self._dispatcher = dispatcher
         self._tally = tally
 
-    def sent(self, attempts: list[Attempt], answer: ExchangeResult) -> None:
-        """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`."""
-        settled = answer.settled()
+    def sent(self, attempts: list[Attempt], settled: Collection[LeaseRef], refused: Mapping[LeaseRef, Outcome]) -> None:
+        """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`.
+
+        refused: the outcomes that were written in place of those that PostgreSQL refused.
+        """
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
         for sent in attempts:
             ref = sent.job.ref
-            attempt = sent._replace(outcome=answer.refused[ref]) if ref in answer.refused else sent
+            attempt = sent._replace(outcome=refused[ref]) if ref in refused else sent
             kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
             ended[kind].append(attempt)
         self.lost += ended.pop(LeasesLost, [])

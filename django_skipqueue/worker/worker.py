@@ -119,6 +119,7 @@ class Worker:
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
             SurplusCheck(in_flight, control),
+            in_flight.batch_check,
             in_flight.write_roll_ups,
             in_flight.write_notes,
         ]
@@ -224,7 +225,7 @@ class Worker:
 
     def _has_runnable_jobs(self) -> bool:
         """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
-        if self._store.admit():
+        if self._store.finish_all_batches() or self._store.admit():
             return True
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:

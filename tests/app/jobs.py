@@ -220,3 +220,16 @@ def _write(context: JobContext, entry: str) -> None:
 
 
 from . import worker_jobs  # noqa: E402, F401 (their tasks register themselves)
+
+
+@job(takes_context=True)
+def fan_out(context: JobContext, number: int) -> None:
+    """Add jobs to the own batch."""
+    assert context.batch
+    context.batch.add(*[add.s(n) for n in range(number)])
+
+
+@job(takes_context=True)
+def see_batch(context: JobContext, note: str = "") -> list[Any]:
+    """Return the id of the batch, and the note."""
+    return [context.batch and context.batch.id, note]

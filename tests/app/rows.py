@@ -56,7 +56,7 @@ def settle_and_claim(
 ) -> tuple[set[LeaseRef], list[ClaimedJob]]:
     """What an exchange brings: the leases that held, and the jobs claimed, in order."""
     answer = store.exchange(settlements, **options)
-    return answer.settled(), answer.claimed()
+    return set(answer.settled()), answer.claimed()
 
 
 def state(row: Job | Worker) -> dict[str, Any]:

@@ -20,6 +20,12 @@ WITH pruned AS (
         operations, progress, logs
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
+), noted AS (
+    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
+    SELECT batch_id, status, count(*)
+    FROM pruned
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, status
 )
 SELECT status, count(*) FROM pruned GROUP BY status
 """

@@ -8,13 +8,14 @@ _INSERT = entering(
     """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
-    metadata)
+    metadata, batch_id)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(unique_key)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb
+    %(unique_key)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+    %(batch_id)s
 )
 """,
     column="%({})s",
@@ -55,11 +56,13 @@ ENQUEUE_MANY = entering(
     """
 WITH inserted AS (
     INSERT INTO skipqueue_job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata)
+        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
+        batch_id)
     SELECT
         %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
         {status},
-        %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb
+        %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+        %(batch_id)s::bigint
     FROM
         ROWS FROM (string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10))) AS call (args, kwargs),
         (
@@ -86,12 +89,12 @@ ENQUEUE_MANY_UNIQUE = entering(
     """
 INSERT INTO skipqueue_job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
-    metadata)
+    metadata, batch_id)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(timeout)s, %(retention)s::jsonb,
-    %(metadata)s::jsonb
+    %(metadata)s::jsonb, %(batch_id)s::bigint
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[])

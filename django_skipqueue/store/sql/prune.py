@@ -48,7 +48,14 @@ PRUNE = """
 WITH pruned AS (
     DELETE FROM skipqueue_job
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
-    RETURNING status
+    RETURNING status, batch_id
+),
+noted AS (
+    INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
+    SELECT batch_id, status, count(*)
+    FROM pruned
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, status
 )
 SELECT status, count(*) FROM pruned GROUP BY status
 """

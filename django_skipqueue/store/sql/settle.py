@@ -2,9 +2,9 @@
 
 from .gates import entering
 
-# settle → id and lease of the outcomes that were written. An outcome whose lease is no longer valid matches no row.
-# Writing an outcome ends the lease, so that a second one for the same attempt matches no row either. Index: the primary
-# key, in the order of the arrays.
+# settle → id, lease and batch of the outcomes that were written. An outcome whose lease is no longer valid matches no
+# row. Writing an outcome ends the lease, so that a second one for the same attempt matches no row either. Index: the
+# primary key, in the order of the arrays.
 # `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
 # means when the job was claimed, and now.
 # An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
@@ -71,7 +71,7 @@ FROM
         (SELECT %(errors)s::text[]::jsonb[]), (SELECT %(unknown)s::boolean[]), (SELECT %(notes)s::text[]::jsonb[])
     ) AS outcome (id, lease, started, ended, status, delay, refund, result, last_error, error, is_unknown, notes)
 WHERE job.id = outcome.id AND job.lease = outcome.lease
-RETURNING job.id, outcome.lease
+RETURNING job.id, outcome.lease, job.batch_id
 """,
     column="job.{}",
     run_after="statement_timestamp() + make_interval(secs => outcome.delay)",

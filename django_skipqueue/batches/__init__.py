@@ -1,0 +1,1 @@
+"""Batches of jobs with callbacks, chains, and tasks with arguments."""

@@ -1,0 +1,82 @@
+"""`TaskCall`: a task with arguments, made by `.s()`: a callback of a batch, a step of a chain, or a job to be deferred.
+
+Invariant: the arguments fit the task, and the table can store them: they were checked when the call was made.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asgiref.sync import sync_to_async
+
+from ..columns import check_columns
+from ..exceptions import InvalidOption
+from ..values.callbacks import stored
+from ..values.records import EncodedCall, JobSpec
+
+if TYPE_CHECKING:
+    from ..models import Job
+
+
+@dataclass(frozen=True)
+class TaskCall:
+    """A task with arguments."""
+
+    spec: JobSpec
+    call: EncodedCall
+    database: str | None = None
+    """The alias of the database; `None`: `SKIPQUEUE["DATABASE"]`."""
+    inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
+    """Called with each job that `defer` has inserted."""
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidOption` for a value that the table cannot store."""
+        check_columns(self.spec._asdict())
+
+    def __repr__(self) -> str:
+        return f"<TaskCall of {self.spec.task}>"
+
+    def defer(self) -> "Job":
+        """Insert a job in the caller's transaction, as the task's `.defer()` does."""
+        from ..models import Job
+
+        job = Job.objects.db_manager(self.database).insert(self.spec, self.call)
+        if self.inserted is not None:
+            self.inserted(job)
+        return job
+
+    async def adefer(self) -> "Job":
+        """`defer` for async code."""
+        return await sync_to_async(self.defer)()
+
+    def as_callback(self) -> dict[str, Any]:
+        """The call as a JSON object in the row of a batch."""
+        return stored(self.spec, self.call)
+
+    def in_database(self, alias: str) -> "TaskCall":
+        """The same call for this database, unless it names one itself."""
+        return self if self.database else replace(self, database=alias)
+
+
+class CallableTask(Protocol):
+    """A task of `@job`, or one of Django's on this backend."""
+
+    def s(self) -> TaskCall:
+        """The task with arguments."""
+
+
+def as_call(name: str, given: "TaskCall | CallableTask", alias: str) -> TaskCall:
+    """A task, or a task with arguments, as a call in this database.
+
+    Raises `InvalidOption` for anything else, and for a call in another database.
+    """
+    if isinstance(given, TaskCall):
+        call = given
+    elif callable(getattr(given, "s", None)):
+        call = given.s()
+    else:
+        raise InvalidOption(f"{name} must be a task, or a task with arguments such as send.s(1), not {given!r}.")
+    call = call.in_database(alias)
+    if call.database != alias:
+        raise InvalidOption(f"{name} is a call in the database {call.database!r}, and the batch is in {alias!r}.")
+    return call

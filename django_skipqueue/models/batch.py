@@ -1,0 +1,64 @@
+"""`JobBatch`: jobs that belong together, and the calls that are made once the last of them is finished.
+
+Only the methods of `Store` write these rows. Users meet a batch as `django_skipqueue.Batch`.
+"""
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from .querysets import JobBatchManager
+from .rollup import BigIntegers
+
+
+class JobBatch(models.Model):
+    """Jobs that belong together. Its jobs have its id in `batch_id`; no foreign key, which would lock this row."""
+
+    id = models.BigAutoField(primary_key=True)
+    name = models.TextField(_("name"), db_default="")
+    parent_id = models.BigIntegerField(_("outer batch"), null=True)
+    """The id of the batch that waits for this one; `None`: none does."""
+    callbacks = models.JSONField(_("callbacks"), default=dict)
+    """The calls to be made, by `on_success`, `on_failure` and `on_finish`."""
+    created_at = models.DateTimeField(_("created at"), db_default=Now())
+    finished_at = models.DateTimeField(_("finished at"), null=True)
+    callback_ids = BigIntegers(_("callback jobs"), null=True)
+    """The ids of the jobs that were enqueued for the callbacks; `None`: none was."""
+    completed = models.BigIntegerField(_("completed"), null=True)
+    """How many of its jobs had completed when it was finished, those of inner batches among them; `None` before."""
+    failed = models.BigIntegerField(_("failed"), null=True)
+    discarded = models.BigIntegerField(_("discarded"), null=True)
+
+    objects = JobBatchManager()
+
+    class Meta:
+        db_table = "skipqueue_batch"
+        verbose_name = _("batch")
+        verbose_name_plural = _("batches")
+        default_permissions = ("view",)
+        indexes = (
+            models.Index(fields=["id"], name="skipqueue_batch_open", condition=Q(finished_at__isnull=True)),
+            models.Index(fields=["parent_id"], name="skipqueue_batch_inner", condition=Q(parent_id__isnull=False)),
+            models.Index(fields=["finished_at"], name="skipqueue_batch_prune", condition=Q(finished_at__isnull=False)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name or _('batch')} #{self.pk}"
+
+
+class PrunedOfBatch(models.Model):
+    """How many jobs of a batch one prune has deleted, by status. Rows are only added, so that nobody waits for one."""
+
+    id = models.BigAutoField(primary_key=True)
+    batch_id = models.BigIntegerField()
+    status = models.TextField()
+    jobs = models.BigIntegerField()
+
+    class Meta:
+        db_table = "skipqueue_batch_pruned"
+        default_permissions = ()
+        indexes = (models.Index(fields=["batch_id"], name="skipqueue_batch_pruned_of"),)
+
+    def __str__(self) -> str:
+        return f"{self.jobs} {self.status} of batch {self.batch_id}"

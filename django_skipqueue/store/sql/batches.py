@@ -1,0 +1,235 @@
+"""Make batches, find those whose jobs are finished, and finish them.
+
+Whether a batch is finished is never counted while its jobs run: it follows from the rows of its jobs.
+"""
+
+# Batch → the id and the time of the new batch. It is not finished before its transaction is committed: until then
+# nobody else sees it.
+INSERT_BATCH = """
+INSERT INTO skipqueue_batch (name, parent_id, callbacks)
+VALUES (%(name)s, %(parent_id)s::bigint, %(callbacks)s::jsonb)
+RETURNING id, created_at
+"""
+
+# Batch, in the transaction that adds jobs to it → its id; no row if it is finished. Until the transaction ends, nobody
+# finishes the batch; others may add jobs as well. Index: the primary key.
+JOIN_BATCH = """
+SELECT id
+FROM skipqueue_batch
+WHERE id = %(id)s AND finished_at IS NULL
+FOR KEY SHARE
+"""
+
+# supervisor, worker before a drain ends → the ids of open batches after an id: those to be looked at next. Index: open.
+OPEN_BATCHES = """
+SELECT id
+FROM skipqueue_batch
+WHERE finished_at IS NULL AND id > %(after)s
+ORDER BY id
+LIMIT %(limit)s
+"""
+
+# The condition under which a batch is done. A batch with an inner one waits for it, and for its callback jobs.
+# The newest jobs are looked at first: while a batch runs, they are the ones that wait, and the entries of the jobs that
+# have left a status need not be read. Indexes: batch, inner, the primary key.
+_IS_DONE = """
+NOT EXISTS (
+    SELECT
+    FROM
+        (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+        LATERAL (
+            SELECT id
+            FROM skipqueue_job AS job
+            WHERE job.batch_id = batch.id AND job.status = unfinished.status
+            ORDER BY job.id DESC
+            LIMIT 1
+        ) AS newest
+)
+AND NOT EXISTS (
+    SELECT
+    FROM skipqueue_batch AS inside
+    WHERE
+        inside.parent_id = batch.id
+        AND (
+            inside.finished_at IS NULL
+            OR EXISTS (
+                SELECT FROM skipqueue_job AS callback
+                WHERE callback.id = ANY (inside.callback_ids) AND callback.finished_at IS NULL
+            )
+        )
+)
+"""
+
+# finish_batches → the ids of those batches, and of the batches outside of them, that are open although all of their
+# jobs are finished. Locks nothing. Indexes: as above.
+DONE_BATCHES = f"""
+SELECT batch.id
+FROM skipqueue_batch AS batch
+WHERE
+    batch.id = ANY (
+        ARRAY (
+            SELECT unnest(%(ids)s::bigint[])
+            UNION
+            SELECT parent_id FROM skipqueue_batch WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NOT NULL
+        )
+    )
+    AND batch.finished_at IS NULL
+    AND {_IS_DONE}
+"""  # noqa: S608 (of literals)
+
+# finish_batches, in the transaction of the next statement → the ids of those batches that are open and that nobody else
+# has locked: to finish them, or to add jobs. Index: the primary key.
+LOCK_BATCHES = """
+SELECT id
+FROM skipqueue_batch
+WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL
+ORDER BY id
+FOR UPDATE SKIP LOCKED
+"""
+
+# finish_batches → the batches that are finished now: for each the calls to be made. A statement of its own after the
+# locks, since a statement does not see what was committed while it waited, or while it chose its rows.
+# `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed. The jobs of
+# inner batches are in the totals. Indexes: batch, inner, pruned_of, the primary key.
+FINISH_BATCHES = f"""
+WITH counted AS MATERIALIZED (
+    SELECT batch.id, own.completed, own.failed, own.discarded, own.has_failed_callbacks
+    FROM
+        skipqueue_batch AS batch,
+        LATERAL (
+            SELECT
+                coalesce(sum(jobs) FILTER (WHERE status = 'completed'), 0)::bigint AS completed,
+                coalesce(sum(jobs) FILTER (WHERE status = 'failed'), 0)::bigint AS failed,
+                coalesce(sum(jobs) FILTER (WHERE status = 'discarded'), 0)::bigint AS discarded,
+                EXISTS (
+                    SELECT
+                    FROM
+                        skipqueue_batch AS inside
+                        JOIN skipqueue_job AS callback ON callback.id = ANY (inside.callback_ids)
+                    WHERE inside.parent_id = batch.id AND callback.status IN ('failed', 'discarded')
+                ) AS has_failed_callbacks
+            FROM (
+                SELECT status, count(*) AS jobs
+                FROM skipqueue_job
+                WHERE batch_id = batch.id
+                GROUP BY status
+                UNION ALL
+                SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = batch.id
+                UNION ALL
+                SELECT sums.status, sums.jobs
+                FROM
+                    skipqueue_batch AS inside,
+                    LATERAL (
+                        VALUES
+                            ('completed', inside.completed),
+                            ('failed', inside.failed),
+                            ('discarded', inside.discarded)
+                    ) AS sums (status, jobs)
+                WHERE inside.parent_id = batch.id
+            ) AS part
+        ) AS own
+    WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND {_IS_DONE}
+)
+UPDATE skipqueue_batch AS batch
+SET finished_at = statement_timestamp(),
+    completed = counted.completed,
+    failed = counted.failed,
+    discarded = counted.discarded
+FROM counted
+WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.id = counted.id
+RETURNING
+    batch.id AS id,
+    batch.name AS name,
+    batch.parent_id AS parent_id,
+    batch.callbacks::text AS callbacks,
+    batch.completed AS completed,
+    batch.failed AS failed,
+    batch.discarded AS discarded,
+    batch.failed > 0 OR batch.discarded > 0 OR counted.has_failed_callbacks AS is_failure
+"""  # noqa: S608 (of literals)
+
+# finish_batches, in the same transaction: the jobs that were enqueued for the callbacks. Index: the primary key.
+NOTE_CALLBACKS = """
+UPDATE skipqueue_batch
+SET callback_ids = %(callback_ids)s::bigint[]
+WHERE id = %(id)s
+"""
+
+# Batch, admin → for each batch the numbers of its jobs, with those of inner batches, by status. A finished batch has
+# them in its row. `most`: of the jobs of one batch in one status no more are counted. Indexes: batch, inner, pruned_of,
+# the primary key.
+PROGRESS = """
+WITH RECURSIVE tree AS (
+    SELECT id AS root, id, finished_at, completed, failed, discarded
+    FROM skipqueue_batch
+    WHERE id = ANY (%(ids)s::bigint[])
+    UNION ALL
+    SELECT tree.root, inside.id, inside.finished_at, inside.completed, inside.failed, inside.discarded
+    FROM tree JOIN skipqueue_batch AS inside ON inside.parent_id = tree.id
+    WHERE tree.finished_at IS NULL
+)
+SELECT tree.root, part.status, sum(part.jobs)::bigint
+FROM
+    tree,
+    LATERAL (
+        SELECT sums.status, sums.jobs
+        FROM
+            (
+                VALUES ('completed', tree.completed), ('failed', tree.failed), ('discarded', tree.discarded)
+            ) AS sums (status, jobs)
+        WHERE tree.finished_at IS NOT NULL
+        UNION ALL
+        SELECT kind.status, found.jobs
+        FROM
+            (
+                VALUES
+                    ('scheduled'), ('blocked'), ('queued'), ('running'), ('completed'), ('failed'), ('discarded')
+            ) AS kind (status),
+            LATERAL (
+                SELECT count(*) AS jobs
+                FROM (
+                    SELECT
+                    FROM skipqueue_job
+                    WHERE batch_id = tree.id AND status = kind.status AND tree.finished_at IS NULL
+                    LIMIT %(most)s
+                ) AS job
+            ) AS found
+        UNION ALL
+        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = tree.id AND tree.finished_at IS NULL
+    ) AS part
+WHERE part.jobs > 0
+GROUP BY tree.root, part.status
+"""
+
+# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, and without an outer
+# batch that is open. Those that failed have a retention of their own. Indexes: prune, batch, the primary key.
+PRUNE_BATCHES = """
+WITH expired AS MATERIALIZED (
+    SELECT batch.id
+    FROM skipqueue_batch AS batch
+    WHERE
+        batch.finished_at IS NOT NULL
+        AND batch.finished_at <= statement_timestamp() - least(%(completed)s::interval, %(failed)s::interval)
+        AND batch.finished_at <= statement_timestamp() - CASE
+            WHEN batch.failed > 0 OR batch.discarded > 0 THEN %(failed)s::interval
+            ELSE %(completed)s::interval
+        END
+        AND NOT EXISTS (
+            SELECT FROM skipqueue_batch AS outside WHERE outside.id = batch.parent_id AND outside.finished_at IS NULL
+        )
+        AND NOT EXISTS (
+            SELECT FROM skipqueue_job AS job
+            WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
+        )
+    ORDER BY batch.finished_at
+    LIMIT %(limit)s
+    FOR UPDATE OF batch SKIP LOCKED
+),
+forgotten AS (
+    DELETE FROM skipqueue_batch_pruned WHERE batch_id = ANY (ARRAY (SELECT id FROM expired))
+),
+deleted AS (
+    DELETE FROM skipqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM expired)) RETURNING id
+)
+SELECT count(*) FROM deleted
+"""

@@ -1,0 +1,30 @@
+"""A callback of a batch as JSON: the columns of the job to be made of it, and its arguments.
+
+Invariant: what `stored` makes, `loaded` turns back into equal values, whatever the columns of a job are.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from .records import EncodedCall, JobSpec
+
+
+def stored(spec: JobSpec, call: EncodedCall) -> dict[str, Any]:
+    """The callback as a JSON object, without the columns that have their defaults."""
+    defaults = JobSpec._field_defaults
+    given = {name: value for name, value in spec._asdict().items() if name not in defaults or value != defaults[name]}
+    if isinstance(spec.run_after, datetime):
+        given["run_after"] = {"at": spec.run_after.isoformat()}
+    elif isinstance(spec.run_after, timedelta):
+        given["run_after"] = {"seconds": spec.run_after.total_seconds()}
+    return {"spec": given, "call": call._asdict()}
+
+
+def loaded(callback: Mapping[str, Any]) -> tuple[JobSpec, EncodedCall]:
+    """The columns and the arguments. A delay counts from the end of the batch. Ignores columns that are not known."""
+    given = {name: value for name, value in callback["spec"].items() if name in JobSpec._fields}
+    if due := given.get("run_after"):
+        given["run_after"] = datetime.fromisoformat(due["at"]) if "at" in due else timedelta(seconds=due["seconds"])
+    known = {name: value for name, value in callback["call"].items() if name in EncodedCall._fields}
+    return JobSpec(**given), EncodedCall(**known)

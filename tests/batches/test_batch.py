@@ -1,0 +1,444 @@
+"""A batch: what belongs to it, when it is finished, and what is called then."""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue import Batch
+from django_skipqueue.exceptions import BatchFinished, InvalidArguments, InvalidOption
+from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
+from django_skipqueue.running import run
+from django_skipqueue.store import Store
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.batches import BatchProgress
+
+from ..app import jobs
+from ..app.rows import make_job
+from ..app.sessions import Session
+from .jobs import callbacks_of, counts_of
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+EVERY = {"on_success": jobs.echo.s("good"), "on_failure": jobs.echo.s("bad"), "on_finish": jobs.echo.s("over")}
+GOOD, BAD, OVER = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
+
+
+def finished() -> list[JobBatch]:
+    """The batches that are finished, after everybody has looked."""
+    store.finish_open_batches()
+    return list(JobBatch.objects.exclude(finished_at=None).order_by("id"))
+
+
+class TestMembers:
+    def test_jobs_deferred_in_the_block_belong_to_the_batch_and_others_do_not(self) -> None:
+        before = jobs.noop.defer()
+        with Batch(name="mine") as batch:
+            inside = [jobs.noop.defer(), jobs.add.using(run_after=timedelta(hours=1), unique_key="k").defer(1)]
+            inside += Job.objects.in_bulk(jobs.add.defer_many([(1,), (2,)])).values()
+            inside += Job.objects.in_bulk(jobs.add.using(unique_key=str).defer_many([(3,), (4,)])).values()
+            inside.append(Job.objects.enqueue("by.name"))
+            inside.append(jobs.noop.s().defer())
+        after = jobs.noop.defer()
+        assert {job.pk for job in batch.jobs} == {job.pk for job in inside}
+        assert {job.batch_id for job in inside} == {batch.id}
+        assert before.batch_id is after.batch_id is None
+        assert batch.row.name == "mine"
+        assert Batch.of(inside[0]) is not None
+        assert Batch.of(inside[0].pk).id == batch.id  # type: ignore[union-attr]
+        assert Batch.of(before) is None
+
+    def test_a_block_that_raises_leaves_nothing(self) -> None:
+        batch = Batch(on_finish=jobs.noop)
+        with pytest.raises(InvalidArguments), batch:
+            jobs.add.defer_many([(1,), ()])
+        assert not Job.objects.exists()
+        assert not JobBatch.objects.exists()
+        with pytest.raises(InvalidOption, match="no row yet"):
+            _ = batch.id
+        assert jobs.noop.defer().batch_id is None
+
+    def test_a_job_that_exists_already_stays_outside(self) -> None:
+        existing = jobs.noop.using(unique_key="k").defer()
+        with Batch() as batch:
+            assert jobs.noop.using(unique_key="k").defer().pk == existing.pk
+        assert not batch.jobs.exists()
+
+    def test_a_job_of_a_batch_adds_others(self) -> None:
+        with Batch(on_success=jobs.echo.s("good")) as batch:
+            jobs.fan_out.defer(3)
+        run_jobs()
+        assert batch.progress() == BatchProgress(4, 4, 4, 0, 0, is_finished=True)
+        assert callbacks_of() == [GOOD]
+
+    def test_a_batch_that_is_finished_takes_no_job(self) -> None:
+        with Batch() as batch:
+            pass
+        with pytest.raises(BatchFinished, match="finished"):
+            batch.add(jobs.noop.s())
+        with pytest.raises(BatchFinished), Batch.get(batch.id):
+            pytest.fail("the block must not begin")
+        assert not Job.objects.exists()
+        assert jobs.noop.defer().batch_id is None
+
+    def test_a_block_can_be_within_a_block_of_the_same_batch(self) -> None:
+        with Batch() as batch, batch:
+            inner = jobs.noop.defer()
+        assert inner.batch_id == batch.id
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("given", [1, "noop", print])
+    def test_a_callback_is_a_task_or_a_call(self, given: Any) -> None:
+        with pytest.raises(InvalidOption, match="on_success must be a task"):
+            Batch(on_success=given)
+
+    def test_arguments_that_do_not_fit_are_refused_at_once(self) -> None:
+        with pytest.raises(InvalidArguments, match="missing"):
+            jobs.add.s()
+        with pytest.raises(InvalidArguments, match="missing"):
+            Batch(on_success=jobs.add)
+
+    @pytest.mark.parametrize("options", [{"database": "nowhere"}, {"name": 3}])
+    def test_values_that_cannot_be_used(self, options: Any) -> None:
+        with pytest.raises(InvalidOption):
+            Batch(**options)
+
+    def test_a_name_that_the_table_cannot_store(self) -> None:
+        with pytest.raises(InvalidArguments):
+            Batch(name="a\0b")
+
+    def test_an_async_block_says_what_to_do(self) -> None:
+        async def block() -> None:
+            async with Batch():
+                pass
+
+        with pytest.raises(TypeError, match="sync_to_async"):
+            asyncio.run(block())
+
+    @pytest.mark.django_db(databases=["default", "other"])
+    def test_another_database_is_refused(self) -> None:
+        with pytest.raises(InvalidOption, match="outside of the with block"), Batch():
+            jobs.noop.using(database="other").defer()
+        with pytest.raises(InvalidOption, match="same database"), Batch(), Batch(database="other"):
+            pytest.fail("the block must not begin")
+        with pytest.raises(InvalidOption, match="on_finish is a call in the database"):
+            Batch(on_finish=jobs.noop.using(database="other").s())
+        assert not JobBatch.objects.exists()
+
+    @pytest.mark.django_db(databases=["default", "other"])
+    def test_a_batch_in_another_database(self) -> None:
+        with Batch(database="other", on_finish=jobs.noop) as batch:
+            jobs.noop.using(database="other").defer()
+        assert batch.progress().total == 1
+        assert not JobBatch.objects.exists()
+        assert JobBatch.objects.using("other").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_of_another_thread_is_refused(session: Callable[[], Session]) -> None:
+    other = session()
+    with Batch() as batch:
+        context = contextvars.copy_context()
+        with pytest.raises(InvalidOption, match="in the thread of its with block"):
+            other(context.run, jobs.noop.defer)
+        assert other(jobs.noop.defer).batch_id is None
+    assert batch.progress().total == 0
+
+
+class TestEnd:
+    def test_an_empty_batch_is_finished_at_once(self) -> None:
+        with Batch(**EVERY) as batch:
+            assert not JobBatch.objects.get().finished_at
+        assert callbacks_of() == [GOOD, OVER]
+        assert batch.progress() == BatchProgress(0, 0, 0, 0, 0, is_finished=True)
+        assert batch.progress().share == 1.0
+
+    def test_a_batch_waits_for_its_last_job(self) -> None:
+        with Batch(**EVERY) as batch:
+            for _ in range(3):
+                jobs.noop.defer()
+        for done in range(3):
+            assert not finished()
+            assert batch.progress() == BatchProgress(3, done, done, 0, 0, is_finished=False)
+            run_first()
+        assert counts_of(finished()[0]) == (3, 0, 0)
+        assert callbacks_of() == [GOOD, OVER]
+        assert batch.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
+        assert not finished()[1:]
+        assert callbacks_of() == [GOOD, OVER]
+
+    @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
+    def test_a_batch_waits_for_a_job_in_any_status_that_is_not_finished(self, status: str) -> None:
+        with Batch() as batch:
+            other = jobs.noop.defer()
+        last = make_job(status, batch_id=batch.id)
+        assert other.discard()
+        assert not finished()
+        assert last.cancel()
+        assert len(finished()) == 1
+
+    @pytest.mark.parametrize("end", ["discard", "cancel", "fail", "recover", "delete"])
+    def test_however_the_last_job_ends(self, end: str) -> None:
+        with Batch(**EVERY) as batch:
+            jobs.noop.defer()
+            last = jobs.fail.using(max_attempts=1).defer()
+        run_first()
+        if end == "discard":
+            assert last.discard()
+        elif end == "cancel":
+            assert last.cancel()
+        elif end == "fail":
+            run_first()
+        elif end == "recover":
+            assert store.claim(queue_names=["default"], limit=1, worker_id="gone:0123456789ab")
+            assert store.recover(worker_ids=["gone:0123456789ab"])
+        else:
+            last.delete()
+        assert len(finished()) == 1
+        assert callbacks_of() == ([GOOD, OVER] if end == "delete" else [BAD, OVER])
+        assert batch.progress().done == (1 if end == "delete" else 2)
+
+    def test_a_retry_is_not_an_end(self) -> None:
+        with Batch(on_finish=jobs.noop):
+            jobs.ask_for_retry.defer(60.0)
+        run_first()
+        assert Job.objects.get().status == "scheduled"
+        assert not finished()
+
+    def test_a_retry_by_hand_after_the_end_calls_nothing_again(self) -> None:
+        with Batch(**EVERY):
+            job = jobs.fail.using(max_attempts=1).defer()
+        run_jobs()
+        assert callbacks_of() == [BAD, OVER]
+        job.refresh_from_db()
+        assert job.retry()
+        run_jobs()
+        assert callbacks_of() == [BAD, OVER]
+        assert len(finished()) == 1
+
+    def test_pruned_jobs_are_counted(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
+        with Batch(**EVERY) as batch:
+            jobs.noop.defer()
+            jobs.fail.using(max_attempts=1).defer()
+            jobs.noop.using(priority=-1).defer()
+        run_first()
+        run_first()
+        assert store.prune() == {"completed": 1, "failed": 1}
+        assert batch.progress() == BatchProgress(3, 2, 1, 1, 0, is_finished=False)
+        run_first()
+        assert counts_of(finished()[0]) == (2, 1, 0)
+        assert callbacks_of() == [BAD, OVER]
+        assert batch.progress().total == 3
+
+    def test_archived_jobs_are_counted(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}, "ARCHIVE": None}
+        store.make_partitions()
+        with Batch() as batch:
+            jobs.noop.defer()
+            jobs.noop.defer()
+        run_first()
+        assert store.prune() == {"completed": 1}
+        assert batch.progress() == BatchProgress(2, 1, 1, 0, 0, is_finished=False)
+
+    def test_a_callback_has_its_options_and_finds_its_batch(self) -> None:
+        due = jobs.see_batch.using(
+            priority=7, queue_name="mail", run_after=timedelta(hours=2), max_attempts=4, timeout=9.5
+        )
+        with Batch(on_finish=due.s("note"), name="b") as batch:
+            pass
+        callback = Job.objects.get()
+        assert (callback.priority, callback.queue_name, callback.max_attempts) == (7, "mail", 4)
+        assert (callback.status, callback.timeout, callback.batch_id) == ("scheduled", 9.5, batch.id)
+        assert callback.run_after - callback.enqueued_at == timedelta(hours=2)
+        run_jobs(include_scheduled=True)
+        callback.refresh_from_db()
+        assert callback.result == [batch.id, "note"]
+
+    def test_a_task_without_a_batch_sees_none(self) -> None:
+        jobs.see_batch.defer("alone")
+        assert run_jobs()[0].result == [None, "alone"]
+
+
+class TestNested:
+    def test_the_outer_one_waits_for_the_inner_one_and_its_callbacks(self) -> None:
+        with Batch(name="outer", **EVERY) as outer:
+            with Batch(name="inner", on_success=jobs.fail.using(max_attempts=1).s("callback")) as inner:
+                jobs.noop.defer()
+            jobs.noop.defer()
+        assert inner.row.parent_id == outer.id
+        assert outer.progress() == BatchProgress(2, 0, 0, 0, 0, is_finished=False)
+        run_first()
+        run_first()
+        assert [batch.name for batch in finished()] == ["inner"]
+        assert outer.progress() == BatchProgress(2, 2, 2, 0, 0, is_finished=False)
+        run_first()
+        assert [batch.name for batch in finished()] == ["outer", "inner"]
+        assert callbacks_of("outer") == [BAD, OVER], "a callback of the inner one has failed"
+        assert counts_of(outer.row) == (2, 0, 0)
+
+    def test_an_empty_inner_one_does_not_finish_the_outer_one_in_its_block(self) -> None:
+        with Batch(name="outer", **EVERY):
+            with Batch(name="inner"):
+                pass
+            assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None)] == ["inner"]
+            jobs.noop.defer()
+        assert [batch.name for batch in finished()] == ["inner"]
+        run_jobs()
+        assert [batch.name for batch in finished()] == ["outer", "inner"]
+
+    def test_the_end_of_an_inner_one_is_the_end_of_all_outside(self) -> None:
+        with Batch(name="1", **EVERY), Batch(name="2"), Batch(name="3") as innermost:
+            jobs.fail.using(max_attempts=1).defer()
+        run_first()
+        assert store.finish_batches([innermost.id]) == (3, False)
+        assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
+        assert callbacks_of("1") == [BAD, OVER]
+        assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
+
+
+@pytest.mark.django_db(transaction=True)
+class TestConcurrency:
+    def test_nobody_finishes_a_batch_whose_transaction_is_open(self, session: Callable[[], Session]) -> None:
+        other = session()
+        other.begin()
+        batch = other(lambda: Batch(on_finish=jobs.noop).__enter__())
+        other(jobs.noop.defer)
+        assert not finished()
+        assert not store.claim(queue_names=["default"], limit=1, worker_id="w")
+        other(lambda: batch.__exit__(None, None, None))
+        assert not finished()
+        other.commit()
+        run_jobs()
+        assert len(finished()) == 1
+        assert callbacks_of() == [("noop", [])]
+
+    def test_who_adds_a_job_keeps_the_batch_open_until_the_commit(self, session: Callable[[], Session]) -> None:
+        with Batch(on_finish=jobs.noop) as batch:
+            jobs.noop.defer()
+        other = session()
+        other.begin()
+        other(Batch.get(batch.id).add, jobs.noop.s())
+        run_first()
+        assert not finished()
+        other.commit()
+        assert not finished()
+        run_first()
+        assert len(finished()) == 1
+
+    def test_two_who_look_at_once_enqueue_one_callback(self, session: Callable[[], Session]) -> None:
+        with Batch(on_finish=jobs.noop) as batch:
+            job = jobs.noop.defer()
+        assert job.discard()
+        other = session()
+        other.begin()
+        assert other(store.finish_batches, [batch.id]) == (1, False)
+        assert store.finish_batches([batch.id]) == (0, True), "the other has locked it"
+        other.commit()
+        assert store.finish_batches([batch.id]) == (0, False)
+        assert callbacks_of() == [("noop", [])]
+
+    def test_a_job_that_is_added_after_the_look_and_before_the_lock_is_seen(
+        self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The look finds the batch done; before its lock, another job comes: the statement after the lock sees it."""
+        with Batch(on_finish=jobs.noop) as batch:
+            jobs.noop.defer()
+        assert batch.jobs.discard()
+        other = session()
+        rows = Store.rows
+
+        def add_before_the_lock(self: Store, statement: str, values: Any = None) -> Any:
+            if "FOR UPDATE SKIP LOCKED" in statement and "skipqueue_batch" in statement:
+                monkeypatch.setattr(Store, "rows", rows)
+                other(Batch.get(batch.id).add, jobs.noop.s())
+            return rows(self, statement, values)
+
+        monkeypatch.setattr(Store, "rows", add_before_the_lock)
+        assert store.finish_batches([batch.id]) == (0, True)
+        assert not finished()
+        assert batch.progress().total == 2
+
+    def test_a_settle_of_a_loop_by_hand_finishes_the_batch(self) -> None:
+        with Batch(on_finish=jobs.noop):
+            jobs.noop.defer()
+        [job] = Job.objects.claim(queue_names=["default"], worker_id="loop")
+        with transaction.atomic():
+            job.complete()
+            assert not callbacks_of()
+        assert callbacks_of() == [("noop", [])]
+
+    def test_a_rollback_takes_all_of_it_back(self) -> None:
+        with transaction.atomic():
+            with Batch(on_finish=jobs.noop):
+                jobs.noop.defer()
+            transaction.set_rollback(True)
+        assert not JobBatch.objects.exists()
+        assert not Job.objects.exists()
+
+
+class TestPrune:
+    def test_a_batch_is_deleted_after_its_retention(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 3600}}
+        with Batch(name="good"):
+            jobs.noop.defer()
+        with Batch(name="bad"):
+            jobs.fail.using(max_attempts=1).defer()
+        with Batch(name="outer"):
+            with Batch(name="inner"):
+                pass
+            jobs.noop.using(run_after=timedelta(days=1)).defer()
+        with Batch(name="calls", on_finish=jobs.noop.using(run_after=timedelta(days=1))):
+            pass
+        run_jobs()
+        make_old(timedelta(seconds=50))
+        assert store.prune_batches() == 0
+        make_old(timedelta(seconds=20))
+        assert store.prune_batches() == 1
+        assert set(names()) == {"bad", "outer", "inner", "calls"}
+        make_old(timedelta(hours=1))
+        assert store.prune_batches() == 1
+        assert set(names()) == {"outer", "inner", "calls"}
+        Job.objects.all().discard()
+        finished()
+        make_old(timedelta(hours=1))
+        assert store.prune_batches() == 3
+
+    def test_what_is_kept_for_ever_stays(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": None}}
+        with Batch():
+            pass
+        make_old(timedelta(days=1000))
+        assert store.prune_batches() == 0
+
+    def test_the_counts_of_pruned_jobs_go_as_well(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        with Batch():
+            jobs.noop.defer()
+        run_jobs()
+        store.prune()
+        assert PrunedOfBatch.objects.count() == 1
+        assert store.prune_batches() == 1
+        assert not PrunedOfBatch.objects.exists()
+
+
+def run_first() -> None:
+    """Run the job that is first in its queue, as a worker does."""
+    [job] = Job.objects.claim(queue_names=["default", "mail"], worker_id="w")
+    run(job)
+
+
+def make_old(by: timedelta) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE skipqueue_batch SET finished_at = finished_at - %s", [by])
+
+
+def names() -> list[str]:
+    return list(JobBatch.objects.values_list("name", flat=True))
