@@ -14,6 +14,7 @@ from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.utils.module_loading import autodiscover_modules
 
+from ..batches.call import TaskCall
 from ..conf import settings
 from ..tasks.options import check_size
 from ..tasks.task import yields
@@ -65,19 +66,24 @@ class SkipQueueBackend(BaseTaskBackend):
 
         If an unfinished job holds the unique key, returns the result of that job, and sends no signal.
         """
-        from ..models import Job
+        job = self.call_of(task, args, kwargs).defer()
+        if not job.created:  # it holds the unique key, and may be one of another task
+            return result_of(job, definition_of(job) or task)
+        return self.announce(task, job)
 
+    def announce(self, task: AnyTask, job: "Job") -> AnyResult:
+        """Send the signal of a job that was inserted, and return its result."""
+        result = result_of(job, task)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
+        """The task with arguments. Raises as `enqueue` does."""
         self.validate_task(task)
         columns = registered(task).call_columns(args, kwargs)
         given = options.parsed(self.options)
         checked = check_size(call(args, kwargs, columns), settings.max_argument_bytes)
-        wanted = spec(task, options_of(task), given, alias=self.alias)
-        job = Job.objects.db_manager(given.database).insert(wanted, checked)
-        if not job.created:  # it holds the unique key, and may be one of another task
-            return result_of(job, definition_of(job) or task)
-        result = result_of(job, task)
-        task_enqueued.send(type(self), task_result=result)
-        return result
+        return TaskCall(spec(task, options_of(task), given, alias=self.alias), checked, given.database)
 
     def get_result(self, result_id: str) -> AnyResult:
         """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`."""

@@ -11,6 +11,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from ..backoff import Backoff
+from ..batches.call import TaskCall
 from ..exceptions import InvalidArguments, InvalidOption, UnknownTask
 from ..tasks.context import JobContext
 from ..tasks.given import Given
@@ -46,6 +47,15 @@ class SkipQueueTask(AnyTask):
         """Validate, and register."""
         AnyTask.__post_init__(self)  # `super()` does not work in a dataclass with slots
         registered(self)
+
+    def s(self, *args: Any, **kwargs: Any) -> TaskCall:
+        """The task with arguments: for callbacks of a `Batch`, and for a `chain`.
+
+        Raises `InvalidArguments` for arguments that do not fit the task.
+        """
+        registered(self).require_fit(args, kwargs)
+        backend: Any = self.get_backend()
+        return replace(backend.call_of(self, args, kwargs), inserted=partial(backend.announce, self))
 
 
 class DjangoTask(Task[..., Any]):

@@ -18,7 +18,7 @@ from ..store import Store
 from ..store.current_batch import CurrentBatch, current_batch
 from ..values.batches import BatchProgress
 from ..values.codec import encode
-from .call import CallableTask, TaskCall, as_call
+from .call import TaskCall, as_call
 
 if TYPE_CHECKING:
     from ..models import Job, JobBatch
@@ -46,9 +46,9 @@ class Batch:
     def __init__(
         self,
         *,
-        on_success: "TaskCall | CallableTask | None" = None,
-        on_failure: "TaskCall | CallableTask | None" = None,
-        on_finish: "TaskCall | CallableTask | None" = None,
+        on_success: TaskCall | Any = None,
+        on_failure: TaskCall | Any = None,
+        on_finish: TaskCall | Any = None,
         name: str = "",
         database: str | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ Invariant: the arguments fit the task, and the table can store them: they were c
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 
@@ -27,7 +27,7 @@ class TaskCall:
     database: str | None = None
     """The alias of the database; `None`: `SKIPQUEUE["DATABASE"]`."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
-    """Called with each job that `defer` has inserted."""
+    """Called with each job that `defer` has inserted: Django's tasks have a signal."""
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store."""
@@ -41,7 +41,7 @@ class TaskCall:
         from ..models import Job
 
         job = Job.objects.db_manager(self.database).insert(self.spec, self.call)
-        if self.inserted is not None:
+        if self.inserted is not None and job.created:
             self.inserted(job)
         return job
 
@@ -58,14 +58,7 @@ class TaskCall:
         return self if self.database else replace(self, database=alias)
 
 
-class CallableTask(Protocol):
-    """A task of `@job`, or one of Django's on this backend."""
-
-    def s(self) -> TaskCall:
-        """The task with arguments."""
-
-
-def as_call(name: str, given: "TaskCall | CallableTask", alias: str) -> TaskCall:
+def as_call(name: str, given: Any, alias: str) -> TaskCall:
     """A task, or a task with arguments, as a call in this database.
 
     Raises `InvalidOption` for anything else, and for a call in another database.

@@ -148,6 +148,10 @@ class Task(Generic[P, R]):
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
         return self._call(args, kwargs, settings.max_argument_bytes)
 
+    def require_fit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `InvalidArguments` for arguments that do not fit the signature."""
+        self._form(len(args), tuple(kwargs))
+
     def call_columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job that depend on its arguments: the fields of `EncodedCall` beside these.
 

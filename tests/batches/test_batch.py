@@ -26,7 +26,11 @@ store = Store("default")
 
 pytestmark = pytest.mark.django_db
 
-EVERY = {"on_success": jobs.echo.s("good"), "on_failure": jobs.echo.s("bad"), "on_finish": jobs.echo.s("over")}
+EVERY: dict[str, Any] = {
+    "on_success": jobs.echo.s("good"),
+    "on_failure": jobs.echo.s("bad"),
+    "on_finish": jobs.echo.s("over"),
+}
 GOOD, BAD, OVER = ("echo", ["good"]), ("echo", ["bad"]), ("echo", ["over"])
 
 
@@ -437,7 +441,9 @@ def run_first() -> None:
 
 def make_old(by: timedelta) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE skipqueue_batch SET finished_at = finished_at - %s", [by])
+        cursor.execute(
+            "UPDATE skipqueue_batch SET finished_at = finished_at - make_interval(secs => %s)", [by.total_seconds()]
+        )
 
 
 def names() -> list[str]:

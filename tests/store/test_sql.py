@@ -56,6 +56,8 @@ WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
 QUEUE = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
+BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
+SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
 TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE}
 """Django's second index of a text that is unique: PostgreSQL looks a value up in either."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
@@ -87,6 +89,7 @@ COMMON = {
     "timeout": 1.5,
     "retention": None,
     "metadata": "{}",
+    "batch_id": None,
 }
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
@@ -221,6 +224,27 @@ CASES = [
     ),
     Case("PRUNE_ROLLUPS", {"span": 60, "age": 258_000.0, "limit": 100}, {"skipqueue_rollup_prune"}),
     Case("PRUNE_FAILURES", {"span": 60, "age": 258_000.0, "limit": 100}, {"skipqueue_failure_rollup_prune"}),
+    Case("INSERT_BATCH", {"name": "b", "parent_id": None, "callbacks": "{}"}, set()),
+    Case("JOIN_BATCH", {"id": 19_999}, {OPEN}),
+    Case("OPEN_BATCHES", {"after": 19_000, "limit": 100}, {OPEN}),
+    Case("DONE_BATCHES", {"ids": SOME_BATCHES}, {BATCH, OPEN, "skipqueue_batch_inner", "batch", "pkey"}),
+    Case("LOCK_BATCHES", {"ids": SOME_BATCHES}, {OPEN}),
+    Case(
+        "FINISH_BATCHES",
+        {"ids": SOME_BATCHES},
+        {BATCH, OPEN, "skipqueue_batch_inner", "batch", "pkey", "skipqueue_batch_pruned_of"},
+    ),
+    Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2]}, {BATCH}),
+    Case(
+        "PROGRESS",
+        {"ids": SOME_BATCHES, "most": 100},
+        {BATCH, "skipqueue_batch_inner", "batch", "skipqueue_batch_pruned_of"},
+    ),
+    Case(
+        "PRUNE_BATCHES",
+        {"completed": timedelta(days=1), "failed": timedelta(days=2), "limit": 100},
+        {"skipqueue_batch_prune", BATCH, OPEN, "batch", "skipqueue_batch_pruned_of"},
+    ),
     Case("EXPIRED", KEPT, {"prune", "prune_own"}),
     Case(
         "EXPIRED",
@@ -272,7 +296,7 @@ CASES = [
 FILL = """
 INSERT INTO skipqueue_job (
     id, queue_name, task, args, kwargs, status, priority, attempts, run_after, enqueued_at, lease, locked_at, locked_by,
-    finished_at, unique_key, errors
+    finished_at, unique_key, errors, batch_id
 )
 SELECT
     number,
@@ -293,7 +317,8 @@ SELECT
     CASE WHEN status = 'running' THEN (ARRAY[%(worker)s, %(dead)s])[1 + number %% 2] ELSE '' END,
     CASE WHEN status IN ('completed', 'failed', 'discarded') THEN now() - number * interval '1 minute' END,
     CASE WHEN number %% 10 = 0 THEN 'key-' || number END,
-    CASE WHEN status = 'failed' THEN '[{"message": "no"}]'::jsonb ELSE '[]'::jsonb END
+    CASE WHEN status = 'failed' THEN '[{"message": "no"}]'::jsonb ELSE '[]'::jsonb END,
+    CASE WHEN number > 50000 THEN 20000 - number / 1000 END
 FROM
     generate_series(1, 100000) AS number,
     LATERAL (
@@ -331,6 +356,23 @@ FROM
 INSERT INTO skipqueue_rollup_progress (id, counted_to, ready_to, ready_xid, seen_to) VALUES (1, 99000, 99500, 0, 99900)
 """
 
+# 20,000 batches, of which the last 100 are open; the last but one has inner ones. The newest jobs belong to the last.
+FILL_BATCHES = """
+INSERT INTO skipqueue_batch (id, parent_id, callbacks, finished_at, callback_ids, completed, failed, discarded)
+SELECT
+    number,
+    CASE WHEN number % 100 = 0 THEN 19999 END,
+    '{}',
+    CASE WHEN number <= 19900 THEN now() - (20000 - number) * interval '1 minute' END,
+    CASE WHEN number % 100 = 0 THEN ARRAY[number, number + 1] END,
+    CASE WHEN number <= 19900 THEN 3 END,
+    CASE WHEN number <= 19900 THEN 0 END,
+    CASE WHEN number <= 19900 THEN 0 END
+FROM generate_series(1, 20000) AS number;
+INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
+SELECT number, 'completed', 1 FROM generate_series(1, 20000) AS number;
+"""
+
 
 @pytest.fixture(scope="module")
 def busy(django_db_setup: None, django_db_blocker: Any) -> Iterator[psycopg.Connection[Any]]:
@@ -351,6 +393,7 @@ def fill(connection: psycopg.Connection[Any]) -> None:
     )
     connection.execute(PAUSED)
     connection.execute(FILL_ROLLUPS)
+    connection.execute(FILL_BATCHES)
     connection.execute("VACUUM ANALYZE")
 
 
@@ -490,17 +533,19 @@ def test_a_status_is_a_literal(name: str) -> None:
     assert not re.search(r"status\s*(=|<>|IN)\s*\(?%", STATEMENTS[name])
 
 
+LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES")
+"""Statements that lock rows for another one in the same transaction, and one that has a form of its own."""
+
+
 @pytest.mark.parametrize(
     "name",
-    [name for name in STATEMENTS if "SKIP LOCKED" in STATEMENTS[name] and name not in ("EXPIRED", "COUNT_ENQUEUED")],
+    [name for name in STATEMENTS if "SKIP LOCKED" in STATEMENTS[name] and name not in LOCKING],
 )
 def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     """Another form may choose again for every row it compares, or have the planner read the whole table."""
     assert " AS MATERIALIZED (" in STATEMENTS[name]
-    assert re.search(
-        r"WHERE (job|rollup|request)\.(id|ctid|worker_id) = ANY \(ARRAY \(SELECT (id|place|worker_id) FROM \w+\)\)",
-        STATEMENTS[name],
-    )
+    rows, columns = r"(job|rollup|request|batch)\.(id|ctid|worker_id)", "(id|place|worker_id)"
+    assert re.search(rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+\)\)", STATEMENTS[name])
     assert "LIMIT " in STATEMENTS[name] or "%(ids)s::bigint[])" in STATEMENTS[name], "bounded"
 
 

@@ -33,8 +33,8 @@ LIMIT %(limit)s
 # The newest jobs are looked at first: while a batch runs, they are the ones that wait, and the entries of the jobs that
 # have left a status need not be read. Indexes: batch, inner, the primary key.
 _IS_DONE = """
-NOT EXISTS (
-    SELECT
+(
+    SELECT newest.id
     FROM
         (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
         LATERAL (
@@ -44,25 +44,36 @@ NOT EXISTS (
             ORDER BY job.id DESC
             LIMIT 1
         ) AS newest
-)
-AND NOT EXISTS (
-    SELECT
+    LIMIT 1
+) IS NULL
+AND (
+    SELECT inside.id
     FROM skipqueue_batch AS inside
     WHERE
         inside.parent_id = batch.id
         AND (
             inside.finished_at IS NULL
-            OR EXISTS (
-                SELECT FROM skipqueue_job AS callback
+            OR (
+                SELECT callback.id
+                FROM skipqueue_job AS callback
                 WHERE callback.id = ANY (inside.callback_ids) AND callback.finished_at IS NULL
-            )
+                LIMIT 1
+            ) IS NOT NULL
         )
-)
+    LIMIT 1
+) IS NULL
 """
+
+
+def _if_done(statement: str) -> str:
+    """Replace `{done}` in a statement by the condition. Called once, at import."""
+    return statement.replace("{done}", _IS_DONE)
+
 
 # finish_batches → the ids of those batches, and of the batches outside of them, that are open although all of their
 # jobs are finished. Locks nothing. Indexes: as above.
-DONE_BATCHES = f"""
+DONE_BATCHES = _if_done(
+    """
 SELECT batch.id
 FROM skipqueue_batch AS batch
 WHERE
@@ -74,8 +85,9 @@ WHERE
         )
     )
     AND batch.finished_at IS NULL
-    AND {_IS_DONE}
-"""  # noqa: S608 (of literals)
+    AND {done}
+"""
+)
 
 # finish_batches, in the transaction of the next statement → the ids of those batches that are open and that nobody else
 # has locked: to finish them, or to add jobs. Index: the primary key.
@@ -91,7 +103,8 @@ FOR UPDATE SKIP LOCKED
 # locks, since a statement does not see what was committed while it waited, or while it chose its rows.
 # `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed. The jobs of
 # inner batches are in the totals. Indexes: batch, inner, pruned_of, the primary key.
-FINISH_BATCHES = f"""
+FINISH_BATCHES = _if_done(
+    """
 WITH counted AS MATERIALIZED (
     SELECT batch.id, own.completed, own.failed, own.discarded, own.has_failed_callbacks
     FROM
@@ -128,7 +141,7 @@ WITH counted AS MATERIALIZED (
                 WHERE inside.parent_id = batch.id
             ) AS part
         ) AS own
-    WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND {_IS_DONE}
+    WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND {done}
 )
 UPDATE skipqueue_batch AS batch
 SET finished_at = statement_timestamp(),
@@ -146,7 +159,8 @@ RETURNING
     batch.failed AS failed,
     batch.discarded AS discarded,
     batch.failed > 0 OR batch.discarded > 0 OR counted.has_failed_callbacks AS is_failure
-"""  # noqa: S608 (of literals)
+"""
+)
 
 # finish_batches, in the same transaction: the jobs that were enqueued for the callbacks. Index: the primary key.
 NOTE_CALLBACKS = """
@@ -229,7 +243,7 @@ forgotten AS (
     DELETE FROM skipqueue_batch_pruned WHERE batch_id = ANY (ARRAY (SELECT id FROM expired))
 ),
 deleted AS (
-    DELETE FROM skipqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM expired)) RETURNING id
+    DELETE FROM skipqueue_batch AS batch WHERE batch.id = ANY (ARRAY (SELECT id FROM expired)) RETURNING batch.id
 )
 SELECT count(*) FROM deleted
 """

@@ -1,0 +1,55 @@
+"""Django's tasks in batches: as jobs, and as callbacks."""
+
+from typing import Any
+
+import pytest
+
+from django_skipqueue import Batch
+from django_skipqueue.backend.framework import task_enqueued
+from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.models import Job
+from django_skipqueue.testing import run_jobs
+
+from .app import tasks as typed_tasks
+
+tasks: Any = typed_tasks
+"""The types of Django's tasks do not know the methods of a backend's."""
+
+pytestmark = pytest.mark.django_db
+
+
+def test_tasks_belong_to_a_batch_and_are_its_callbacks() -> None:
+    with Batch(on_success=tasks.echo.s({"a": 1}), on_finish=tasks.add.using(priority=7).s(1, b=2)) as batch:
+        result = tasks.add.enqueue(3)
+        assert tasks.add.s(4).defer().batch_id == batch.id
+    assert Batch.of(result).id == batch.id  # type: ignore[union-attr]
+    ran = run_jobs()
+    assert [(job.task.rpartition(".")[2], job.result, job.priority) for job in ran] == [
+        ("add", 3, 0),
+        ("add", 4, 0),
+        ("add", 3, 7),
+        ("echo", {"a": 1}, 0),
+    ]
+    assert batch.progress().completed == 2
+
+
+def test_arguments_that_do_not_fit_are_refused_at_once() -> None:
+    with pytest.raises(InvalidArguments, match="missing"):
+        tasks.add.s()
+    with pytest.raises(InvalidArguments, match="missing"):
+        Batch(on_success=tasks.add)
+    assert not Job.objects.exists()
+
+
+def test_a_deferred_call_sends_the_signal_of_the_enqueue() -> None:
+    seen: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        seen.append(task_result.id)
+
+    task_enqueued.connect(receive)
+    try:
+        job = tasks.add.s(1).defer()
+    finally:
+        task_enqueued.disconnect(receive)
+    assert seen == [str(job.pk)]
