@@ -44,6 +44,7 @@ FLOORS = (
     {"batches"},
     {"models"},
     {"store"},
+    {"store.policy_sql"},
     {"store.sql"},
     {"logging", "tracing"},
     {"columns", "conf", "events"},

@@ -55,7 +55,8 @@ class SkipQueueTask(AnyTask):
         """
         registered(self).require_fit(args, kwargs)
         backend: Any = self.get_backend()
-        return replace(backend.call_of(self, args, kwargs), inserted=partial(backend.announce, self))
+        call: TaskCall = backend.call_of(self, args, kwargs)
+        return replace(call, inserted=partial(backend.announce, self))
 
 
 class DjangoTask(Task[..., Any]):

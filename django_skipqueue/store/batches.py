@@ -16,7 +16,7 @@ from ..conf import settings
 from ..events.events import BatchesFinished
 from ..values.batches import FinishedBatch
 from ..values.callbacks import loaded
-from . import sql
+from . import policy_sql as sql
 from .enqueue import Enqueueing
 from .parameters import as_array
 from .statements import BATCH

@@ -146,7 +146,9 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
                 return job
-            if not (self._store.admit() or self._store.finish_all_batches()) and not (self._forced and self._forced.make_one_due()):
+            if self._store.admit() or self._store.finish_all_batches():
+                continue
+            if not (self._forced and self._forced.make_one_due()):
                 return None
 
     def _run(self, job: ClaimedJob) -> None:

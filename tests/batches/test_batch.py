@@ -105,7 +105,7 @@ class TestRefusals:
 
     def test_arguments_that_do_not_fit_are_refused_at_once(self) -> None:
         with pytest.raises(InvalidArguments, match="missing"):
-            jobs.add.s()
+            jobs.add.s()  # type: ignore[call-arg]
         with pytest.raises(InvalidArguments, match="missing"):
             Batch(on_success=jobs.add)
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 DEADLY = """
 import os, signal
 from django_skipqueue.store import Store
-from django_skipqueue.store.sql import batches as sql
+from django_skipqueue.store import policy_sql as sql
 from django_skipqueue.worker.batch_check import BatchCheck
 
 def die_once():

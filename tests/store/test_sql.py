@@ -18,7 +18,7 @@ from django_skipqueue.models import Job
 from django_skipqueue.rollups import counts, failures
 from django_skipqueue.rollups.counts import Counts
 from django_skipqueue.rollups.failures import Failures
-from django_skipqueue.store import sql
+from django_skipqueue.store import policy_sql, sql
 from django_skipqueue.store.parameters import (
     as_array,
     calls_as_values,
@@ -43,14 +43,17 @@ from django_skipqueue.values.records import (
 from ..app.sessions import LAST_MIGRATION, connect, schema
 
 PACKAGE = Path(django_skipqueue.__file__).parent
-SOURCES = [path.read_text() for path in Path(sql.__file__).parent.glob("*.py")]
+STORE = PACKAGE / "store"
+SOURCES = [path.read_text() for room in ("sql", "policy_sql") for path in (STORE / room).glob("*.py")]
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_NOTIFY", "EXPECTED_QUEUED",
     "EXPLAIN_CLAIM", "LOCK_ARCHIVE",
 }  # fmt: skip
 """Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
 
-STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper() and isinstance(text, str)}
+STATEMENTS = {
+    name: text for name, text in (vars(sql) | vars(policy_sql)).items() if name.isupper() and isinstance(text, str)
+}
 
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"

@@ -23,7 +23,6 @@ Rules of all statements:
 
 from .admit import *
 from .archive import *
-from .batches import *
 from .claim import *
 from .claim_costs import *
 from .enqueue import *

@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
     """Create the tables, add the column and the index. No job has a batch yet, so the index is empty."""
 
     dependencies = [
-        ("django_skipqueue", "0011_schedule"),
+        ("django_skipqueue", "0012_notes"),
     ]
 
     operations = [

@@ -1,0 +1,3 @@
+"""The statements of policies, under the rules of `store.sql`: batches of jobs."""
+
+from .batches import *
