@@ -7,6 +7,7 @@ page reads the job table by an index, or at most `WINDOW_SIZE` rows of it.
 from .archive.archived_job_admin import ArchivedJobAdmin
 from .jobs.job_admin import JobAdmin
 from .queues.queue_admin import QueueAdmin
+from .schedules.schedule_admin import ScheduleAdmin
 from .workers.worker_admin import WorkerAdmin
 
-__all__ = ["ArchivedJobAdmin", "JobAdmin", "QueueAdmin", "WorkerAdmin"]
+__all__ = ["ArchivedJobAdmin", "JobAdmin", "QueueAdmin", "ScheduleAdmin", "WorkerAdmin"]

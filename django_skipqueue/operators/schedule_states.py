@@ -7,6 +7,7 @@ from functools import cached_property
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.functions import Now
+from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext_lazy as _
 
 from ..exceptions import SkipQueueError
@@ -62,18 +63,28 @@ class ScheduleState:
         """Whether it has a next run."""
         return self.state in ("active", "late", "error") and self.row.next_run_at is not None
 
+    @property
+    def next_run(self) -> datetime | None:
+        """The next time, in the schedule's time zone. `None` if it does not fire, or has no time zone."""
+        moment = self.row.next_run_at
+        if not self.fires or moment is None:
+            return None
+        try:
+            return (make_aware(moment) if is_naive(moment) else moment).astimezone(zone_of(self.row.timezone))
+        except SkipQueueError:
+            return None
+
     @cached_property
     def next_runs(self) -> list[datetime]:
         """The next times, in the schedule's time zone. Empty if it does not fire."""
-        if not self.fires or self.row.next_run_at is None:
+        planned = self.next_run
+        if planned is None:
             return []
         try:
             table = timetable(cron=self.row.cron, interval=self.row.interval, zone=self.row.timezone)
-            zone = zone_of(self.row.timezone)
         except SkipQueueError:
             return []
-        planned = self.row.next_run_at.astimezone(zone)
-        return [time.astimezone(zone) for time in upcoming(table, planned, NEXT_RUNS)]
+        return [time.astimezone(planned.tzinfo) for time in upcoming(table, planned, NEXT_RUNS)]
 
 
 def schedule_states(**filters: object) -> list[ScheduleState]:

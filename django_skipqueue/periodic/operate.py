@@ -70,6 +70,11 @@ def plan_anew(store: Store, schedule_id: int) -> datetime | None:
         return following
 
 
+def try_again(store: Store, schedule_id: int) -> None:
+    """Have a schedule that could not fire try its time at once, after an edit of something else than its times."""
+    store.execute(sql.TRY_AGAIN, {"id": schedule_id})
+
+
 def _locked(store: Store, schedule_id: int) -> DueSchedule | None:
     for row in store.rows(sql.LOCK, {"id": schedule_id}):
         return DueSchedule(*row)

@@ -188,6 +188,9 @@ SET next_run_at = to_timestamp(%(next)s::float8), fire_at = to_timestamp(%(next)
 WHERE id = %(id)s
 """
 
+# try_again: at its time, without the error. Index: the primary key.
+TRY_AGAIN = "UPDATE skipqueue_schedule SET fire_at = next_run_at, error = '' WHERE id = %(id)s"
+
 # late_schedules → the schedules that are late, the latest first. The table has a row for each schedule.
 LATE = """
 SELECT name, task, extract(epoch FROM statement_timestamp() - next_run_at)::float8, error

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from urllib.parse import urlencode
 
+from django.db.models.functions import Now
+
 from django_skipqueue import job
 from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.models import Job, Queue
+from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.operators.job_states import STATES
 from django_skipqueue.services.prune import Pruner
 from django_skipqueue.store import Store
@@ -15,10 +17,13 @@ from django_skipqueue.values.cause import Cause
 
 from ..app.failing import make_broken_release, roll_up
 from ..app.rows import make_job
+from ..periodic.schedules import make_schedule
 from . import scene
 
 CAUSE = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
-JOBS, QUEUES, WORKERS, ARCHIVE = (f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob"))
+JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES = (
+    f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob", "schedule")
+)
 
 
 def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = True) -> None:
@@ -41,6 +46,7 @@ def make_pages() -> Mapping[str, str]:
     roll_up(CAUSE, job_id=failed.pk, line=17)
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
+    schedules = _make_schedules(jobs["completed"])
     running, queued, done = (jobs[status].pk for status in ("running", "queued", "completed"))
     return {
         "app": "django_skipqueue/",
@@ -69,6 +75,11 @@ def make_pages() -> Mapping[str, str]:
         "doctor": f"{JOBS}doctor/",
         "queues": QUEUES,
         "pause": f"{QUEUES}pause/?queue=emails",
+        "schedules": SCHEDULES,
+        "schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/change/",
+        "schedule of the code": f"{SCHEDULES}{schedules['daily summary'].pk}/change/",
+        "delete schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/delete/",
+        "add schedule": f"{SCHEDULES}add/",
         "workers": WORKERS,
         "restart": f"{WORKERS}restart/?{urlencode({'worker': workers[0].pk})}",
         "archive": ARCHIVE,
@@ -81,6 +92,18 @@ def _make_failed_with_a_place(failed: Job) -> Job:
     failed.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in failed.errors]
     failed.save(update_fields=["errors"])
     return failed
+
+
+def _make_schedules(last: Job) -> dict[str, Schedule]:
+    summary = {"cron": "0 9 * * mon-fri", "timezone": "Europe/Berlin", "source": "code", "digest": "d"}
+    made = [
+        make_schedule("daily summary", due=-5_000, last_job_id=last.pk, last_run_at=Now(), **summary),
+        make_schedule("nightly import", due=-600, jitter=60.0, kwargs={"full": True}),
+        make_schedule("rates", due=400, error="No task is registered as 'shop.jobs.fetch_rates'."),
+        make_schedule("clean up", paused_at=Now(), paused_by="ann", source="settings", cron="*/10 * * * *"),
+        make_schedule("gone", source="code", retired_at=Now()),
+    ]
+    return {each.name: each for each in made}
 
 
 def _make_bulk() -> Job:

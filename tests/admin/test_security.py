@@ -12,15 +12,17 @@ import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.db.models.functions import Now
 from django.test import Client
 from django.urls import reverse
 
 from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.models import Job, Queue, Worker
+from django_skipqueue.models import Job, Queue, Schedule, Worker
 
 from ..app.failing import BAD_VALUE, roll_up
 from ..app.rows import make_job, make_worker
+from ..periodic.schedules import make_schedule
 from .conftest import LIST
 
 pytestmark = pytest.mark.django_db
@@ -28,17 +30,20 @@ pytestmark = pytest.mark.django_db
 PEOPLE: dict[str, list[str]] = {
     "anonymous": [],
     "staff": [],
-    "viewer": ["view_job", "view_queue", "view_worker"],
+    "viewer": ["view_job", "view_queue", "view_worker", "view_schedule"],
     "retrier": ["view_job", "retry_job"],
     "discarder": ["view_job", "discard_job"],
     "copier": ["view_job", "add_job"],
     "deleter": ["view_job", "delete_job"],
+    "scheduler": ["view_schedule", "run_schedule"],
+    "planner": ["view_schedule", "add_schedule", "change_schedule", "delete_schedule"],
     "pauser": ["view_queue", "change_queue"],
     "changer": ["change_job", "change_worker"],  # which Django takes for a permission to view
     "blind": ["retry_job", "discard_job", "add_job", "delete_job", "add_worker", "delete_worker"],
     "boss": ["*"],
 }
 LOOKERS = {"viewer", "retrier", "discarder", "copier", "deleter", "changer", "boss"}
+PLANS = {"viewer", "scheduler", "planner", "boss"}
 STAFF = set(PEOPLE) - {"anonymous"}
 
 
@@ -84,6 +89,15 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("queue", "delete"): View(NOBODY, NOBODY),
     ("queue", "change"): View({"viewer", "pauser", "boss"}, NOBODY),
     ("queue", None): View(STAFF, NOBODY),
+    ("schedule", "changelist"): View(PLANS, NOBODY),
+    ("schedule", "pause"): View(NOBODY, {"scheduler", "boss"}, is_post=True),
+    ("schedule", "resume"): View(NOBODY, {"scheduler", "boss"}, is_post=True),
+    ("schedule", "run"): View(NOBODY, {"scheduler", "boss"}, is_post=True),
+    ("schedule", "add"): View({"planner", "boss"}, {"planner", "boss"}),
+    ("schedule", "history"): View(PLANS, NOBODY),
+    ("schedule", "delete"): View({"planner", "boss"}, {"planner", "boss"}),
+    ("schedule", "change"): View(PLANS, {"planner", "boss"}),
+    ("schedule", None): View(STAFF, NOBODY),
     ("worker", "changelist"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", "restart"): View({"changer", "boss"}, {"changer", "boss"}),
     ("worker", "stop"): View({"changer", "boss"}, {"changer", "boss"}),
@@ -103,7 +117,9 @@ ACTIONS = {
     "cancel_selected": {"discarder", "boss"},
     "delete_selected": {"deleter", "boss"},
 }
-ANSWERS = {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
+PLAN = {"name": "x", "task": "tests.app.jobs.noop", "interval": "00:05:00", "timezone": "UTC"}
+CHOICES = {"catch_up": "latest", "overlap": "allow", "cron": "", "args": "[]", "kwargs": "{}", "jitter": "0"}
+ANSWERS = PLAN | CHOICES | {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
 
@@ -116,6 +132,7 @@ class Rows:
         self.running, self.scheduled = make_job("running"), make_job("scheduled", run_after=timedelta(seconds=90))
         self.bulk = make_job("running", task=BULK_TASK, kwargs=BULK)
         self.worker = make_worker()
+        self.schedule, self.paused = make_schedule("s", due=-60), make_schedule("paused", due=-60, paused_at=Now())
         Queue.pause("mail")
         roll_up(BAD_VALUE)
         self.before = everything()
@@ -128,7 +145,9 @@ class Rows:
             "progress": self.bulk, "edit": self.done,
         }  # fmt: skip
         job = jobs.get(name or "", self.failed)
-        pk = {"job": job.pk, "queue": "mail", "worker": self.worker.pk}[model]
+        pk = {"job": job.pk, "queue": "mail", "worker": self.worker.pk, "schedule": self.schedule.pk}[model]
+        if model == "schedule" and name == "resume":
+            pk = self.paused.pk
         if model == "queue" and name in ("pause", "resume"):
             return reverse(f"admin:django_skipqueue_queue_{name}", query={"queue": pk})
         if name is None:
@@ -146,7 +165,7 @@ class Rows:
 
 def everything() -> list[list[Any]]:
     """All that the admin can change."""
-    return [list(model.objects.order_by("pk").values()) for model in (Job, Queue, Worker, LogEntry)]
+    return [list(model.objects.order_by("pk").values()) for model in (Job, Queue, Schedule, Worker, LogEntry)]
 
 
 @pytest.fixture
@@ -168,7 +187,7 @@ def browser_of(person: str, **options: Any) -> Client:
 
 def views() -> Iterator[tuple[str, str | None]]:
     """Model and name of every view that the admins of the models have."""
-    for model in (Job, Queue, Worker):
+    for model in (Job, Queue, Schedule, Worker):
         name = str(model._meta.model_name)
         for pattern in admin.site._registry[model].get_urls():
             yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "PAUSE": ({"id": 5, "by": "anna"}, {"skipqueue_schedule_pkey"}),
     "RESUME": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
     "RAN": ({"id": 5, "job_id": 7}, {"skipqueue_schedule_pkey"}),
+    "TRY_AGAIN": ({"id": 5}, {"skipqueue_schedule_pkey"}),
     "PLAN": ({"id": 5, "next": 2e9}, {"skipqueue_schedule_pkey"}),
     "NOTE_ERROR": ({"id": 5, "error": "no", "delay": 60.0}, {"skipqueue_schedule_pkey"}),
 }

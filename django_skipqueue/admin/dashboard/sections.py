@@ -2,16 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from ...operators.schedule_states import schedule_states
 from ..failures.failures_page import top_causes
 from ..queues.columns import COLUMNS
+from ..schedules.columns import ON_DASHBOARD
 from .charts import charts
 from .longest_jobs import longest_jobs
 from .situation import Situation
 from .slowest_tasks import slowest_tasks
 
 MOST_QUEUES = 10
+MOST_SCHEDULES = 5
+
+TROUBLE = ("error", "late")
+"""The states of schedules that come first."""
+
+NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,21 @@ def _queues(situation: Situation) -> dict[str, Any]:
     }
 
 
+def _schedules(_: Situation) -> dict[str, Any]:
+    """Those that need attention, then those that fire next."""
+    found = sorted(schedule_states(), key=lambda each: (each.state not in TROUBLE, each.next_run or NEVER))
+    return {
+        "columns": ON_DASHBOARD,
+        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found[:MOST_SCHEDULES]],
+        "hidden": max(0, len(found) - MOST_SCHEDULES),
+    }
+
+
 SECTIONS = (
     Section("charts", charts),
     Section("failing", lambda _: top_causes()),
     Section("queues", _queues),
+    Section("schedules", _schedules),
     Section("longest_jobs", longest_jobs),
     Section("slowest_tasks", slowest_tasks),
 )

@@ -94,7 +94,7 @@ def _row(each: ScheduleState) -> list[str]:
         Coloured(str(STATES[each.state]), COLOURS[each.state]),
         each.words,
         row.timezone if row.cron else "",
-        f"{each.next_runs[0]:%Y-%m-%d %H:%M:%S}" if each.next_runs else "",
+        f"{each.next_run:%Y-%m-%d %H:%M:%S}" if each.next_run else "",
         distance(row.last_run_at, each.now) if row.last_run_at else "",
         f"{row.last_job_id} {each.last_status or ''}".strip() if row.last_job_id else "",
         row.source,

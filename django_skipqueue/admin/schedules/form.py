@@ -1,0 +1,93 @@
+"""The form of a schedule of the admin.
+
+Invariant: what it accepts can be fired: it is checked by the code of `@periodic`.
+"""
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib.admin.widgets import AdminTextInputWidget
+from django.utils.translation import gettext_lazy as _
+
+from ...exceptions import InvalidOption, SkipQueueError
+from ...models import Schedule
+from ...periodic.entry import Entry, jitter_seconds
+from ...periodic.timetable import timetable, zone_names
+from ...tasks.registry import registry
+
+DEFINITION = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")
+
+TIMES = {"cron", "interval", "timezone"}
+
+
+def _tasks() -> list[tuple[str, str]]:
+    return [("", "---------"), *sorted((task.name, task.name) for task in registry)]
+
+
+def _zones() -> list[tuple[str, str]]:
+    return [(name, name) for name in zone_names()]
+
+
+class ScheduleForm(forms.ModelForm):
+    """What defines a schedule."""
+
+    task = forms.ChoiceField(label=_("task"), choices=_tasks)
+    args = forms.JSONField(label=_("positional arguments"), required=False, help_text=_("A list, as JSON."))
+    kwargs = forms.JSONField(label=_("keyword arguments"), required=False, help_text=_("An object, as JSON."))
+    cron = forms.CharField(
+        label=_("cron expression"),
+        required=False,
+        help_text=_("Minute, hour, day of the month, month, day of the week: 0 9 * * mon-fri. Or give an interval."),
+    )
+    timezone = forms.ChoiceField(label=_("time zone"), choices=_zones, help_text=_("Of the cron expression."))
+
+    class Meta:
+        model = Schedule
+        fields = DEFINITION
+        widgets = {"name": AdminTextInputWidget}
+        help_texts = {"interval": _("Hours, minutes and seconds: 00:05:00 is every five minutes.")}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "interval" in self.fields:  # not of somebody who may only look
+            self.fields["timezone"].initial = settings.TIME_ZONE
+            self.fields["interval"].required = self.fields["jitter"].required = False
+            task = self.initial.get("task")
+            if task and task not in dict(_tasks()):  # this process does not know it: it stays as it is
+                self.fields["task"].choices = [*_tasks(), (task, task)]  # type: ignore[attr-defined]
+
+    def clean_args(self) -> Any:
+        """An empty field is an empty list."""
+        return [] if self.cleaned_data["args"] is None else self.cleaned_data["args"]
+
+    def clean_kwargs(self) -> Any:
+        """An empty field is an empty object."""
+        return {} if self.cleaned_data["kwargs"] is None else self.cleaned_data["kwargs"]
+
+    def clean_cron(self) -> str:
+        """One space between the fields."""
+        return " ".join(self.cleaned_data["cron"].split())
+
+    def clean_jitter(self) -> float:
+        """Seconds; an empty field is none."""
+        try:
+            return jitter_seconds(self.cleaned_data["jitter"])
+        except InvalidOption as error:
+            raise forms.ValidationError(str(error)) from None
+
+    def clean(self) -> dict[str, Any]:
+        """Check the times, then the call, as `@periodic` does."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        if self.errors:
+            return cleaned
+        try:
+            timetable(cron=cleaned["cron"], interval=cleaned["interval"], zone=cleaned["timezone"])
+        except SkipQueueError as error:
+            self.add_error("interval" if cleaned["interval"] and not cleaned["cron"] else "cron", str(error))
+            return cleaned
+        try:
+            Entry(source="admin", **{name: cleaned[name] for name in DEFINITION}).check()
+        except SkipQueueError as error:
+            self.add_error("name" if str(error).startswith("name") else "kwargs", str(error))
+        return cleaned

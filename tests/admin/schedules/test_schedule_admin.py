@@ -1,0 +1,248 @@
+"""Schedules in the admin: the list, the page of one, the form, the buttons."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db.models.functions import Now
+from django.test import Client
+
+from django_skipqueue import job
+from django_skipqueue.models import Job, Schedule
+from django_skipqueue.tasks.registry import Registry
+
+from ...app import jobs
+from ...app.rows import make_job
+from ...periodic.schedules import fire_all, make_schedule
+from ..conftest import messages_of
+
+pytestmark = pytest.mark.django_db
+
+SCHEDULES = "/admin/django_skipqueue/schedule/"
+
+FILLED = {
+    "name": "sum",
+    "task": "tests.app.jobs.add",
+    "args": "[1]",
+    "kwargs": '{"b": 2}',
+    "cron": "",
+    "interval": "00:05:00",
+    "timezone": "Europe/Berlin",
+    "catch_up": "all",
+    "overlap": "skip",
+    "jitter": "",
+}
+
+
+def address(schedule: Schedule, name: str = "change") -> str:
+    return f"{SCHEDULES}{schedule.pk}/{name}/"
+
+
+def add(client: Client, **fields: str) -> Any:
+    return client.post(f"{SCHEDULES}add/", FILLED | fields)
+
+
+def errors_of(response: Any) -> dict[str, list[str]]:
+    return dict(response.context["adminform"].form.errors)
+
+
+# The list
+
+
+def test_a_row_says_when_it_fires_in_plain_language_and_its_last_job(operator: Client) -> None:
+    last = make_job("failed")
+    make_schedule(
+        "daily", due=-7300, cron="0 9 * * mon-fri", timezone="Asia/Tokyo", source="code",
+        last_job_id=last.pk, last_run_at=Now() - timedelta(hours=3),
+    )  # fmt: skip
+    text = operator.get(SCHEDULES).text
+    for expected in ("daily", "at 09:00, Monday to Friday", "0 9 * * mon-fri · Asia/Tokyo", "in 2 h", "JST", "3 h ago"):
+        assert expected in text
+    assert f"/admin/django_skipqueue/job/{last.pk}/change/" in text
+    assert 'data-status="failed"' in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "detail"),
+    [
+        ({"due": -60}, "on time", ""),
+        ({"due": 90}, "late", ""),
+        ({"due": 90, "error": "<no> task"}, "cannot fire", "&lt;no&gt; task"),
+        ({"paused_at": Now(), "paused_by": "ann"}, "paused", "ann"),
+        ({"due": 90, "source": "code", "retired_at": Now()}, "not in the code", ""),
+    ],
+)
+def test_a_row_says_how_it_is(operator: Client, fields: dict[str, Any], state: str, detail: str) -> None:
+    make_schedule("s", **fields)
+    text = operator.get(SCHEDULES).text
+    assert f">{state}</span>" in text
+    assert detail in text
+
+
+def test_without_schedules_it_says_how_there_will_be_some(operator: Client) -> None:
+    assert "There is no schedule." in operator.get(SCHEDULES).text
+
+
+def test_many_schedules_take_one_query_and_little_time(operator: Client, django_assert_max_num_queries: Any) -> None:
+    for number in range(40):
+        make_schedule(f"s{number}", due=-number, cron="0 9 * * *")
+    operator.get(SCHEDULES)
+    with django_assert_max_num_queries(12):
+        operator.get(SCHEDULES)
+
+
+# The buttons
+
+
+def test_pause_and_resume(operator: Client) -> None:
+    schedule = make_schedule("s", due=-60)
+    response = operator.post(address(schedule, "pause"), follow=True)
+    assert messages_of(response) == ["The schedule “s” is paused."]
+    assert Schedule.objects.get().paused_by == "ann"
+    assert messages_of(operator.post(address(schedule, "pause"), follow=True)) == [
+        "The schedule “s” is paused already."
+    ]
+    response = operator.post(address(schedule, "resume"), follow=True)
+    assert messages_of(response) == ["The schedule “s” was resumed."]
+    assert Schedule.objects.get().paused_at is None
+    assert messages_of(operator.post(address(schedule, "resume"), follow=True)) == ["The schedule “s” is not paused."]
+    assert [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")] == [
+        "The schedule “s” is paused.",
+        "The schedule “s” was resumed.",
+    ]
+
+
+def test_run_now(operator: Client) -> None:
+    schedule = make_schedule("100 %s", due=-60, overlap="skip")
+    response = operator.post(address(schedule, "run"), follow=True)
+    made = Job.objects.get()
+    assert messages_of(response) == [f"Job {made.pk} of the schedule “100 %s” was enqueued."]
+    response = operator.post(address(schedule, "run"), follow=True)
+    assert messages_of(response) == [
+        f"The last job, {made.pk}, is unfinished, and the schedule skips overlapping jobs."
+    ]
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("schedule_id", [4711, 2**63, 10**30])
+def test_a_schedule_that_does_not_exist(operator: Client, schedule_id: int) -> None:
+    for name in ("pause", "resume", "run"):
+        assert operator.post(f"{SCHEDULES}{schedule_id}/{name}/").status_code == 404
+
+
+# The page of one
+
+
+def test_the_page_of_one_shows_its_next_five_runs_in_its_zone(operator: Client) -> None:
+    schedule = make_schedule("s", due=-60, cron="0 9 * * *", timezone="Asia/Tokyo")
+    text = operator.get(address(schedule)).text
+    assert text.count("09:00 JST") >= 4
+    assert "at 09:00, every day" in text
+
+
+def test_one_of_the_code_cannot_be_edited(operator: Client) -> None:
+    schedule = make_schedule("s", due=-60, source="code", kwargs={"token": "secret", "id": 5})
+    response = operator.get(address(schedule))
+    assert 'name="cron"' not in response.text
+    assert "secret" not in response.text
+    assert "&#x27;id&#x27;: 5" in response.text
+    assert operator.post(address(schedule), FILLED).status_code == 403
+    assert operator.post(address(schedule, "delete"), {"post": "yes"}).status_code == 403
+    Schedule.objects.update(retired_at=Now())
+    operator.post(address(schedule, "delete"), {"post": "yes"})
+    assert not Schedule.objects.exists()
+
+
+# The form
+
+
+def test_a_schedule_is_made_and_fires(operator: Client) -> None:
+    assert add(operator, jitter="30").status_code == 302
+    made = Schedule.objects.annotate(now=Now()).get()
+    assert (made.name, made.task, made.args, made.kwargs) == ("sum", "tests.app.jobs.add", [1], {"b": 2})
+    assert (made.cron, made.interval, made.timezone) == ("", timedelta(minutes=5), "Europe/Berlin")
+    assert (made.catch_up, made.overlap, made.jitter, made.source) == ("all", "skip", 30, "admin")
+    assert made.next_run_at == made.fire_at
+    assert made.next_run_at is not None
+    assert abs(made.next_run_at - made.now - timedelta(minutes=5)) < timedelta(seconds=10)
+    Schedule.objects.update(fire_at=Now(), next_run_at=Now())
+    assert fire_all() == 1
+    assert Job.objects.get().args == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({"cron": "* * * * *"}, "cron", "either a cron expression or an interval"),
+        ({"interval": ""}, "cron", "either a cron expression or an interval"),
+        ({"interval": "", "cron": "0 9 * *"}, "cron", "has 4 fields"),
+        ({"interval": "", "cron": "61 9 * * *"}, "cron", "Bad minute"),
+        ({"interval": "00:00:00.5"}, "interval", "from 1 second to 10 years"),
+        ({"timezone": "Europe/Bonn"}, "timezone", "Select a valid choice"),
+        ({"task": "gone.jobs.gone"}, "task", "Select a valid choice"),
+        ({"kwargs": '{"surprise": 2}'}, "kwargs", "surprise"),
+        ({"kwargs": "[1]"}, "kwargs", "kwargs must be a dict"),
+        ({"args": "{}"}, "kwargs", "args must be a list"),
+        ({"args": "x"}, "args", "Enter a valid JSON"),
+        ({"jitter": "-1"}, "jitter", "jitter must be from 0"),
+        ({"name": "n" * 1001}, "name", "at most 1000 bytes"),
+        ({"name": ""}, "name", "required"),
+    ],
+)
+def test_what_cannot_fire_is_not_saved(operator: Client, fields: dict[str, str], field: str, problem: str) -> None:
+    errors = errors_of(add(operator, **fields))
+    assert list(errors) == [field]
+    assert problem in str(errors[field])
+    assert not Schedule.objects.exists()
+
+
+def test_a_task_with_a_computed_unique_key_is_refused(operator: Client, registry: Registry) -> None:
+    job(name="computed", unique_key=lambda: "k")(jobs.noop.function)
+    errors = errors_of(add(operator, task="computed", args="", kwargs=""))
+    assert "which a supervisor must not call" in str(errors["kwargs"])
+
+
+def test_a_name_that_is_taken(operator: Client) -> None:
+    make_schedule("sum")
+    assert "already exists" in str(errors_of(add(operator))["name"])
+
+
+def test_an_edit_changes_the_next_run_if_the_times_have_changed(operator: Client) -> None:
+    add(operator)
+    schedule = Schedule.objects.get()
+    operator.post(address(schedule), FILLED | {"kwargs": '{"b": 3}'})
+    after = Schedule.objects.get()
+    assert (after.kwargs, after.next_run_at) == ({"b": 3}, schedule.next_run_at)
+    operator.post(address(schedule), FILLED | {"cron": "0 9 * * *", "interval": ""})
+    after = Schedule.objects.get()
+    assert (after.cron, after.interval) == ("0 9 * * *", None)
+    assert after.next_run_at != schedule.next_run_at
+    assert after.next_run_at == after.fire_at
+
+
+def test_an_edit_writes_over_nothing_that_a_supervisor_has_written(operator: Client) -> None:
+    add(operator)
+    schedule = Schedule.objects.get()
+    Schedule.objects.update(last_job_id=7, last_run_at=Now(), error="no")
+    operator.post(address(schedule), FILLED | {"name": "other"})
+    after = Schedule.objects.get()
+    assert (after.name, after.last_job_id, after.error) == ("other", 7, "")
+    assert after.last_run_at is not None
+
+
+# The dashboard
+
+
+def test_the_dashboard_shows_what_needs_attention_first(operator: Client) -> None:
+    for number in range(6):
+        make_schedule(f"fine {number}", due=-60 - number)
+    make_schedule("broken", due=90, error="no")
+    text = operator.get("/admin/django_skipqueue/job/dashboard/").text
+    section = text.partition("skipqueue-schedules")[2]
+    assert section.index("broken") < section.index("fine 0")
+    assert "2 more" in section
+
+
+def test_without_schedules_the_dashboard_has_no_section(operator: Client) -> None:
+    assert "skipqueue-schedules" not in operator.get("/admin/django_skipqueue/job/dashboard/").text
