@@ -32,6 +32,9 @@ try:
 except ImportError as error:
     raise ImportError('django_skipqueue.sentry needs Sentry\'s SDK: pip install "django-skipqueue[sentry]"') from error
 
+# After the SDK, whose absence has an error of its own.
+from .sentry_monitors import FINAL, CheckIn, check_in_of
+
 if TYPE_CHECKING:
     from sentry_sdk.types import Event, Hint
 
@@ -48,12 +51,16 @@ FLUSH_TIME = 2.0
 
 
 class SkipqueueIntegration(Integration):
-    """Captures the last failure of each job, and with `capture_retries` those that are retried as well."""
+    """Captures the last failure of each job, and with `capture_retries` those that are retried as well.
+
+    `monitor_schedules`: a cron monitor for each schedule of code and settings, with a check-in for each of its jobs.
+    """
 
     identifier = "skipqueue"
 
-    def __init__(self, *, capture_retries: bool = False) -> None:
+    def __init__(self, *, capture_retries: bool = False, monitor_schedules: bool = False) -> None:
         self.capture_retries = capture_retries
+        self.monitor_schedules = monitor_schedules
 
     @staticmethod
     def setup_once() -> None:
@@ -107,7 +114,10 @@ class SentryTracer:
             span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, job.queue_name)
             span.set_data(SPANDATA.MESSAGING_MESSAGE_RETRY_COUNT, job.attempt - 1)
             span.set_data(SPANDATA.MESSAGING_MESSAGE_RECEIVE_LATENCY, job.waited_ms(monotonic()))
-            return partial(_ended, integration, span, stack.pop_all())
+            check_in = check_in_of(job) if integration.monitor_schedules else None
+            if check_in is not None:
+                check_in.send("in_progress")
+            return partial(_ended, integration, span, stack.pop_all(), check_in)
 
 
 def _sent(batch: Batch, span: Span, stack: ExitStack, error: BaseException | None) -> None:
@@ -119,9 +129,13 @@ def _sent(batch: Batch, span: Span, stack: ExitStack, error: BaseException | Non
             span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, str(batch.job_ids[0]))
 
 
-def _ended(integration: SkipqueueIntegration, span: Span, stack: ExitStack, outcome: Outcome) -> None:
+def _ended(
+    integration: SkipqueueIntegration, span: Span, stack: ExitStack, check_in: CheckIn | None, outcome: Outcome
+) -> None:
     """Capture the failure while the scope is there. The id of the event becomes part of the error's entry."""
     with stack:
+        if check_in is not None and outcome.status in FINAL:
+            check_in.send(FINAL[outcome.status])
         span.set_status(_span_status(outcome))
         if outcome.exception is not None and outcome.error is not None and integration.captures(outcome.status):
             event, hint = event_from_exception(

@@ -21,9 +21,10 @@ from django.db import transaction
 from django.db.models import F, Sum
 
 from django_skipqueue.models import Job
+from django_skipqueue.periodic.registry import all_entries
 from django_skipqueue.testing import run_jobs
 from payments.forms import PaymentForm
-from payments.jobs import send_receipt
+from payments.jobs import daily_summary, send_receipt
 from payments.mailbox import Mailbox, amount_paid
 from payments.management.commands.customers import come_in
 from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine
@@ -315,3 +316,10 @@ def completed(url: str) -> int:
         row = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'completed'").fetchone()
         assert row is not None
         return int(row[0])
+
+
+def test_the_daily_summary_has_a_schedule(db: None) -> None:
+    found = {entry.name: entry for entry in all_entries()[0]}
+    entry = found["payments.jobs.daily_summary"]
+    assert (entry.cron, entry.timezone) == ("0 9 * * mon-fri", "Europe/Berlin")
+    assert daily_summary() == "0 payments, $0.00, 0 receipts sent"

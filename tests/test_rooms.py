@@ -21,7 +21,7 @@ FLOORS = (
     {"apps"},
     {"jobs", "management", "pytest_plugin", "templatetags"},
     {"admin", "backend", "checks", "opentelemetry", "prometheus", "sentry", "testing"},
-    {"admin.archive"},
+    {"admin.archive", "sentry_monitors"},
     {"admin.jobs", "admin.workers", "management.skipqueue"},
     {"admin.dashboard"},
     {"admin.queues", "admin.schedules"},

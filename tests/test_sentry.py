@@ -3,22 +3,28 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import sentry_sdk
+from django.test import override_settings
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from django_skipqueue import Task, job, signals, tracing
 from django_skipqueue.models import Job
+from django_skipqueue.periodic.operate import run_now
+from django_skipqueue.periodic.registry import all_entries
 from django_skipqueue.sentry import SkipqueueIntegration
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
 
 from .app import jobs
 from .harness.processes import ManagePy, wait_for_statuses
+from .periodic.schedules import make_schedule
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,6 +49,10 @@ class Recorder(Transport):
         return self._items("event")
 
     @property
+    def check_ins(self) -> list[dict[str, Any]]:
+        return self._items("check_in")
+
+    @property
     def transactions(self) -> list[dict[str, Any]]:
         return self._items("transaction")
 
@@ -59,14 +69,16 @@ def start() -> Iterator[Start]:
     """Starts the SDK as a project does, with a transport that sends nothing."""
     before, processors = list(tracing.tracers), list(sentry_sdk.scope.global_event_processors)
 
-    def start(*, level: int = logging.ERROR, capture_retries: bool = False, **options: Any) -> Recorder:
+    def start(
+        *, level: int = logging.ERROR, capture_retries: bool = False, monitors: bool = False, **options: Any
+    ) -> Recorder:
         recorder = Recorder()
         sentry_sdk.init(
             dsn="https://key@errors.example.com/1",
             transport=recorder,
             default_integrations=False,
             integrations=[
-                SkipqueueIntegration(capture_retries=capture_retries),
+                SkipqueueIntegration(capture_retries=capture_retries, monitor_schedules=monitors),
                 LoggingIntegration(event_level=level),
             ],
             **{"traces_sample_rate": 1.0, **options},
@@ -115,6 +127,46 @@ def test_failures_that_are_retried_are_captured_on_request(start: Start) -> None
     run_jobs()
     assert [error["tags"]["attempt"] for error in recorder.errors] == [1, 2, 3]
     assert [entry["sentry_event_id"] for entry in entries()] == [error["event_id"] for error in recorder.errors]
+
+
+def fire_job_of(name: str, **schedule: Any) -> None:
+    """Enqueue the job of a schedule of the settings, and run it."""
+    with override_settings(SKIPQUEUE={"PERIODIC": {name: schedule}}):
+        (entry,) = [each for each in all_entries()[0] if each.name == name]
+        row = make_schedule(name, task=entry.task, kwargs=dict(entry.kwargs))
+        run_now(Store("default"), row.pk)
+        run_jobs()
+
+
+def test_a_job_of_a_schedule_is_a_check_in(start: Start) -> None:
+    recorder = start(monitors=True)
+    fire_job_of("Daily.sum up", task=jobs.noop.name, cron="0 9 * * *", timezone="Europe/Berlin")
+    first, last = recorder.check_ins
+    assert (first["monitor_slug"], first["status"], last["status"]) == ("daily-sum-up", "in_progress", "ok")
+    assert first["check_in_id"] == last["check_in_id"]
+    schedule = {"type": "crontab", "value": "0 9 * * *"}
+    assert last["monitor_config"] == {"schedule": schedule, "timezone": "Europe/Berlin"}
+
+
+def test_a_job_that_is_retried_is_in_progress_until_it_fails(start: Start) -> None:
+    recorder = start(monitors=True)
+    fire_job_of("often", task=jobs.fail.name, every=timedelta(hours=2))
+    assert [each["status"] for each in recorder.check_ins] == ["in_progress"] * 3 + ["error"]
+    assert len({each["check_in_id"] for each in recorder.check_ins}) == 1
+    schedule = {"type": "interval", "value": 2, "unit": "hour"}
+    assert recorder.check_ins[0]["monitor_config"] == {"schedule": schedule}
+
+
+def test_other_jobs_have_no_check_in(start: Start) -> None:
+    recorder = start(monitors=True)
+    jobs.noop.defer()
+    run_jobs()
+    fire_job_of("seconds", task=jobs.noop.name, cron="* * * * * *")
+    fire_job_of("odd", task=jobs.noop.name, every=timedelta(seconds=90))
+    assert recorder.check_ins == []
+    recorder = start()
+    fire_job_of("daily", task=jobs.noop.name, cron="0 9 * * *")
+    assert recorder.check_ins == []
 
 
 def test_what_a_task_asks_for_is_not_captured(start: Start) -> None:
@@ -270,7 +322,9 @@ CODE = """
 SETTINGS = """
     import json, os, time
     import sentry_sdk
-    from django_skipqueue.sentry import SkipqueueIntegration
+    from django_skipqueue.periodic.operate import run_now
+from django_skipqueue.periodic.registry import all_entries
+from django_skipqueue.sentry import SkipqueueIntegration
     from sentry_sdk.transport import Transport
 
     class ToAFile(Transport):

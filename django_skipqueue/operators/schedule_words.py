@@ -106,7 +106,7 @@ def _days_of_week(days: set[Any]) -> str:
 def _months(fields: Any) -> str:
     if fields.months >= ALL_MONTHS:
         return ""
-    return gettext("in %(months)s") % {"months": _listed([str(MONTHS[month]) for month in sorted(fields.months)])}
+    return gettext("only in %(months)s") % {"months": _listed([str(MONTHS[month]) for month in sorted(fields.months)])}
 
 
 def _listed(texts: Sequence[str]) -> str:

@@ -4,8 +4,9 @@ import random
 import time
 
 from django.db import OperationalError, transaction
+from django.db.models import Count, Sum
 
-from django_skipqueue import JobContext, job
+from django_skipqueue import JobContext, job, periodic
 from django_skipqueue.backoff import constant
 
 from .models import BlockedAddress, EmailDelivery, Payment
@@ -43,6 +44,15 @@ def refuse_blocked(address: str) -> None:
     blocked = BlockedAddress.objects.filter(address__iexact=address).first()
     if blocked:
         raise AddressBlocked(f"{address} is blocked: {blocked.reason}")
+
+
+@periodic("0 9 * * mon-fri", timezone="Europe/Berlin")
+@job(queue_name="reports")
+def daily_summary() -> str:
+    """Say what the shop has sold, every working day at nine."""
+    sold = Payment.objects.aggregate(number=Count("pk"), total=Sum("total"))
+    sent = EmailDelivery.objects.filter(email_type=EmailDelivery.Type.RECEIPT).count()
+    return f"{sold['number']} payments, ${sold['total'] or 0:,.2f}, {sent} receipts sent"
 
 
 @job

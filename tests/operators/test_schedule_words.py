@@ -24,11 +24,11 @@ CASES = [
     ("0 0 LW * *", "at 00:00, on the last working day of the month", "um 00:00, am letzten Werktag des Monats"),
     ("0 12 * * mon#1", "at 12:00, Monday number 1 of the month", "um 12:00, der 1. Montag des Monats"),
     ("0 12 * * 5L", "at 12:00, the last Friday of the month", "um 12:00, der letzte Freitag des Monats"),
-    ("0 0 1 3,9 *", "at 00:00, on day 1 of the month, in March and September",
-     "um 00:00, am 1. des Monats, im März und September"),
+    ("0 0 1 3,9 *", "at 00:00, on day 1 of the month, only in March and September",
+     "um 00:00, am 1. des Monats, nur im März und September"),
     ("0 0 1 * mon", "at 00:00, on day 1 of the month or Monday", "um 00:00, am 1. des Monats oder Montag"),
     ("*/10 * * * sat", "every 10 min, Saturday", "alle 10 min, Samstag"),
-    ("0 9 * 12 *", "at 09:00, every day, in December", "um 09:00, jeden Tag, im Dezember"),
+    ("0 9 * 12 *", "at 09:00, every day, only in December", "um 09:00, jeden Tag, nur im Dezember"),
 ]  # fmt: skip
 
 

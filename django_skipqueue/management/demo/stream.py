@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from ...models import FINISHED
+from ...models import FINISHED, Schedule
 from ...operators.criteria import Criteria
 from ...operators.deleting import delete_jobs
 from ...operators.job_states import STATES
@@ -17,7 +17,7 @@ from ...store.statements import BATCH
 from ...values.codec import encode
 from ...values.records import EncodedCall, JobSpec
 from ...values.served import DEMO_PREFIX
-from .tasks import KINDS, RANDOM, Kind
+from .tasks import KINDS, RANDOM, TASK_PREFIX, Kind
 
 RETENTION = json.dumps({status.value: timedelta(days=1).total_seconds() for status in FINISHED})
 
@@ -36,6 +36,11 @@ def defer_for(duration: timedelta, *, rate: float) -> Iterator[int]:
         deferred = wanted
         yield deferred
         time.sleep(BATCH_SECONDS)
+
+
+def delete_schedules() -> None:
+    """Delete the schedules of demonstrations: their worker is gone."""
+    Schedule.objects.filter(task__startswith=TASK_PREFIX, source="code").delete()
 
 
 def cancel_unfinished(*, by: str) -> int:

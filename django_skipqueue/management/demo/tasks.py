@@ -8,11 +8,15 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from ...backoff import constant
+from ...periodic.decorator import periodic
 from ...tasks.decorator import job
 from ...values.served import DEMO_PREFIX
+
+TASK_PREFIX = "demo."
 
 RANDOM = random.SystemRandom()
 
@@ -72,7 +76,7 @@ class Kind:
     @property
     def name(self) -> str:
         """The name of the task."""
-        return f"demo.{self.function.__name__}"
+        return f"{TASK_PREFIX}{self.function.__name__}"
 
     @property
     def queue_name(self) -> str:
@@ -101,10 +105,14 @@ KINDS = (
 )
 """Their queues are served in this order."""
 
+REPORT_INTERVAL = timedelta(seconds=20)
+
 QUEUE_NAMES = tuple(dict.fromkeys(kind.queue_name for kind in KINDS))
 
 
 def register() -> None:
-    """Register the tasks in this process."""
+    """Register the tasks, and a schedule, in this process."""
     for kind in KINDS:
-        job(name=kind.name, queue_name=kind.queue_name, backoff=constant(4))(kind.function)
+        task = job(name=kind.name, queue_name=kind.queue_name, backoff=constant(4))(kind.function)
+        if kind.function is build_report:
+            periodic(REPORT_INTERVAL, name=f"{kind.name} of the day", month="today", overlap="skip")(task)

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from ...events.log_format import counted
-from ..demo.stream import cancel_unfinished, defer_for, delete_all
+from ..demo.stream import cancel_unfinished, defer_for, delete_all, delete_schedules
 from ..demo.worker import run_as_worker, worker_process
 from ..terminal import option_types
 from ..terminal.console import Console
@@ -19,7 +19,7 @@ class Demo(Subcommand):
     """Defers jobs, and runs them in a worker of its own. All other workers leave its queues alone."""
 
     name = "demo"
-    help = "Run example jobs for some minutes: fast, slow, flaky, failing and scheduled ones"
+    help = "Run example jobs for some minutes: fast, slow, flaky, failing, scheduled and periodic ones"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -48,12 +48,14 @@ def _stream(console: Console, minutes: int, rate: int) -> Exit:
             if worker.poll() is not None:
                 raise CommandError(f"The demo's worker has ended with exit code {worker.returncode}.")
     console.end_progress()
+    delete_schedules()
     cancel_unfinished(by=operator())
     console.say(f"{counted(number, 'job')} deferred. `skipqueue demo --clean` deletes them.")
     return Exit.DONE
 
 
 def _clean(console: Console) -> Exit:
+    delete_schedules()
     cancel_unfinished(by=operator())
     number = delete_all()
     console.say(f"{counted(number, 'job')} deleted.")

@@ -9,7 +9,7 @@ import pytest
 
 from django_skipqueue.management.demo.stream import defer_for, delete_all
 from django_skipqueue.management.demo.tasks import KINDS, QUEUE_NAMES, register
-from django_skipqueue.models import Job, Worker
+from django_skipqueue.models import Job, Schedule, Worker
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
 
@@ -30,6 +30,7 @@ def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage:
     demo = manage("skipqueue", "demo", "--rate", "20")
     wait_until(lambda: of_demo().completed().count() >= 20, "jobs of the demo are completed", deadline=60)
     wait_until(lambda: of_demo().exclude(errors=[]).exists(), "one has failed", deadline=60)
+    wait_until(lambda: Schedule.objects.filter(name="demo.build_report of the day").exists(), "it has a schedule")
     mine = make_job()
     wait_until(lambda: Job.objects.completed().filter(pk=mine.pk).exists(), "the project's worker runs its own")
     demo.send_to_group(signal.SIGINT)
@@ -39,6 +40,7 @@ def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage:
     assert not of_demo().filter(last_error__startswith="UnknownTask").exists()
     assert not {job.worker_name for job in of_demo().completed()} & {"project/1"}
     assert not of_demo().unfinished().exists()
+    assert not Schedule.objects.exists()
 
 
 def test_its_worker_ends_with_it_even_if_it_is_killed(manage: Callable[..., Any]) -> None:
