@@ -1,7 +1,7 @@
 """The methods that read what is in the queues now. Their cost does not grow with the number of jobs."""
 
 import json
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..values import histogram
 from . import sql
@@ -13,6 +13,10 @@ MOST_COUNTED = 10_000
 LEAST_COUNTED = 500
 MOST_COUNTED_TOGETHER = 50_000
 """Queued jobs that are counted in each queue in any case, and in all."""
+
+MOST_ESTIMATED = 10
+"""Queues with more jobs whose number is estimated: an estimate is a query. Of the others it is at least what was
+counted."""
 
 MOST_PROBES = 2_000
 """Pairs of a queue and a priority that are looked at."""
@@ -48,6 +52,15 @@ class QueueRate(NamedTuple):
     """The histogram of the times from the due time to the start of an attempt."""
 
 
+class HeldNow(NamedTuple):
+    """The jobs that a worker holds: running, and claimed ahead."""
+
+    tasks: dict[str, int]
+    """Their number by task."""
+    jobs: list[dict[str, Any]]
+    """The id, the task and the time of the claim, `since`, of those that were claimed first."""
+
+
 class Observing(Statements):
     """Used by pages, commands and metrics."""
 
@@ -62,9 +75,10 @@ class Observing(Statements):
             name: (number, longest) for name, number, longest in self.rows(sql.RUNNING_NOW, {"limit": MOST_RUNNING})
         }
         found = []
+        too_many = sorted((name for name in queued if queued[name][1]), key=lambda name: -queued[name][2])
         for name in sorted(queued.keys() | running.keys()):
             number, is_estimate, oldest = queued.get(name, (0, False, None))
-            if is_estimate:
+            if name in too_many[:MOST_ESTIMATED]:
                 number = max(number, self._expected_queued(name))
             found.append(QueueNow(name, number, is_estimate, oldest, *running.get(name, (0, None))))
         return found
@@ -77,6 +91,11 @@ class Observing(Statements):
             times = histogram.added(known.waited, waited or histogram.empty())
             rates[name] = QueueRate(known.per_minute + ended / minutes, times)
         return rates
+
+    def held_now(self, *, shown: int) -> dict[str, HeldNow]:
+        """The jobs that the workers hold, by the id of the worker: how many, and the `shown` first claimed ones."""
+        rows = self.rows(sql.HELD_NOW, {"limit": MOST_RUNNING, "shown": shown})
+        return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
 
     def _expected_queued(self, queue_name: str) -> int:
         ((plan,),) = self.rows(sql.EXPECTED_QUEUED, {"queue_name": queue_name})

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from django.db.models import Q
 
 from django_skipqueue import job
 from django_skipqueue.models import Job
+from django_skipqueue.operators import search
 from django_skipqueue.operators.search import Search
 from django_skipqueue.tasks.registry import Registry
 
@@ -155,3 +157,49 @@ def test_a_secret_of_a_known_task_is_found_by_nobody(registry: Registry) -> None
 
 def login(user: str, pin: str) -> None:
     """A task with a secret of its own."""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (42, "n=42.0"),
+        (100, "n=1e2"),
+        (42.0, "n=42"),
+        (0, "n=-0"),
+        (1.5, "n=1.50"),
+        ("A_b.C", "n=A_b.C"),
+        ("hi there", 'n="hi there"'),
+        ("dé", "n=dé"),
+        ([1, 2], "n=[1,2]"),
+        ({"a": 1.0}, 'n={"a":1}'),
+        ("x" * 20_000 + "y", "n=" + "x" * 20 + "y"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_the_fast_condition_leaves_out_no_job_that_the_whole_one_finds(
+    value: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job(kwargs={"n": value})
+    make_job(kwargs={"n": value, "large": "z" * 20_000})
+    make_job(args=[[{"n": value}]])
+    make_job("failed", last_error=f"N: {value}"[:200])
+    fast = found(text)
+    monkeypatch.setattr(search, "_may_have", lambda *_: Q())
+    assert fast == found(text)
+
+
+def test_a_large_column_is_searched_by_the_name_of_an_argument() -> None:
+    large = make_job(kwargs={"n": 42, "large": list(range(10_000))})
+    assert found("n=42") == {large.pk}
+    assert set(search.having_argument(Job.objects.all(), "n", "42").values_list("pk", flat=True)) == {large.pk}
+
+
+@pytest.mark.parametrize("text", ["exception=shop.errors.KeyError", "KeyError=shop.KeyError", "error:KeyError"])
+def test_an_error_is_found_by_the_class_at_the_end(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job("failed", last_error="KeyError: 'x'")
+    make_job("failed", last_error="error:KeyError")
+    make_job("failed", last_error="ValueError: 'x'")
+    fast = found(text)
+    assert fast
+    monkeypatch.setattr(search, "_may_have", lambda *_: Q())
+    assert fast == found(text)

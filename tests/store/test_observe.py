@@ -4,11 +4,12 @@ from datetime import timedelta
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store, observe
 
-from ..app.rows import make_job
+from ..app.rows import make_job, make_worker
 
 pytestmark = pytest.mark.django_db
 
@@ -65,3 +66,46 @@ def test_an_estimate_is_never_below_what_was_counted() -> None:
     (queue,) = store.queues_now(most=20)
     assert queue.is_estimate
     assert queue.queued >= 21
+
+
+def test_of_many_long_queues_those_are_estimated_that_wait_for_the_longest_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observe, "MOST_ESTIMATED", 2)
+    for number in range(5):
+        for _ in range(2):
+            make_job(queue_name=f"q{number}", run_after=timedelta(hours=-number))
+    with CaptureQueriesContext(connection) as queries:
+        found = store.queues_now(most=1)
+    estimates = [query["sql"] for query in queries if "EXPLAIN" in query["sql"]]
+    assert [name for name in ("q0", "q1", "q2", "q3", "q4") if any(f"'{name}'" in each for each in estimates)] == [
+        "q3",
+        "q4",
+    ]
+    assert [(queue.name, queue.queued >= 2, queue.is_estimate) for queue in found] == [
+        (f"q{number}", True, True) for number in range(5)
+    ]
+
+
+def test_the_jobs_of_all_workers_are_read_at_once() -> None:
+    worker, other = make_worker(), make_worker()
+    held = [make_job("running", task=task, locked_by=worker.pk) for task in ("a", "b", "a")]
+    alone = make_job("running", task="c", locked_by=other.pk, locked_at=timedelta(minutes=-1))
+    make_job(locked_by=other.pk)
+    found = store.held_now(shown=2)
+    assert found.keys() == {worker.pk, other.pk}
+    assert found[worker.pk].tasks == {"a": 2, "b": 1}
+    assert [job["id"] for job in found[worker.pk].jobs] == [held[0].pk, held[1].pk]
+    assert [(job["id"], job["task"]) for job in found[other.pk].jobs] == [(alone.pk, "c")]
+
+
+def test_the_plans_of_pages_read_no_table_from_end_to_end() -> None:
+    with CaptureQueriesContext(connection), store.short_transaction(5), connection.cursor() as cursor:
+        found = []
+        for name in ("statement_timeout", "jit", "enable_seqscan", "max_parallel_workers_per_gather"):
+            cursor.execute(f"SHOW {name}")
+            found += cursor.fetchone()
+    assert found == ["5s", "off", "off", "0"]
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW enable_seqscan")
+        assert cursor.fetchone() == ("on",)

@@ -195,6 +195,7 @@ CASES = [
     ),
     Case("QUEUED_NOW", {"limit": 1000, "most": 1000, "least": 10, "together": 5000}, {"claim"}),
     Case("RUNNING_NOW", {"limit": 100}, {"recover"}),
+    Case("HELD_NOW", {"limit": 100, "shown": 5}, {"recover"}),
     Case("EXPECTED_QUEUED", {"queue_name": "mail"}, {"claim"}),
     Case("EXPLAIN_CLAIM", {"queue_name": "mail", "limit": 100}, {"claim"}),
     Case("ENTRIES_READ", {}, set()),

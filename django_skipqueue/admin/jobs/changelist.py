@@ -22,6 +22,7 @@ from ...operators.scheduled_counts import ScheduledCounts
 from ...operators.search import Search
 from ...operators.window import Window
 from ...values.cause import Cause
+from ..ui.paginator import Found
 from .filters import CauseFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter, longer_than, since
 from .tabs import Tab
 
@@ -34,6 +35,8 @@ class JobChangeList(ChangeList):
 
     window: Window | None = None
     """The part of the list that is searched; `None`: an index finds all that match."""
+
+    _found: Found | None = None
 
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         number = request.GET.get(WINDOW_VAR, "")
@@ -60,14 +63,31 @@ class JobChangeList(ChangeList):
 
     def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
         search = Search(self.query)
-        if not search.words:
-            return jobs if self.window is None else self.window.among(jobs)
         if self.window is None:
-            return search.among(jobs)
-        matching = search.among(self.window.among(jobs)).values_list("pk", flat=True)
-        is_action = request.method == "POST"  # an action takes all that match; the pages show those that are counted
-        found = set(matching if is_action else matching[: counts.CAP + 1])
-        return jobs.filter(pk__in=found if search.lone_number is None else found | {search.lone_number})
+            return search.among(jobs) if search.words else jobs
+        matching = self.window.among(jobs)
+        if search.words:
+            matching = search.among(matching)
+        elif request.method == "POST":  # an action takes all that match; the pages show those that are counted
+            return matching
+        ids = matching.values_list("pk", flat=True)
+        found = list(ids if request.method == "POST" else ids[: counts.CAP + 1])
+        number = search.lone_number
+        if number is not None and number not in found and jobs.filter(pk=number).exists():
+            found.insert(0, number)
+        self._found = Found(jobs, found)
+        return self._found.all()
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Set the jobs of the page, and their number. A window is searched once: its pages are made from the ids."""
+        if self._found is None:
+            super().get_results(request)
+            return
+        queryset, self.queryset = self.queryset, self._found
+        super().get_results(request)
+        self.queryset = queryset
+        if isinstance(self.result_list, Found):
+            self.result_list = self.result_list.all()
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Job]) -> list[Any]:
         """The order of the index. There is no other: the columns cannot be clicked to sort the list."""

@@ -1,7 +1,8 @@
 """The pages of a list of jobs."""
 
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
@@ -28,3 +29,26 @@ class CappedPaginator(JobPaginator):
     def count(self) -> int:  # Django caches it; here `total` does
         """The number of jobs that can be paged through."""
         return self.total.shown
+
+
+class Found:
+    """Jobs whose ids are known, in the order of the list. It is counted and cut like a query set, without a query."""
+
+    def __init__(self, jobs: "QuerySet[Any]", ids: Sequence[int]) -> None:
+        """`jobs`: the list in which they were found."""
+        self._jobs = jobs
+        self._ids = ids
+
+    def __getitem__(self, part: slice) -> "Found":
+        return Found(self._jobs, self._ids[part])
+
+    def count(self) -> int:
+        """The number of these jobs."""
+        return len(self._ids)
+
+    def all(self) -> "QuerySet[Any]":
+        """The query set of these jobs."""
+        return self._jobs.filter(pk__in=self._ids)
+
+    _clone = all
+    """Django's list calls it for a list of one page."""

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.postgres.expressions import ArraySubquery
+from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, OuterRef, QuerySet
-from django.db.models.functions import JSONObject, Now
+from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, reverse
@@ -23,11 +23,13 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from ...models import Job, Worker
+from ...models import Worker
 from ...operators.counts import grouped
 from ...operators.durations import distance, span
 from ...operators.json_time import moment_of
 from ...operators.worker_health import STATES, state_after
+from ...store import Store
+from ...store.observe import HeldNow
 from ...tasks.registry import registry
 from ..health.notices import NoWorker, notices_cache
 from ..ui.cells import badge, shortened
@@ -62,10 +64,22 @@ class Held:
     def by(cls, worker: Any) -> "Held":
         """From a row of the list. Jobs of tasks that this process does not have count as threads."""
         counts = Counter({False: 0, True: 0})
-        for held in worker.held:
-            counts[registry.is_async(held["task"])] += held["number"]
+        for task, number in worker.held.tasks.items():
+            counts[registry.is_async(task)] += number
         threads, coroutines = (min(counts[kind], worker.concurrency) for kind in (False, True))
         return cls(threads, coroutines, counts.total() - threads - coroutines)
+
+
+class WorkerChangeList(ChangeList):
+    """The list as Django's admin shows it."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Set the workers of the page, each with the jobs that it `held` at this moment: one query for all."""
+        super().get_results(request)
+        held = Store.default().held_now(shown=SHOWN_JOBS)
+        self.result_list = list(self.result_list)
+        for worker in self.result_list:
+            worker.held = held.get(worker.pk, HeldNow({}, []))
 
 
 @admin.register(Worker)
@@ -149,15 +163,12 @@ class WorkerAdmin(OwnViews):
         return super().changelist_view(request, context | (extra_context or {}))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
-        """Workers with the database's time, the first jobs that they hold, and how many of each task: one query."""
-        held = Job.objects.running().filter(locked_by=OuterRef("pk"))
-        first = held.order_by("locked_at", "pk").values(job=JSONObject(id="pk", task="task", since="locked_at"))
-        by_task = held.order_by().values("task").annotate(number=Count("pk"))
-        return Worker.objects.with_requests().annotate(
-            now=Now(),
-            jobs=ArraySubquery(first[: SHOWN_JOBS + 1]),
-            held=ArraySubquery(by_task.values(held=JSONObject(task="task", number="number"))),
-        )
+        """Workers with the database's time, and with what is requested of them."""
+        return Worker.objects.with_requests().annotate(now=Now())
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        """The list with the jobs of each worker."""
+        return WorkerChangeList
 
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:
@@ -232,14 +243,15 @@ class WorkerAdmin(OwnViews):
     @admin.display(description=_("runs now"))
     def runs_now(self, worker: Any) -> SafeString | str:
         """Links to the jobs in its slots, the oldest first, with their running times."""
-        if not worker.jobs:
+        jobs = worker.held.jobs
+        if not jobs:
             return gettext("nothing")
         shown = min(SHOWN_JOBS, Held.by(worker).running)
         links = format_html_join(
             " ",
             '<span class="skipqueue-running"><a href="{}">{} <span class="skipqueue-detail">#{}</span></a>'
             ' <span class="skipqueue-detail">{}</span></span>',
-            (self._link(worker.now, **job) for job in worker.jobs[:shown]),
+            (self._link(worker.now, **job) for job in jobs[:shown]),
         )
         more = gettext("and more") if Held.by(worker).running > shown else ""
         return format_html("{} {}", links, more)

@@ -64,6 +64,32 @@ FROM (
 GROUP BY queue_name
 """
 
+# pages → for each worker with running jobs: its id, the number of its jobs by task, and the `shown` first claimed ones,
+# both as JSON. Of all running jobs, `limit` are looked at, those first that were claimed first: once, however many
+# workers there are. Index: recover.
+HELD_NOW = """
+WITH held AS MATERIALIZED (
+    SELECT id, task, locked_by, locked_at
+    FROM skipqueue_job
+    WHERE status = 'running'
+    ORDER BY locked_at
+    LIMIT %(limit)s
+),
+of_task AS (
+    SELECT locked_by, json_object_agg(task, number) AS tasks
+    FROM (SELECT locked_by, task, count(*) AS number FROM held GROUP BY locked_by, task) AS counted
+    GROUP BY locked_by
+),
+first AS (
+    SELECT locked_by, json_agg(json_build_object('id', id, 'task', task, 'since', locked_at) ORDER BY place) AS jobs
+    FROM (SELECT *, row_number() OVER (PARTITION BY locked_by ORDER BY locked_at, id) AS place FROM held) AS numbered
+    WHERE place <= %(shown)s
+    GROUP BY locked_by
+)
+SELECT locked_by, tasks::text, jobs::text
+FROM of_task JOIN first USING (locked_by)
+"""
+
 # pages, commands, metrics, for a queue with more jobs than `QUEUED_NOW` counts → how many the planner expects, from the
 # statistics of the last ANALYZE. Reads no row.
 EXPECTED_QUEUED = """

@@ -3,8 +3,10 @@
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.models import Job
 from django_skipqueue.operators import window
@@ -46,6 +48,26 @@ class TestWindow:
     def test_so_is_an_id(self, operator: Client) -> None:
         job, *_ = [make_job() for _ in range(5)]
         assert listed(operator, f"?q={job.pk}") == listed(operator, f"?q=%23{job.pk}") == [job.pk]
+
+    @pytest.mark.parametrize("address", ["?task=a", "?q=a"])
+    def test_a_window_is_searched_once(self, operator: Client, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 1_000)
+        jobs = [make_job(task="a") for _ in range(120)]
+        for page, first in ((1, 119), (2, 69), (3, 19)):
+            with CaptureQueriesContext(connection) as queries:
+                found = listed(operator, f"{address}&p={page}")
+            assert found == [job.pk for job in reversed(jobs)][119 - first : 169 - first]
+            searches = [query["sql"] for query in queries if "LIMIT 10001" in query["sql"]]
+            assert len([sql for sql in searches if " = 'a'" in sql or "LIKE" in sql]) == 1
+
+    def test_the_job_with_the_number_that_was_searched_is_on_the_first_page(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 60)
+        job = make_job()
+        newer = [make_job(kwargs={"n": job.pk}) for _ in range(60)]
+        assert listed(operator, f"?q={job.pk}") == [*(each.pk for each in reversed(newer[-49:])), job.pk]
+        assert listed(operator, f"?q={job.pk}&status=failed") == []
 
     def test_one_can_look_further_down(self, operator: Client) -> None:
         jobs = [make_job(task=f"a{number}") for number in range(5)]
