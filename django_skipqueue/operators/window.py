@@ -8,20 +8,28 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from ..models import Job
+from ..models import Job, Status
 from .counts import grouped
 from .list_order import Indexed
 
 WINDOW_SIZE = 50_000
 """Jobs. PostgreSQL searches so many in some 20 ms, at worst 60."""
 
+QUEUED_WINDOW_SIZE = 20_000
+"""Of queued jobs, whose index has an expression: PostgreSQL reads the row of each to find the end of a window."""
+
 MOST_WINDOWS = 20
 """The maximum of windows in a list: beyond a million jobs it takes too long to find the start of the next."""
 
 
+def size_of(indexed: Indexed) -> int:
+    """The number of jobs in a window of this list."""
+    return min(WINDOW_SIZE, QUEUED_WINDOW_SIZE) if indexed.status == Status.QUEUED else WINDOW_SIZE
+
+
 @dataclass(frozen=True)
 class Window:
-    """A part of an indexed list, `WINDOW_SIZE` jobs long."""
+    """A part of an indexed list, `size_of` it long."""
 
     indexed: Indexed
     number: int
@@ -33,15 +41,16 @@ class Window:
     @classmethod
     def at(cls, indexed: Indexed, number: int) -> "Window":
         """The window of this number; the front if the list is too short for it."""
-        start = indexed.edge(WINDOW_SIZE * (number - 1)) if 1 < number <= MOST_WINDOWS else None
+        size = size_of(indexed)
+        start = indexed.edge(size * (number - 1)) if 1 < number <= MOST_WINDOWS else None
         number = number if start else 1
-        return cls(indexed, number, start, indexed.edge(WINDOW_SIZE * number))
+        return cls(indexed, number, start, indexed.edge(size * number))
 
     def next(self) -> "Window | None":
         """The window after this one; `None` if there is none. Found by the keys, at any depth."""
         if self.end is None:
             return None
-        return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(WINDOW_SIZE, after=self.end))
+        return Window(self.indexed, self.number + 1, self.end, self.indexed.edge(size_of(self.indexed), after=self.end))
 
     @property
     def is_whole_list(self) -> bool:
@@ -56,12 +65,12 @@ class Window:
     @property
     def first(self) -> str:
         """The place in the list of its first job; 1 is the front."""
-        return grouped((self.number - 1) * WINDOW_SIZE + 1)
+        return grouped((self.number - 1) * size_of(self.indexed) + 1)
 
     @property
     def last(self) -> str:
         """The place in the list of its last job."""
-        return grouped(self.number * WINDOW_SIZE)
+        return grouped(self.number * size_of(self.indexed))
 
     def among(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
         """The jobs among these that are in this window."""

@@ -65,18 +65,17 @@ class JobChangeList(ChangeList):
         search = Search(self.query)
         if self.window is None:
             return search.among(jobs) if search.words else jobs
-        matching = self.window.among(jobs)
+        matching, number, is_action = self.window.among(jobs), search.lone_number, request.method == "POST"
         if search.words:
             matching = search.among(matching)
-        elif request.method == "POST":  # an action takes all that match; the pages show those that are counted
+        elif is_action:
             return matching
         ids = matching.values_list("pk", flat=True)
-        found = list(ids if request.method == "POST" else ids[: counts.CAP + 1])
-        number = search.lone_number
+        found = list(ids if is_action else ids[: counts.CAP + 1])  # an action takes all; pages show what is counted
         if number is not None and number not in found and jobs.filter(pk=number).exists():
             found.insert(0, number)
         self._found = Found(jobs, found)
-        return self._found.all()
+        return self._found.all() if is_action else matching
 
     def get_results(self, request: HttpRequest) -> None:
         """Set the jobs of the page, and their number. A window is searched once: its pages are made from the ids."""
