@@ -9,6 +9,8 @@ import logging
 import re
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
@@ -277,10 +279,25 @@ def _forget(*, setting: str, **_: Any) -> None:
 setting_changed.connect(_forget, dispatch_uid="django_skipqueue.conf")
 
 
+_chosen_database: ContextVar[str | None] = ContextVar("skipqueue_database", default=None)
+
+
+@contextmanager
+def using_database(alias: str) -> Iterator[None]:
+    """Have this thread use the queue in the database of this alias, in place of that of the setting."""
+    token = _chosen_database.set(alias)
+    try:
+        yield
+    finally:
+        _chosen_database.reset(token)
+
+
 class _Lazy:
     """Reads each attribute from the loaded settings, so that importing this module reads no setting."""
 
     def __getattr__(self, name: str) -> Any:
+        if name == "database" and (chosen := _chosen_database.get()) is not None:
+            return chosen
         return getattr(load(), name)
 
 

@@ -215,7 +215,7 @@ def test_no_line_of_the_log_can_be_forged(name: str, caplog: pytest.LogCaptureFi
     code = speak.__code__
     values = {parameter: VALUES[parameter] for parameter in code.co_varnames[: code.co_argcount]}
     if name == "job_recovered":
-        values["job"] = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}")
+        values["job"] = RecoveredJob(7, FORGED, FORGED, 2, "queued", FORGED, datetime.now(UTC), "{}", datetime.now(UTC))
     speak(**values)
     assert caplog.messages
     for message in caplog.messages:

@@ -72,10 +72,12 @@ def dead_workers(store: Store) -> Iterator[Finding]:
 
 
 def queues_without_worker(store: Store) -> Iterator[Finding]:
-    """Queues with jobs that no live worker serves."""
+    """Queues with jobs that no live worker serves, and that nobody has paused."""
     workforce = Workforce.now(using=store.alias)
     queues = store.queues_now(most=MOST_COUNTED) if workforce.not_dead else []
     unserved = [queue for queue in queues if queue.queued and not workforce.serving(queue.name)]
+    paused = set(store.paused_queues()) if unserved else set()
+    unserved = [queue for queue in unserved if queue.name not in paused]
     if unserved:
         shown = (
             gettext("%(name)s (jobs: %(number)s, the first for %(age)s)")

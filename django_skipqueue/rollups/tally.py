@@ -3,7 +3,6 @@
 Invariant: the counts never take more memory than for `MOST_KEYS` tasks and `MOST_CAUSES` causes of failures.
 """
 
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -85,12 +84,12 @@ class Tally:
 
     def recovered(self, jobs: Sequence[RecoveredJob]) -> None:
         """Count jobs that were recovered from dead workers; those among them that failed count as failed as well."""
-        now = time.time()
         for job in jobs:
-            counted = self._of(int(now // 60), job.queue_name, job.task)
+            at = job.recovered_at.timestamp()
+            counted = self._of(int(at // 60), job.queue_name, job.task)
             counted.recovered += 1
             counted.failed += job.status == "failed"
-            self._cause(Cause(job.task, WORKER_DIED, ""), Failures(1, now, now, None, job.id))
+            self._cause(Cause(job.task, WORKER_DIED, ""), Failures(1, at, at, None, job.id))
 
     def counting(self, send: Send) -> Send:
         """Make a function that sends events, and counts the recovered jobs in them."""

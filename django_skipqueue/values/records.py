@@ -192,3 +192,5 @@ class RecoveredJob(NamedTuple):
     locked_at: datetime
     metadata: str
     """A JSON object, not yet decoded."""
+    recovered_at: datetime
+    """By the database's clock."""

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from django_skipqueue.doctor import workers
+from django_skipqueue.models import Queue
 
 from ..app.rows import make_job, make_worker
 from .conftest import STORE, Found, Rows
@@ -52,6 +53,15 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -
     assert finding.command == "python manage.py runworker --queues 're ports'"
     make_worker(queues=[])
     assert found("queue-without-worker") == []
+
+
+def test_a_paused_queue_needs_no_worker(found: Found) -> None:
+    make_worker(queues=["mail"])
+    make_job(queue_name="reports")
+    Queue.pause("reports")
+    assert found("queue-without-worker") == []
+    Queue.resume("reports")
+    assert found("queue-without-worker") != []
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (1, 0), (60, 1), (-60, 1)])

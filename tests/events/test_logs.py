@@ -126,7 +126,7 @@ def test_a_recovery_names_the_worker_that_had_the_job(
     lines: pytest.LogCaptureFixture, status: str, level: str, ago: timedelta, claimed: str
 ) -> None:
     since = datetime.now(UTC) - ago
-    job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}")
+    job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}", since)
     send(JobsRecovered([job]))
     (record,) = lines.records
     text = f"{since.astimezone():{claimed}}"
@@ -162,7 +162,9 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }
-    recovered = RecoveredJob(7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}")
+    recovered = RecoveredJob(
+        7, "shop.jobs.send", "mail", 2, "queued", "w:1", datetime.now(UTC), "{}", datetime.now(UTC)
+    )
     functions = {
         name: each
         for module in (logs, liveness_logs, queue_logs)

@@ -1,8 +1,7 @@
 """What happens in a process is counted by task, queue and minute."""
 
-import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -118,7 +117,7 @@ def test_a_recovery_counts_and_so_does_the_failure_that_it_may_be() -> None:
     sent: list[Event] = []
     tally = Tally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
-    lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at, "{}")
+    lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
     recovered = JobsRecovered([lost, lost._replace(id=4, status="failed")])
     pruned = JobsPruned("default", {"completed": 1})
     send = tally.counting(sent.append)
@@ -130,7 +129,8 @@ def test_a_recovery_counts_and_so_does_the_failure_that_it_may_be() -> None:
     assert (row["recovered"], row["failed"]) == (2, 1)
     (failure,) = (row for row in failures if row["span"] == 0)
     assert (failure["exception"], failure["number"], failure["last_job_id"]) == (WORKER_DIED, 2, 4)
-    assert failure["last_at"] == pytest.approx(time.time(), abs=60)
+    assert failure["last_at"] == at.timestamp(), "by the database's clock"
+    assert {row["starts_at"] for row in rows if row["span"] == 60} == {at.timestamp()}
 
 
 def test_claims_are_counted_for_all_queues_with_their_time() -> None:

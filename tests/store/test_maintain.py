@@ -79,7 +79,9 @@ class TestRecover:
         )
         (recovered,) = store.recover(**by, reason="killed by signal 9")
         assert job.locked_at is not None
-        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}")
+        at = recovered.recovered_at
+        assert recovered == RecoveredJob(job.pk, job.task, "q", 2, "queued", "gone", job.locked_at, "{}", at)
+        assert abs(at - job.locked_at - HOUR) < timedelta(minutes=1)
         after = state(job)
         assert (after["status"], after["attempts"], after["lease"], after["locked_at"]) == ("queued", 2, 6, None)
         assert (after["finished_at"], after["run_after"]) == (None, job.run_after)

@@ -21,6 +21,9 @@ from ..verbs.selection import Selection
 from .bulk_action import BulkAction
 from .progress import Progress
 
+MOST_OPERATIONS = 50
+"""The operations that the row of a job keeps, the newest ones."""
+
 
 def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
     """Go on where the last attempt ended. Returns the numbers of jobs that were changed and skipped."""
@@ -47,7 +50,10 @@ def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
 
 def _request(bulk: BulkAction, job: Job) -> HttpRequest:
     """The request of the user. Raises `Discard` if the user may no longer apply the verb, or another retried it."""
-    for each in job.operations or []:
+    operations = job.operations or []
+    if len(operations) >= MOST_OPERATIONS:  # older ones are gone, and a retry by somebody else may be among them
+        raise Discard("The history of the job is full, so nobody can tell who has retried it.")
+    for each in operations:
         if each["verb"] == "retry" and each["by"] not in ("", bulk.user):
             raise Discard(f"The job acts for {bulk.user}, but {each['by']} has retried it.")
     try:

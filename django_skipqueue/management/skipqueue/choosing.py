@@ -65,7 +65,7 @@ class Choice:
     @property
     def cut_note(self) -> str:
         """The sentence about lists that were not read to their end."""
-        return f"At most the first {window.WINDOW_SIZE:,} jobs of a list were searched; --all goes on to its end."
+        return f"Only the first jobs of a list were searched, at most {window.WINDOW_SIZE:,}; --all goes on to its end."
 
 
 def add_criteria(parser: CommandParser) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from ...conf import using_database
 from ...events.log_format import counted
 from ..demo.stream import cancel_unfinished, defer_for, delete_all, delete_schedules
 from ..demo.worker import run_as_worker, worker_process
@@ -12,7 +13,7 @@ from ..terminal import option_types
 from ..terminal.console import Console
 from ..terminal.identity import operator
 from ..terminal.interruption import until_interrupted
-from ..terminal.subcommand import Exit, Subcommand
+from ..terminal.subcommand import Exit, Subcommand, chosen_database
 
 
 class Demo(Subcommand):
@@ -30,7 +31,10 @@ class Demo(Subcommand):
 
     def execute(self, console: Console, **options: Any) -> Exit:
         """Run as the worker, if the demo has started this process for that."""
-        return Exit.DONE if run_as_worker() else super().execute(console, **options)
+        with using_database(chosen_database(options)):
+            if run_as_worker():
+                return Exit.DONE
+        return super().execute(console, **options)
 
     def run(self, console: Console, **options: Any) -> Exit:
         """Run the stream, or remove its jobs."""

@@ -16,7 +16,7 @@ from ...runtime.pooler import pools_transactions
 from ...store import Store
 from ..terminal import option_types
 from ..terminal.console import Console
-from ..terminal.subcommand import Exit, Subcommand
+from ..terminal.subcommand import Exit, Subcommand, chosen_database
 
 
 class Reindex(Subcommand):
@@ -39,7 +39,8 @@ class Reindex(Subcommand):
 
     def execute(self, console: Console, **options: Any) -> Exit:
         """Refuse where it cannot work, then run it on a connection of its own."""
-        if connections[settings.database].in_atomic_block:
+        alias = chosen_database(options)
+        if alias in connections and connections[alias].in_atomic_block:
             raise CommandError("REINDEX CONCURRENTLY waits for all open transactions, and the caller has one open.")
         return super().execute(console, **options)
 

@@ -27,6 +27,7 @@ class Dispatcher(BaseCommand):
             text = subcommand.help
             own: Any = added.add_parser(subcommand.name, help=text, description=f"{text}.".replace("..", "."))
             subcommand.add_arguments(own)
+            subcommand.add_common_arguments(own)
             _add_djangos(own)
 
     def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
@@ -55,6 +56,9 @@ class Alias(Subcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options of the command."""
         self._command.add_arguments(parser)
+
+    def add_common_arguments(self, parser: CommandParser) -> None:
+        """Declare none: the command has its own."""
 
     def execute(self, console: Console, **options: Any) -> Exit:
         """Run the command, with its system checks."""

@@ -3,13 +3,14 @@
 To add one, write a class in a module of `management/skipqueue/`, and add it to `SUBCOMMANDS` there.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, Error
 
-from ...conf import settings
+from ...conf import settings, using_database
 from ...exceptions import QueueUnavailable, SkipQueueError
 from ...runtime.own_connections import dedicated_connection, guard
 from ...runtime.preflight import check_database, engine_problem
@@ -46,13 +47,19 @@ class Subcommand:
         """Do it; return the exit code. Raise `CommandError` for an error, with its `returncode` if that is not 1."""
         raise NotImplementedError
 
+    def add_common_arguments(self, parser: CommandParser) -> None:
+        """Declare the options that all subcommands have."""
+        parser.add_argument(
+            "--database", metavar="ALIAS", help="the alias of the database that holds the queue (default: DATABASE)"
+        )
+
     def execute(self, console: Console, **options: Any) -> Exit:
         """Run it on a connection of its own. An error of the database becomes one sentence."""
-        alias = settings.database
+        alias = chosen_database(options)
         try:
             if problem := engine_problem(alias):
                 raise QueueUnavailable(" ".join(problem))
-            with dedicated_connection(alias) as connection:
+            with using_database(alias), dedicated_connection(alias) as connection:
                 guard(connection, alias, timeouts=False)
                 return self.run(console, **options)
         except KeyboardInterrupt:
@@ -63,6 +70,11 @@ class Subcommand:
             raise CommandError(str(error), returncode=Exit.USAGE) from error
         except SkipQueueError as error:
             raise CommandError(str(error)) from error
+
+
+def chosen_database(options: Mapping[str, Any]) -> str:
+    """The alias of the database that the command is about: of the option, or of the setting."""
+    return options["database"] or settings.database
 
 
 def _explained(error: Error, alias: str) -> str:

@@ -87,7 +87,7 @@ recovered AS (
 )
 SELECT
     recovered.id, recovered.task, recovered.queue_name, recovered.attempts AS attempt, recovered.status, lost.locked_by,
-    lost.locked_at, recovered.metadata::text AS metadata
+    lost.locked_at, recovered.metadata::text AS metadata, statement_timestamp() AS recovered_at
 FROM recovered JOIN lost USING (id)
 ORDER BY recovered.id
 """

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from django_skipqueue.admin.verbs.copy_job import BULK_TASK
 from django_skipqueue.admin.verbs.table import ACTIONS, RETRY
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.operators import window
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import run_jobs
 
@@ -369,6 +371,16 @@ class TestForWhomItActs:
         run_jobs(queue_names=["only"])
         assert state(job)["status"] == ("discarded" if left else "completed")
         assert Job.objects.failed().count() == left
+
+    def test_a_retry_by_somebody_else_cannot_be_pushed_out_of_the_history(self, operator: Client) -> None:
+        job = self.of_another(operator, "queued")
+        for minutes in range(1, 51):
+            Store.default().postpone([job.pk], timedelta(minutes=minutes), by="bob")
+        Store.default().run_now([job.pk], by="bob")
+        run_jobs(queue_names=["only"])
+        assert state(job)["status"] == "discarded"
+        assert "history of the job is full" in state(job)["last_error"]
+        assert Job.objects.failed().count() == 3
 
     def test_another_list_does_not_take_it_from_the_workers(self, operator: Client) -> None:
         job = self.of_another(operator, "queued")

@@ -172,7 +172,7 @@ class TestWindows:
     def test_only_the_first_is_changed_and_it_says_so(self, jobs: list[Job]) -> None:
         result = skipqueue("retry", "--failed", "--yes")
         assert [status_of(job) for job in jobs] == ["queued"] * 2 + ["failed"] * 5
-        assert "At most the first 2 jobs of a list were searched; --all goes on to its end." in result.err
+        assert "Only the first jobs of a list were searched, at most 2; --all goes on to its end." in result.err
 
     def test_all_goes_on_to_the_end(self, jobs: list[Job]) -> None:
         result = skipqueue("retry", "--failed", "--yes", "--all")

@@ -8,6 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
+from django_skipqueue.conf import settings
+from django_skipqueue.management.commands.skipqueue import Command
+from django_skipqueue.models import Job, Queue
+
 from ...app.rows import make_job
 from .running import skipqueue
 
@@ -44,6 +48,32 @@ def test_a_database_that_is_not_postgresql_is_refused(manage: Callable[..., Any]
     process = manage("skipqueue", "status", settings="SKIPQUEUE = {'DATABASE': 'nosuch'}")
     assert process.wait() == 1
     assert "DATABASES has no alias 'nosuch'" in process.log
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_each_subcommand_takes_the_database() -> None:
+    job, here = make_job("failed", using="other"), make_job("failed")
+    assert [each["id"] for each in skipqueue("list", "--failed", "--json", "--database", "other").objects] == [job.pk]
+    assert skipqueue("retry", job.pk, "--database", "other").code == 0
+    assert (Job.objects.using("other").get().status, Job.objects.get().status) == ("queued", "failed")
+    assert skipqueue("pause", "mail", "--database=other").code == 0
+    assert (Queue.objects.using("other").paused().count(), Queue.objects.paused().count()) == (1, 0)
+    assert skipqueue("defer", "tests.app.jobs.noop", "--database=other").code == 0
+    assert (Job.objects.using("other").count(), Job.objects.count()) == (2, 1)
+    for subcommand in ("status", "doctor", "health"):
+        assert skipqueue(subcommand, "--database", "other").code in (0, 3)
+    assert skipqueue("reindex", "--dry-run", "--database", "other").code == 0
+    assert settings.database == "default"
+    assert here.status == "failed"
+
+
+@pytest.mark.parametrize("subcommand", [each.name for each in Command.subcommands if each.name != "worker"])
+def test_an_unknown_database_is_one_sentence(subcommand: str) -> None:
+    needed: dict[str, list[str]] = {"defer": ["x"], "show": ["1"], "pause": ["q"], "resume": ["q"]}
+    needed["postpone"] = ["1", "--for", "1h"]
+    result = skipqueue(subcommand, *needed.get(subcommand, ()), "--database", "nosuch")
+    assert result.code == 1
+    assert "DATABASES has no alias 'nosuch'" in result.err
 
 
 def test_a_wrong_option_is_a_usage_error(manage: Callable[..., Any]) -> None:

@@ -122,7 +122,7 @@ class TestWindows:
             make_job()
         result = skipqueue("list", "--task", "deep")
         assert (result.code, result.out) == (3, "")
-        assert "No job found. Only the first 2 jobs" in result.err
+        assert "No job found. Only the first jobs of a list were searched, at most 2" in result.err
 
     @pytest.mark.parametrize("status", COLUMNS)
     def test_all_goes_on_to_the_end(self, status: str) -> None:
