@@ -1,18 +1,21 @@
 """A real Chromium for the tests of the admin.
 
 Without one those tests are skipped, for one reason that names it; with SKIPQUEUE_REQUIRE_BROWSER=1 they fail instead.
-Each test has a Chromium of its own: Playwright's event loop runs in the thread of the tests, and must be gone before
-Django cleans up the database, or the next test of another module begins.
+The tests of a module share one, each with windows of its own: to start it takes longer than most tests. Playwright's
+event loop runs in the thread of the tests. It is hidden whenever no test uses the browser: Django, which cleans up the
+database after each test, refuses to work in a thread that runs an event loop. It is gone before the next module begins.
 """
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, Playwright, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
@@ -59,9 +62,44 @@ class Complaints(list[str]):
             self.append(f"{message.text} ({message.location.get('url')})")
 
 
-@pytest.fixture
-def chromium(server: str) -> Iterator[Browser]:
-    """A running Chromium; started after the server, so that it ends before it."""
+class Chromium:
+    """A Chromium that is started when it is first used, and again if a test has killed it."""
+
+    def __init__(self, playwright: Playwright, path: str) -> None:
+        self._playwright = playwright
+        self._path = path
+        self._loop = asyncio.get_running_loop()
+        self._browser: Browser | None = None
+
+    @contextmanager
+    def in_use(self) -> Iterator[Browser]:
+        """The browser, for one test. Its windows are closed afterwards."""
+        with self._running(self._loop):
+            if self._browser is None or not self._browser.is_connected():
+                self._browser = self._playwright.chromium.launch(executable_path=self._path, args=FLAGS)
+            yield self._browser
+            if self._browser.is_connected():
+                for window in self._browser.contexts:
+                    window.close()
+
+    def hidden(self) -> AbstractContextManager[None]:
+        """Between the tests: as if no event loop ran in this thread."""
+        return self._running(None)
+
+    @staticmethod
+    @contextmanager
+    def _running(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(loop)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+
+@pytest.fixture(scope="module")
+def shared_chromium() -> Iterator[Chromium]:
+    """The Chromium of this module's tests."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         reason = f"there is no Chromium ({', '.join(NAMES)}) for the browser tests"
@@ -69,9 +107,16 @@ def chromium(server: str) -> Iterator[Browser]:
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        shared = Chromium(playwright, path)
+        with shared.hidden():
+            yield shared
+
+
+@pytest.fixture
+def chromium(server: str, shared_chromium: Chromium) -> Iterator[Browser]:
+    """A running Chromium. The server is made before, so that it ends after the last window is closed."""
+    with shared_chromium.in_use() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

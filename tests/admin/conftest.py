@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from django_skipqueue.admin.health.notices import notices_cache
 
-from .browser import chromium, complaints, open_admin, server  # noqa: F401 (fixtures)
+from .browser import chromium, complaints, open_admin, server, shared_chromium  # noqa: F401 (fixtures)
 from .pictures import picture  # noqa: F401 (a fixture)
 
 LIST = "/admin/django_skipqueue/job/"
