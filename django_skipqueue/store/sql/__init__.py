@@ -1,7 +1,8 @@
 """Every statement of the queue, as a named literal. One file for each group of `Store` methods.
 
 The comment above a statement has the form "callers → the rows that it returns". Then come its rules and the index that
-it uses. A statement runs in psql if `%(…)s` is replaced by a value, and `{status}` by 'queued'.
+it uses. A statement runs in psql if `%(…)s` is replaced by a value, `{status}` by 'queued', and `{operations}` by
+job.operations.
 
 Rules of all statements:
 
@@ -17,7 +18,8 @@ Rules of all statements:
 - `sql.gates` decides the status of a job that enters from outside: `entering` replaces `{status}` by its expression.
   `RELEASE`, `RELEASE_ORPHANS` and `RECOVER` put back jobs that are past the gates, and `POSTPONE` has a job wait at the
   first gate, so these write the status literally.
-- The statement of an operator's verb also records it in the row: `operations` holds the newest 50.
+- The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
+  `sql.operations` replaces `{operations}` by the expression.
 - The only clock is the database's.
 """
 

@@ -4,12 +4,18 @@ Each returns id, queue and new status of the jobs that it changed.
 """
 
 from .gates import entering
+from .operations import recording
+
+_DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))"
+"""The new due time: a delay counts from now."""
 
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
 # or each at a random time within `over` seconds. A job stays unchanged if an unfinished job holds its unique key; of
 # several chosen jobs with the same key, only the newest is retried. Index: the primary key.
 RETRY = entering(
-    """
+    recording(
+        "retry",
+        """
 WITH chosen AS MATERIALIZED (
     SELECT job.id
     FROM skipqueue_job AS job
@@ -39,21 +45,19 @@ SET status = {status},
     finished_at = NULL,
     deaths = NULL,
     unknown_since = NULL,
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'retry', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+    ),
     column="job.{}",
     run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
 )
 
 # operators → the waiting jobs that were discarded. Index: the primary key.
-DISCARD = """
+DISCARD = recording(
+    "discard",
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -66,19 +70,17 @@ SET status = 'discarded',
     lease = job.lease + 1,
     finished_at = statement_timestamp(),
     last_error = %(last_error)s,
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'discard', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-"""
+""",
+)
 
 # operators → the unfinished jobs that were cancelled: discarded, even if they run. Raising the lease takes a running
 # job from its worker. Index: the primary key.
-CANCEL = """
+CANCEL = recording(
+    "cancel",
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -92,20 +94,18 @@ SET status = 'discarded',
     locked_at = NULL,
     finished_at = statement_timestamp(),
     last_error = %(last_error)s,
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'cancel', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-"""
+""",
+)
 
 # operators → the scheduled jobs, retries among them, that have passed the time gate. An overdue job keeps its due time,
 # and so its position in the queue. Index: the primary key.
 RUN_NOW = entering(
-    """
+    recording(
+        "run_now",
+        """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -116,22 +116,20 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET status = {status},
     run_after = LEAST(job.run_after, statement_timestamp()),
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'run_now', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+    ),
     column="job.{}",
     past="time",
 )
 
 # operators → the waiting jobs that are now due later. A job that is due later anyway stays unchanged. A delay counts
 # from now. Index: the primary key.
-POSTPONE = """
+POSTPONE = recording(
+    "postpone",
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -146,20 +144,18 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET status = 'scheduled',
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'postpone', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-"""
+""",
+)
 
 # operators → the waiting jobs that are now due at another time, earlier or later. A delay counts from now. Index: the
 # primary key.
 RESCHEDULE = entering(
-    """
+    recording(
+        "reschedule",
+        """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -170,23 +166,21 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET status = {status},
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'reschedule', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts, 'from', job.run_after,
-        'to', COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
+        more={"from": "job.run_after", "to": _DUE},
+    ),
     column="job.{}",
-    run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
+    run_after=_DUE,
 )
 
 # operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
 # it: then the job is locked, or running. Index: the primary key.
-CHANGE_QUEUE = """
+CHANGE_QUEUE = recording(
+    "change_queue",
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -200,20 +194,18 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'change_queue', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts, 'from', job.queue_name,
-        'to', %(queue_name)s::text
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-"""
+""",
+    more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
+)
 
 # operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps
 # it: then the job is locked, or running. Index: the primary key.
-CHANGE_PRIORITY = """
+CHANGE_PRIORITY = recording(
+    "change_priority",
+    """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -227,13 +219,9 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET priority = %(priority)s::smallint,
-    operations = COALESCE(
-        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-    ) || jsonb_build_object(
-        'at', statement_timestamp(), 'verb', 'change_priority', 'by', %(by)s::text, 'reason', %(reason)s::text,
-        'attempts', job.attempts, 'from', job.priority,
-        'to', %(priority)s::smallint
-    )
+    operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
-"""
+""",
+    more={"from": "job.priority", "to": "%(priority)s::smallint"},
+)
