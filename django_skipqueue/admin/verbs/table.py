@@ -5,6 +5,8 @@ here, or in `waiting_jobs`, and one in `VERBS`. Only the button "Delete…" of a
 template.
 """
 
+from operator import attrgetter
+
 from django.contrib.admin.models import DELETION
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
@@ -14,16 +16,14 @@ from ...operators.deleting import delete_jobs
 from ...store import Store
 from .copy_job import copy_jobs, why_not_copied
 from .forms import DeleteForm, SpreadForm
-from .verb import Action, Button, Past, Verb, themselves
+from .verb import Action, Button, Past, Verb, by_store, themselves
 from .waiting_jobs import CHANGE_PRIORITY, CHANGE_QUEUE, POSTPONE, RESCHEDULE, RUN_NOW
 
 RETRY = Verb(
     name="retry",
     permission="retry",
     statuses={Status.FAILED, Status.DISCARDED},
-    change=lambda ids, instruction: themselves(
-        Store.default().retry(ids, over=instruction.delay, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.retry, over=attrgetter("delay")),
     form=SpreadForm,
     button=Button(
         label=_("Retry"),
@@ -54,9 +54,7 @@ DISCARD = Verb(
     name="discard",
     permission="discard",
     statuses=WAITING,
-    change=lambda ids, instruction: themselves(
-        Store.default().discard(ids, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.discard),
     button=Button(
         label=_("Discard"),
         hint=_("Finish this job without running it. It can be retried later."),
@@ -85,9 +83,7 @@ CANCEL = Verb(
     permission="discard",
     statuses=UNFINISHED,
     offered_for={Status.RUNNING},  # to a job that waits, Discard does the same
-    change=lambda ids, instruction: themselves(
-        Store.default().cancel(ids, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.cancel),
     is_dangerous=True,
     button=Button(
         label=_("Cancel"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from django.contrib.admin.models import CHANGE
 
 from ...models import Job, Status
+from ...store import Store
 from .forms import Instruction, ReasonForm
 
 if TYPE_CHECKING:
@@ -26,6 +27,18 @@ Changed: TypeAlias = dict[int, int]
 def themselves(ids: Iterable[int]) -> Changed:
     """These jobs, each with itself to show next."""
     return {pk: pk for pk in ids}
+
+
+def by_store(
+    method: Callable[..., Iterable[int]], **values: Callable[[Instruction], Any]
+) -> Callable[[Collection[int], Instruction], Changed]:
+    """Make the `change` of a verb that is a method of `Store`. `values`: how its other arguments are instructed."""
+
+    def change(ids: Collection[int], instruction: Instruction) -> Changed:
+        instructed = {name: value(instruction) for name, value in values.items()}
+        return themselves(method(Store.default(), ids, **instructed, by=instruction.user, reason=instruction.reason))
+
+    return change
 
 
 @dataclass(frozen=True, kw_only=True)

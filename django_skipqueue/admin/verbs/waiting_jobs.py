@@ -1,20 +1,20 @@
 """The verbs for jobs that wait: when they run, from which queue, and in which order."""
 
+from operator import attrgetter
+
 from django.utils.translation import gettext, ngettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ...models import WAITING, Job, Status
 from ...store import Store
 from .forms import Instruction, PostponeForm, PriorityForm, QueueForm, RescheduleForm
-from .verb import Action, Button, Past, Verb, themselves
+from .verb import Action, Button, Past, Verb, by_store
 
 RUN_NOW = Verb(
     name="run_now",
     permission="retry",
     statuses={Status.SCHEDULED},
-    change=lambda ids, instruction: themselves(
-        Store.default().run_now(ids, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.run_now),
     button=Button(
         label=_("Run now"),
         hint=_("Put this job into its queue now. The attempts that it has had stay counted."),
@@ -43,9 +43,7 @@ POSTPONE = Verb(
     name="postpone",
     permission="retry",
     statuses=WAITING,
-    change=lambda ids, instruction: themselves(
-        Store.default().postpone(ids, instruction.delay, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.postpone, run_after=attrgetter("delay")),
     form=PostponeForm,
     action=Action(
         label=_("Postpone selected %(verbose_name_plural)s"),
@@ -65,11 +63,7 @@ RESCHEDULE = Verb(
     name="reschedule",
     permission="retry",
     statuses=WAITING,
-    change=lambda ids, instruction: themselves(
-        Store.default().reschedule(
-            ids, instruction.run_after or instruction.delay, by=instruction.user, reason=instruction.reason
-        )
-    ),
+    change=by_store(Store.reschedule, run_after=lambda instruction: instruction.run_after or instruction.delay),
     form=RescheduleForm,
     button=Button(
         label=_("Reschedule"),
@@ -93,9 +87,7 @@ CHANGE_QUEUE = Verb(
     name="change_queue",
     permission="retry",
     statuses=WAITING,
-    change=lambda ids, instruction: themselves(
-        Store.default().change_queue(ids, instruction.queue_name, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.change_queue, queue_name=attrgetter("queue_name")),
     why_unchanged=_why_not_moved,
     form=QueueForm,
     button=Button(
@@ -137,9 +129,7 @@ CHANGE_PRIORITY = Verb(
     name="change_priority",
     permission="retry",
     statuses=WAITING,
-    change=lambda ids, instruction: themselves(
-        Store.default().change_priority(ids, instruction.priority, by=instruction.user, reason=instruction.reason)
-    ),
+    change=by_store(Store.change_priority, priority=attrgetter("priority")),
     why_unchanged=_why_not_changed,
     form=PriorityForm,
     button=Button(
