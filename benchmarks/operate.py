@@ -3,7 +3,9 @@
 Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups, in a database of its own on the server
 of DATABASE_URL. With `--keep` in the database of DATABASE_URL itself, which is filled once and can be measured again.
 The time of a page is that of the whole request, in-process, by Django's test client: middleware, session, every query,
-the template. The time of a command is that of its call in this process, without the start of Python.
+the template. The time of a command is that of its call in this process, without the start of Python. The first column
+is the time on a processor, of this process and of the server's process that it uses (if that runs here): what a page
+takes where nothing else runs and the pages of the tables are in memory.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 
 import django
 import environ
@@ -172,7 +175,7 @@ def main() -> None:
     with nullcontext(os.environ) if options.keep else fresh_database() as environment:
         configure(environment["DATABASE_URL"])
         print(f"Django {django.__version__}, {about_server()}\n")
-        print(f"| at {options.jobs:,} jobs | median | slowest |\n|---|---|---|", flush=True)
+        print(f"| at {options.jobs:,} jobs | processor | median | slowest |\n|---|---|---|---|", flush=True)
         try:
             measure(options.jobs, options.archived, options.repeat)
         finally:
@@ -253,7 +256,7 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     for name, address in PAGES.items():
         line(name, repeat, partial(page, address))
     for command in COMMANDS:
-        line(f"`{command}`", repeat, partial(run, command))
+        line(f"`{command}`", repeat, partial(run, command), processor=False)  # it has a connection of its own
 
 
 def fill(jobs: int, archived: int) -> None:
@@ -286,14 +289,26 @@ def run(command: str) -> None:
         call_command(*command.split())
 
 
-def line(name: str, repeat: int, call: Callable[[], object]) -> None:
-    """Print the median and the slowest of the times of a call."""
-    times = []
+def line(name: str, repeat: int, call: Callable[[], object], *, processor: bool = True) -> None:
+    """Print the median of the times on a processor, and the median and the slowest of the times of a call."""
+    times, worked = [], []
     for _ in range(repeat):
-        started = time.perf_counter()
+        started, before = time.perf_counter(), on_processor()
         call()
         times.append((time.perf_counter() - started) * 1000)
-    print(f"| {name} | {statistics.median(times):.0f} ms | {max(times):.0f} ms |", flush=True)
+        worked.append((on_processor() - before) * 1000)
+    first = f"{statistics.median(worked):.0f} ms" if processor else ""
+    print(f"| {name} | {first} | {statistics.median(times):.0f} ms | {max(times):.0f} ms |", flush=True)
+
+
+def on_processor() -> float:
+    """Seconds that this process, and the server's process of its connection, have been on a processor."""
+    from django.db import connection
+
+    connection.ensure_connection()
+    schedule = Path(f"/proc/{connection.connection.info.backend_pid}/schedstat")
+    of_server = int(schedule.read_text().split()[0]) / 1e9 if schedule.exists() else 0.0
+    return time.process_time() + of_server
 
 
 if __name__ == "__main__":
