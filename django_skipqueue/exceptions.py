@@ -71,3 +71,11 @@ class RecordedError(SkipQueueError):
 
 class QueueUnavailable(SkipQueueError):
     """The queue's database cannot be used."""
+
+
+class UndecodableArguments(SkipQueueError):
+    """The stored arguments of the job do not fit the annotations of its task."""
+
+
+class RowMissing(SkipQueueError):
+    """A row that was passed to the task as a model instance does not exist any more."""

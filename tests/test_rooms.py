@@ -41,6 +41,7 @@ FLOORS = (
     {"__init__"},
     {"periodic"},
     {"tasks"},
+    {"arguments"},
     {"batches"},
     {"models"},
     {"store"},

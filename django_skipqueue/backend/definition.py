@@ -81,6 +81,10 @@ class DjangoTask(Task[..., Any]):
         parameters = list(own.parameters.values())
         self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
 
+    @property
+    def call_types(self) -> None:
+        """None: Django's rules are those of JSON."""
+
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""
         return partial(unread, job, self.definition, status="running", database=context.database)

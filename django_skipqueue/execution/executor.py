@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
@@ -129,25 +130,25 @@ class Executor:
 
         A timeout or a cancel never interrupts the commit. If it takes too long after one, the attempt counts as stuck.
         """
-        args, kwargs = self._begin(task, running)
+        self._begin(running)
         if task.atomic:
-            return self._in_transaction(running, partial(task.function, *args, **kwargs))
-        return _outcome_of_result(task.function(*args, **kwargs))
+            return self._in_transaction(running, partial(_call, task, running))
+        return _outcome_of_result(_call(task, running))
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """As `_run_here`, for an `async def` task."""
-        args, kwargs = self._begin(task, running)
+        self._begin(running)
+        types = task.call_types
+        if types is not None and types.uses_database:
+            args, kwargs = await sync_to_async(_arguments)(task, running)
+        else:
+            args, kwargs = _arguments(task, running)
         return _outcome_of_result(await task.function(*args, **kwargs))
 
-    def _begin(self, task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
-        """Send the event that the attempt starts. Returns the arguments of the task."""
-        job = running.job
+    def _begin(self, running: RunningAttempt) -> None:
+        """Send the event that the attempt starts."""
         if wanted(AttemptStarted):
-            send(AttemptStarted(job, self.worker, job.waited_ms(running.started)))
-        args = decode(job.args)
-        if task.takes_context:
-            args.insert(0, task.context(JobContext.of(running, task.atomic), job))
-        return args, decode(job.kwargs)
+            send(AttemptStarted(running.job, self.worker, running.job.waited_ms(running.started)))
 
     def _in_transaction(self, running: RunningAttempt, run: Callable[[], Any]) -> Outcome:
         """Run the task and write its outcome in one transaction, on this thread's connection to that database."""
@@ -218,6 +219,22 @@ class Executor:
         except BaseException as broken:  # a backoff of the project that raises
             return _decide_by_default(job, task, error, entry, f"raised {summary(broken)}")
         return _without_secrets(task, job, _with_exception(outcome, error))
+
+
+def _call(task: Task[Any, Any], running: RunningAttempt) -> Any:
+    args, kwargs = _arguments(task, running)
+    return task.function(*args, **kwargs)
+
+
+def _arguments(task: Task[Any, Any], running: RunningAttempt) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of the task, in the types of its annotations. May fetch rows."""
+    job, types = running.job, task.call_types
+    args, kwargs = decode(job.args), decode(job.kwargs)
+    if types is not None:
+        args, kwargs = types.decode(args, kwargs)
+    if task.takes_context:
+        args.insert(0, task.context(JobContext.of(running, task.atomic), job))
+    return args, kwargs
 
 
 def _decide_by_default(

@@ -7,13 +7,14 @@ written.
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
+from ..arguments.call_types import CallTypes
 from ..batches.call import TaskCall
 from ..columns import check_key
 from ..conf import settings
@@ -144,6 +145,14 @@ class Task(Generic[P, R]):
         other.options = replace(self.options, **given)
         return other
 
+    @cached_property
+    def call_types(self) -> CallTypes | None:
+        """The types of the parameters, by their annotations; `None` if all are plain JSON.
+
+        Read at the first call, and not at import: the annotations may name what is imported later.
+        """
+        return CallTypes.of(self.function, self.signature)
+
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
         return self._call(args, kwargs, settings.max_argument_bytes)
@@ -195,9 +204,10 @@ class Task(Generic[P, R]):
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
         """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
-        names, keys = self._form(len(args), tuple(kwargs))
-        values = ",".join(map(encode, names, args))
-        pairs = ",".join(map(str.__add__, keys, map(encode, kwargs, kwargs.values()))) if kwargs else ""
+        names, keys, types = self._form(len(args), tuple(kwargs))
+        plain, named = (args, kwargs) if types is None else types.encode(args, kwargs)
+        values = ",".join(map(encode, names, plain))
+        pairs = ",".join(map(str.__add__, keys, map(encode, named, named.values()))) if named else ""
         return check_size(EncodedCall(f"[{values}]", f"{{{pairs}}}", **self.call_columns(args, kwargs)), most)
 
     def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
@@ -208,11 +218,12 @@ class Task(Generic[P, R]):
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 
-    def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], CallTypes | None]:
         """Check that a call with this many positional arguments and these keywords fits the signature.
 
-        Returns the names of the positional arguments, and the keywords as JSON keys. The result depends on nothing else
-        and is cached for each form of call, because it takes three times as long as the rest of a call.
+        Returns the names of the positional arguments, the keywords as JSON keys, and the types of the parameters. The
+        result depends on nothing else and is cached for each form of call, because it takes three times as long as the
+        rest of a call.
         """
         args = [None] * count
         try:
@@ -220,7 +231,8 @@ class Task(Generic[P, R]):
         except TypeError as error:
             problem = wrong_keyword(keywords, self.signature) or f"{error}."
             raise InvalidArguments(f"{self.name}{self.signature}: {problem}") from None
-        return self.argument_names(args), [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
+        keys = [f"{encode(f'the name {keyword!r}', keyword)}:" for keyword in keywords]
+        return self.argument_names(args), keys, self.call_types
 
     def _spec(self) -> JobSpec:
         return JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS})

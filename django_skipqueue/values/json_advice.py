@@ -21,14 +21,18 @@ def _is_a(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
+ANNOTATED = ", or annotate the parameter with its type"
+"""Said of the types that arguments may have by their annotation."""
+
 ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
-    (_is_a(datetime.timedelta), "value.total_seconds()"),
-    (_is_a(datetime.date, datetime.time), "value.isoformat()"),
-    (_is_a(UUID, Decimal, PurePath), "str(value)"),
+    (_is_a(datetime.timedelta), f"value.total_seconds(){ANNOTATED}"),
+    (_is_a(datetime.date, datetime.time), f"value.isoformat(){ANNOTATED}"),
+    (_is_a(UUID, Decimal), f"str(value){ANNOTATED}"),
+    (_is_a(PurePath), "str(value)"),
     (_is_a(bytes, bytearray, memoryview), "base64.b64encode(value).decode(), or the key of what is stored elsewhere"),
     (_is_a(set, frozenset), "list(value)"),
-    (_is_a(Enum), "its value"),
-    (lambda value: hasattr(value, "_meta") and hasattr(value, "pk"), "its primary key"),
+    (_is_a(Enum), f"its value{ANNOTATED}"),
+    (lambda value: hasattr(value, "_meta") and hasattr(value, "pk"), f"its primary key{ANNOTATED}"),
     (
         lambda value: hasattr(value, "values_list"),
         "its primary keys: list(queryset.values_list('pk', flat=True))",
@@ -36,7 +40,7 @@ ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (lambda value: type(value).__name__ == "__proxy__", "str(value)"),  # Django's lazy text
     (
         lambda value: dataclasses.is_dataclass(value) and not isinstance(value, type),
-        "dataclasses.asdict(value)",
+        f"dataclasses.asdict(value){ANNOTATED}",
     ),
     (_is_a(Iterable), "list(value)"),
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..backoff import exponential
+from ..exceptions import RowMissing
 from .codec import shorten
 from .outcomes import Discard, Outcome, Retry, Snooze, first_line, seconds, summary
 
@@ -16,7 +17,7 @@ class RetryPolicy:
     backoff: Callable[[int], float] = field(default_factory=exponential)
     """From the number of the failed attempt (1, 2, …) to the seconds before the next one."""
     retry_on: tuple[type[BaseException], ...] | None = None
-    """Only these exceptions are retried; `None`: all are."""
+    """Only these exceptions are retried; `None`: all but `RowMissing`."""
     discard_on: tuple[type[BaseException], ...] = ()
     """These exceptions discard the job at once. They take precedence over `retry_on`."""
 
@@ -34,7 +35,9 @@ class RetryPolicy:
         return Outcome("scheduled", delay=self._delay(error, attempt), last_error=line, error=entry)
 
     def _retries(self, error: BaseException) -> bool:
-        return isinstance(error, Retry) or self.retry_on is None or isinstance(error, self.retry_on)
+        if self.retry_on is None:
+            return not isinstance(error, RowMissing)  # a row that is gone does not come back
+        return isinstance(error, (Retry, *self.retry_on))
 
     def _delay(self, error: BaseException, attempt: int) -> float:
         if isinstance(error, Retry) and error.after is not None:

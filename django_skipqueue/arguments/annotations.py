@@ -1,0 +1,163 @@
+"""Chooses the codec of an annotation: `None` if its values are plain JSON, as those of most are.
+
+Invariant: nothing here raises. An annotation that cannot be read, or that says nothing about JSON, counts as plain, so
+that its values are checked as JSON.
+"""
+
+import collections.abc
+import dataclasses
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from django.db.models import Model
+
+from .codec import BOOL, EVERY_KIND, LIST, NULL, NUMBER, OBJECT, STRING, Codec, kind_of
+from .collections import Dataclass, DictOf, ListOf, OneOf, TupleOf
+from .references import Reference
+from .scalars import SCALARS, Enumeration
+
+KINDS: dict[Any, frozenset[str]] = {
+    type(None): frozenset((NULL,)),
+    bool: frozenset((BOOL,)),
+    int: frozenset((NUMBER,)),
+    float: frozenset((NUMBER,)),
+    str: frozenset((STRING,)),
+    list: frozenset((LIST,)),
+    dict: frozenset((OBJECT,)),
+}
+"""The JSON of the plain types."""
+
+SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+Known = dict[type, Dataclass]
+"""The dataclasses around this annotation: one may contain itself."""
+
+
+def codec_of(annotation: Any) -> Codec | None:
+    """The codec of an annotation whose names are resolved; `None`: plain JSON."""
+    try:
+        return _codec_of(annotation, {})
+    except RecursionError:  # an alias that contains itself
+        return None
+
+
+def _codec_of(annotation: Any, known: Known) -> Codec | None:
+    annotation = _bare(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Union or origin is types.UnionType:
+        return _union(arguments, known)
+    if origin is tuple or annotation is tuple:
+        return _tuple(arguments, known)
+    if origin in SEQUENCES and len(arguments) == 1:
+        item = _codec_of(arguments[0], known)
+        return None if item is None else ListOf(item)
+    if origin in MAPPINGS and len(arguments) == 2:
+        item = _codec_of(arguments[1], known) if _bare(arguments[0]) is str else None
+        return None if item is None else DictOf(item)
+    return _of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
+
+
+def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each annotation with its names resolved in these globals. Those that cannot be resolved are left out."""
+    for name, annotation in annotations.items():
+        holder = types.SimpleNamespace(__annotations__={name: annotation})
+        with suppress(Exception):  # a name that is imported for type checkers alone, or an annotation that is no type
+            yield name, typing.get_type_hints(holder, dict(names), include_extras=True)[name]
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function, with `return`, as far as they can be resolved."""
+    function = inspect.unwrap(function)
+    return dict(resolved(getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})))
+
+
+def _bare(annotation: Any) -> Any:
+    """The type behind `Annotated`, `NewType` and `type` statements."""
+    while True:
+        if typing.get_origin(annotation) is typing.Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        elif type(annotation).__name__ == "TypeAliasType":  # in `typing` from Python 3.12 on
+            annotation = annotation.__value__
+        else:
+            return annotation
+
+
+def _of_class(kind: type, known: Known) -> Codec | None:
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if kind in known:
+        return known[kind]
+    if issubclass(kind, Enum):
+        return Enumeration(kind) if kind.__members__ else None
+    if issubclass(kind, Model):
+        return Reference((kind,))
+    return _dataclass(kind, known) if dataclasses.is_dataclass(kind) else None
+
+
+def _dataclass(kind: type, known: Known) -> Codec | None:
+    codec = known[kind] = Dataclass(kind)
+    annotations = {field.name: field.type for field in dataclasses.fields(kind)}
+    found = dict(resolved(annotations, vars(sys.modules.get(kind.__module__, types.SimpleNamespace()))))
+    for field in dataclasses.fields(kind):
+        codec.codecs[field.name] = _codec_of(found[field.name], known) if field.name in found else None
+    return codec
+
+
+def _tuple(arguments: tuple[Any, ...], known: Known) -> Codec:
+    if not arguments:
+        return ListOf(None, tuple)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return ListOf(_codec_of(arguments[0], known), tuple)
+    return TupleOf([] if arguments == ((),) else [_codec_of(argument, known) for argument in arguments])
+
+
+def _union(arguments: tuple[Any, ...], known: Known) -> Codec | None:
+    """The codec if a value's kind of JSON shows which of the types it has; `None` if it does not, or all are plain."""
+    members: list[tuple[Codec | None, frozenset[str], str]] = []
+    models: list[type[Model]] = []
+    plain: frozenset[str] = frozenset()
+    for argument in map(_bare, arguments):
+        codec = _codec_of(argument, known)
+        if isinstance(codec, Reference):
+            models.append(argument)
+        elif codec is not None:
+            members.append((codec, codec.kinds, str(codec)))
+        else:
+            plain |= _plain_kinds(argument)
+    if models:
+        reference = Reference(tuple(models))
+        members.append((reference, reference.kinds, str(reference)))
+    if not members:
+        return None
+    names = [_name(argument) for argument in map(_bare, arguments) if _codec_of(argument, known) is None]
+    if plain:
+        members.append((None, plain, " | ".join(names)))
+    kinds = [kind for _, kinds, _ in members for kind in kinds]
+    return OneOf(members) if len(kinds) == len(set(kinds)) else None
+
+
+def _plain_kinds(annotation: Any) -> frozenset[str]:
+    if typing.get_origin(annotation) is typing.Literal:
+        return frozenset(map(kind_of, typing.get_args(annotation)))
+    origin = typing.get_origin(annotation) or annotation
+    if origin in SEQUENCES:
+        return KINDS[list]
+    if origin in MAPPINGS:
+        return KINDS[dict]
+    try:
+        return KINDS.get(origin, EVERY_KIND)
+    except TypeError:  # an annotation that cannot be a key
+        return EVERY_KIND
+
+
+def _name(annotation: Any) -> str:
+    return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))

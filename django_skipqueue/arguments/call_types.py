@@ -1,0 +1,58 @@
+"""`CallTypes`: the codecs of the parameters of one task.
+
+Invariant: a task whose parameters are all plain JSON has no `CallTypes`, so that its calls cost nothing more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Any
+
+from .annotations import annotations_of, codec_of
+from .codec import Codec, decode_part, encode_part
+
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class CallTypes:
+    """Converts the arguments of calls."""
+
+    def __init__(self, signature: Signature, codecs: Mapping[str, Codec | None]) -> None:
+        parameters = signature.parameters.values()
+        self.by_name = codecs
+        """The codec of each parameter."""
+        self._places = [(each.name, codecs.get(each.name)) for each in parameters if each.kind in POSITIONAL]
+        self._named = {each.name for each in parameters if each.kind is not Parameter.POSITIONAL_ONLY}
+        self._rest = next((each.name for each in parameters if each.kind is Parameter.VAR_POSITIONAL), "")
+        self._others = next((each.name for each in parameters if each.kind is Parameter.VAR_KEYWORD), "")
+        self._named -= {self._rest, self._others}
+        self.uses_database = any(codec is not None and codec.uses_database for codec in codecs.values())
+        """Whether decoding may send queries."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], signature: Signature) -> "CallTypes | None":
+        """The types of this function's parameters; `None` if all are plain JSON."""
+        annotations = annotations_of(function)
+        codecs = {name: codec_of(annotations[name]) for name in signature.parameters if name in annotations}
+        return cls(signature, codecs) if any(codecs.values()) else None
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call as JSON, which is accepted as well. Raises `InvalidArguments`."""
+        return self._convert(encode_part, args, kwargs)
+
+    def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of which this is the JSON. Raises `UndecodableArguments`, or `RowMissing`."""
+        return self._convert(decode_part, args, kwargs)
+
+    def _convert(
+        self, convert: Callable[[Codec | None, str, Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        places, rest = self._places, self._rest
+        converted = [convert(codec, name, value) for (name, codec), value in zip(places, args, strict=False)]
+        converted += [
+            convert(self.by_name.get(rest), f"{rest}[{number}]", value)
+            for number, value in enumerate(args[len(places) :])
+        ]
+        return converted, {name: convert(self._codec(name), name, value) for name, value in kwargs.items()}
+
+    def _codec(self, keyword: str) -> Codec | None:
+        return self.by_name.get(keyword if keyword in self._named else self._others)

@@ -1,0 +1,223 @@
+"""The codecs of values that hold others: lists, tuples, dicts, dataclasses, and what may be of several types."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .codec import LIST, NULL, OBJECT, Codec, decode_part, encode_part, kind_of
+
+
+class ListOf(Codec):
+    """Lists, or tuples of any length, of one type."""
+
+    kinds = frozenset((LIST,))
+
+    def __init__(self, item: Codec | None, make: type = list) -> None:
+        self._item = item
+        self._make = make
+
+    def __str__(self) -> str:
+        inner = "Any" if self._item is None else str(self._item)
+        return f"list[{inner}]" if self._make is list else f"tuple[{inner}, ...]"
+
+    @property
+    def uses_database(self) -> bool:
+        """See `Codec`."""
+        return self._item is not None and self._item.uses_database
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`."""
+        return isinstance(value, list | tuple)
+
+    def encode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not self.fits(value):
+            self.refuse(name, value, "Pass a list.")
+        return [encode_part(self._item, f"{name}[{position}]", item) for position, item in enumerate(value)]
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not isinstance(value, list):
+            self.fail(name, value)
+        return self._make(value if self._item is None else self._item.decode_all(name, value))
+
+
+class TupleOf(Codec):
+    """Tuples with a type for each place."""
+
+    kinds = frozenset((LIST,))
+
+    def __init__(self, items: Sequence[Codec | None]) -> None:
+        self._items = items
+
+    def __str__(self) -> str:
+        return f"tuple[{', '.join('Any' if item is None else str(item) for item in self._items)}]"
+
+    @property
+    def uses_database(self) -> bool:
+        """See `Codec`."""
+        return any(item is not None and item.uses_database for item in self._items)
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`."""
+        return isinstance(value, list | tuple) and len(value) == len(self._items)
+
+    def encode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not self.fits(value):
+            self.refuse(name, value, f"Pass a tuple with {len(self._items)} values.")
+        return [encode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self._items)]
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not isinstance(value, list) or len(value) != len(self._items):
+            self.fail(name, value)
+        return tuple(decode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self._items))
+
+
+class DictOf(Codec):
+    """Dicts with `str` keys, whose values are of one type."""
+
+    kinds = frozenset((OBJECT,))
+
+    def __init__(self, item: Codec) -> None:
+        self._item = item
+
+    def __str__(self) -> str:
+        return f"dict[str, {self._item}]"
+
+    @property
+    def uses_database(self) -> bool:
+        """See `Codec`."""
+        return self._item.uses_database
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`."""
+        return isinstance(value, dict)
+
+    def encode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not self.fits(value):
+            self.refuse(name, value, "Pass a dict.")
+        return {key: self._item.encode(f"{name}[{key!r}]", item) for key, item in value.items()}
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not isinstance(value, dict):
+            self.fail(name, value)
+        return dict(zip(value, self._item.decode_all(name, list(value.values())), strict=True))
+
+
+class Dataclass(Codec):
+    """Instances of one dataclass, as objects of its fields. A field that is missing has its default."""
+
+    kinds = frozenset((OBJECT,))
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._class = kind
+        self.codecs: dict[str, Codec | None] = {}
+        """By field. Filled in later, because a dataclass may contain itself."""
+        self._fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+        self._is_asked = False
+
+    def __str__(self) -> str:
+        return self._class.__qualname__
+
+    @property
+    def uses_database(self) -> bool:
+        """See `Codec`."""
+        if self._is_asked:  # by itself
+            return False
+        self._is_asked = True
+        try:
+            return any(codec is not None and codec.uses_database for codec in self.codecs.values())
+        finally:
+            self._is_asked = False
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`. An instance of a subclass would lose its other fields."""
+        return type(value) is self._class
+
+    def encode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if self.fits(value):
+            return {field: self._encode(name, field, getattr(value, field)) for field in self._fields}
+        if not isinstance(value, dict):
+            self.refuse(name, value, f"Pass a {self}.")
+        if problem := self._problem(value):
+            self.refuse(name, value, f"It {problem}.")
+        return {field: self._encode(name, field, item) for field, item in value.items()}
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        if not isinstance(value, dict):
+            self.fail(name, value)
+        if problem := self._problem(value):
+            self.fail(name, value, f"it {problem}")
+        given = {field: decode_part(self.codecs[field], f"{name}.{field}", item) for field, item in value.items()}
+        try:
+            return self._class(**given)
+        except (TypeError, ValueError) as error:
+            self.fail(name, value, str(error))
+
+    def _encode(self, name: str, field: str, value: Any) -> Any:
+        return encode_part(self.codecs[field], f"{name}.{field}", value)
+
+    def _problem(self, value: Mapping[str, Any]) -> str:
+        """The first field that is unknown, or that is missing and has no default; empty if all is well."""
+        for name in value:
+            if name not in self._fields:
+                return f"has no field {name!r}"
+        for name, field in self._fields.items():
+            is_optional = field.default is not field.default_factory  # one of the two is not MISSING
+            if name not in value and not is_optional:
+                return f"lacks the field {name!r}"
+        return ""
+
+
+class OneOf(Codec):
+    """Values of several types, each of which writes other kinds of JSON. `None` stands for the plain ones."""
+
+    def __init__(self, members: Sequence[tuple[Codec | None, frozenset[str], str]]) -> None:
+        """The codec, the kinds of JSON and the name of each type."""
+        self._codecs = [codec for codec, _, _ in members if codec is not None]
+        self._by_kind: dict[str, Codec | None] = {kind: codec for codec in self._codecs for kind in codec.also}
+        self._by_kind |= {kind: codec for codec, kinds, _ in members for kind in kinds}
+        self._name = " | ".join(name for _, _, name in members)
+        self.kinds = frozenset(self._by_kind)
+
+    def __str__(self) -> str:
+        return self._name
+
+    @property
+    def uses_database(self) -> bool:
+        """See `Codec`."""
+        return any(codec.uses_database for codec in self._codecs)
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`."""
+        return any(codec.fits(value) for codec in self._codecs)
+
+    def encode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        for codec in self._codecs:
+            if codec.fits(value):
+                return codec.encode(name, value)
+        kind = kind_of(value)
+        if kind not in self._by_kind:
+            self.refuse(name, value)
+        return encode_part(self._by_kind[kind], name, value)
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        kind = kind_of(value)
+        if kind not in self._by_kind:
+            self.fail(name, value)
+        return decode_part(self._by_kind[kind], name, value)
+
+    def decode_all(self, name: str, values: Sequence[Any]) -> list[Any]:
+        """See `Codec`. The rows of optional references are fetched together."""
+        if len(self._codecs) != 1 or set(self._by_kind) - self._codecs[0].kinds != {NULL}:
+            return super().decode_all(name, values)
+        decoded = iter(self._codecs[0].decode_all(name, [value for value in values if value is not None]))
+        return [None if value is None else next(decoded) for value in values]

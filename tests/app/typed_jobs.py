@@ -1,0 +1,118 @@
+"""Tasks with annotated parameters, and the types of these."""
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, NewType
+from uuid import UUID
+
+from django.contrib.auth.models import Group, User
+from django.db import models, transaction
+
+from django_skipqueue import job
+
+from .models import Ledger
+
+if TYPE_CHECKING:
+    from nowhere import Unknown  # type: ignore[import-not-found]
+
+
+class Plan(enum.Enum):
+    FREE = enum.auto()
+    PAID = enum.auto()
+
+
+class Size(models.TextChoices):
+    SMALL = "s", "small"
+    LARGE = "l", "large"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    sku: str
+    price: Decimal
+    size: Size = Size.SMALL
+
+
+@dataclasses.dataclass
+class Order:
+    placed_at: datetime.datetime
+    lines: list[Line]
+    plan: Plan = Plan.FREE
+    parent: "Order | None" = None
+    notes: Any = None
+    number: int = dataclasses.field(init=False, default=0)
+
+
+Cents = NewType("Cents", Decimal)
+
+seen: list[Any] = []
+"""What the tasks were called with."""
+
+
+@job(max_attempts=1)
+def scalars(
+    at: datetime.datetime, day: datetime.date, time: datetime.time, span: datetime.timedelta, price: Decimal, key: UUID
+) -> None:
+    seen.append((at, day, time, span, price, key))
+
+
+@job(max_attempts=1)
+def nested(
+    order: Order | None, /, *days: datetime.date, prices: Mapping[str, Sequence[Decimal]] | None = None,
+    plans: tuple[Plan, Level, Access] | None = None, cents: Annotated[Cents, "in euros"] | None = None, **sizes: Size,
+) -> None:  # fmt: skip
+    seen.append((order, days, prices, plans, cents, sizes))
+
+
+@job(max_attempts=3)
+def with_user(user: User, others: list[User | None] | None = None, either: User | Group | None = None) -> None:
+    seen.append((user, others, either))
+
+
+@job(max_attempts=3)
+async def awith_user(user: User) -> None:
+    seen.append(user)
+
+
+@job(max_attempts=3, discard_on=(Exception,))
+def discards(user: User) -> None:
+    seen.append(user)
+
+
+@job(max_attempts=3, atomic=True)
+def locked_atomically(user: User) -> None:
+    assert transaction.get_connection().in_atomic_block
+    Ledger.objects.create(entry=user.username)
+
+
+@job(max_attempts=1)
+def unknown(value: "Unknown", at: "datetime.datetime") -> None:
+    seen.append((value, at))
+
+
+@job(max_attempts=1)
+def ambiguous(value: datetime.datetime | str) -> None:
+    seen.append(value)
+
+
+@job(max_attempts=1)
+def plain(number: int, text: str = "", *rest: float, flag: bool = False, **others: dict[str, int]) -> None:
+    seen.append((number, text, rest, flag, others))
+
+
+@job(max_attempts=1, unique_key=lambda at: f"day-{at.date()}")
+def keyed(at: datetime.datetime) -> None:
+    seen.append(at)

@@ -1,0 +1,1 @@
+"""Arguments of more types than JSON has."""

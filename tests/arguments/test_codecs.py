@@ -1,0 +1,262 @@
+"""`codec_of`: what each annotation accepts, what it stores, and what it refuses."""
+
+import dataclasses
+import datetime
+import json
+from decimal import Decimal
+from typing import Any, Literal, Optional, Union
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.contrib.auth.models import Group, User
+from hypothesis import given
+from hypothesis import strategies as some
+
+from django_skipqueue.arguments.annotations import annotations_of, codec_of
+from django_skipqueue.arguments.codec import Codec
+from django_skipqueue.exceptions import InvalidArguments, UndecodableArguments
+from django_skipqueue.values.codec import encode
+
+from ..app.typed_jobs import Access, Cents, Level, Line, Order, Plan, Size
+
+UTC = datetime.UTC
+MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+
+
+def codec(annotation: Any) -> Codec:
+    found = codec_of(annotation)
+    assert found is not None
+    return found
+
+
+def through_json(annotation: Any, value: Any) -> Any:
+    """The value after its trip: encoded, as a text, and decoded."""
+    return codec(annotation).decode("x", json.loads(encode("x", codec(annotation).encode("x", value))))
+
+
+VALUES: list[tuple[Any, Any, Any]] = [
+    (datetime.datetime, MOMENT, "2026-03-29T01:30:00+00:00"),
+    (datetime.datetime, datetime.datetime(2026, 1, 2), "2026-01-02T00:00:00"),  # noqa: DTZ001
+    (datetime.date, datetime.date(2026, 1, 2), "2026-01-02"),
+    (datetime.time, datetime.time(9, 30, 0, 5), "09:30:00.000005"),
+    (datetime.timedelta, datetime.timedelta(days=1, hours=2), "P1DT02H00M00S"),
+    (datetime.timedelta, -datetime.timedelta(microseconds=1), "-P0DT00H00M00.000001S"),
+    (Decimal, Decimal("9.90"), "9.90"),
+    (Cents, Decimal(1), "1"),
+    (UUID, UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+    (Plan, Plan.PAID, "PAID"),
+    (Size, Size.LARGE, "l"),
+    (Level, Level.HIGH, 2),
+    (Access, Access.READ | Access.WRITE, 3),
+    (Line, Line("a", Decimal("1.5"), Size.LARGE), {"sku": "a", "price": "1.5", "size": "l"}),
+    (Optional[Decimal], None, None),  # noqa: UP045
+    (Union[Decimal, None], Decimal("0.1"), "0.1"),  # noqa: UP007
+    (Decimal | int, 5, 5),
+    (Decimal | int, Decimal(5), "5"),
+    (list[datetime.date | None], [None, datetime.date(2026, 1, 2)], [None, "2026-01-02"]),
+    (dict[str, list[UUID]], {"a": [UUID(int=1)]}, {"a": ["00000000-0000-0000-0000-000000000001"]}),
+    (tuple[int, Decimal], (1, Decimal(2)), [1, "2"]),
+    (tuple[Decimal, ...], (Decimal(2),), ["2"]),
+    (tuple, (1, "a"), [1, "a"]),
+    (tuple[()], (), []),
+    (
+        Order,
+        Order(MOMENT, [Line("a", Decimal(1))], Plan.PAID, Order(MOMENT, [])),
+        {
+            "placed_at": "2026-03-29T01:30:00+00:00",
+            "lines": [{"sku": "a", "price": "1", "size": "s"}],
+            "plan": "PAID",
+            "parent": {
+                "placed_at": "2026-03-29T01:30:00+00:00", "lines": [], "plan": "FREE", "parent": None, "notes": None,
+            },
+            "notes": None,
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("annotation", "value", "stored"), VALUES)
+def test_a_value_survives_the_trip_and_can_be_read(annotation: Any, value: Any, stored: Any) -> None:
+    assert codec(annotation).encode("x", value) == stored
+    found = through_json(annotation, value)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(("annotation", "value", "stored"), VALUES)
+def test_its_json_is_accepted_in_its_place(annotation: Any, value: Any, stored: Any) -> None:
+    """As the command line and the form of the admin pass it."""
+    assert codec(annotation).encode("x", stored) == stored
+
+
+@given(some.datetimes(timezones=some.none() | some.timezones()))
+def test_every_datetime_is_the_same_moment(value: datetime.datetime) -> None:
+    found = through_json(datetime.datetime, value)
+    assert found.isoformat() == value.isoformat()
+    assert found.utcoffset() == value.utcoffset()
+
+
+@given(some.timedeltas())
+def test_every_timedelta(value: datetime.timedelta) -> None:
+    assert through_json(datetime.timedelta, value) == value
+
+
+@given(some.decimals())
+def test_every_decimal(value: Decimal) -> None:
+    assert str(through_json(Decimal, value)) == str(value)
+
+
+@given(some.times())
+def test_every_time(value: datetime.time) -> None:
+    assert through_json(datetime.time, value) == value
+
+
+@given(some.dates())
+def test_every_date(value: datetime.date) -> None:
+    assert through_json(datetime.date, value) == value
+
+
+PLAIN: list[Any] = [
+    int, str, bool, float, None, Any, object, list, dict, list[int], dict[str, Any], int | None, str | int,
+    Literal["a", 1], set[int], bytes, type, "not resolved", dict[int, datetime.date], datetime.datetime | str,
+    UUID | str, Line | dict, User | Line, Plan | Size, 42, ...,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("annotation", PLAIN)
+def test_all_other_annotations_are_plain_json(annotation: Any) -> None:
+    assert codec_of(annotation) is None
+
+
+class Naive(datetime.datetime):
+    """A subclass that writes more than a datetime reads, as that of pandas does."""
+
+    def isoformat(self, *_: Any) -> str:
+        return super().isoformat() + ".000000123"
+
+
+@dataclasses.dataclass(frozen=True)
+class LongLine(Line):
+    extra: int = 0
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (datetime.datetime, "tomorrow", "x is 'tomorrow', but its annotation is datetime. Pass a datetime, or its isof"),
+    (datetime.datetime, 5, "x is 5, but its annotation is datetime"),
+    (datetime.datetime, datetime.date(2026, 1, 1), "is datetime. Pass a datetime"),
+    (datetime.datetime, Naive(2026, 1, 1), "It would arrive as 2026-01-01T00:00:00."),
+    (datetime.date, MOMENT, "of a datetime its .date()"),
+    (datetime.time, datetime.time(1, tzinfo=ZoneInfo("Europe/Berlin")), "depends on the date"),
+    (datetime.timedelta, "soon", "Pass a timedelta, a number of seconds"),
+    (datetime.timedelta, 1e300, "No timedelta is so long"),
+    (datetime.timedelta, float("nan"), "No timedelta is so long"),
+    (datetime.timedelta, True, "Pass a timedelta"),
+    (Decimal, 0.1, "Pass a Decimal, an int, or a str such as '9.99'"),
+    (Decimal, "a lot", "Pass a Decimal"),
+    (UUID, "no", "Pass a UUID"),
+    (Plan, "GOLD", "Pass one of 'FREE', 'PAID'"),
+    (Plan, [], "Pass one of 'FREE', 'PAID'"),
+    (Level, True, "Pass one of 1, 2"),
+    (Size, Plan.FREE, "Pass one of 's', 'l'"),
+    (Line, LongLine("a", Decimal(1)), "Pass a Line"),
+    (Line, {"sku": "a"}, "It lacks the field 'price'"),
+    (Line, {"sku": "a", "price": "1", "vat": 7}, "It has no field 'vat'"),
+    (Line, {"sku": "a", "price": "much"}, "x.price is 'much', but its annotation is Decimal"),
+    (list[UUID], ["no"], "x[0] is 'no', but its annotation is UUID"),
+    (list[UUID], "no", "Pass a list"),
+    (dict[str, UUID], {"a": "no"}, "x['a'] is 'no'"),
+    (dict[str, UUID], [], "Pass a dict"),
+    (tuple[int, UUID], [1], "Pass a tuple with 2 values"),
+    (UUID | None, 5, "x is 5, but its annotation is UUID | None."),
+    (User, 42, "x is 42, but its annotation is User. Pass a saved User."),
+    (User, Group(name="a"), "Pass a saved User"),
+    (User, User(username="a"), "It is not saved: save it first"),
+    (User, User(pk=5), "It is not saved"),
+    (User, {"pk": 5}, "A reference to a row has the keys database, model, pk"),
+    (User, {"model": "auth.group", "pk": 5, "database": "default"}, "Auth.group is another model"),
+    (User, {"model": "auth.nobody", "pk": 5, "database": "default"}, "There is no model 'auth.nobody'"),
+    (User, {"model": ["auth"], "pk": 5, "database": "default"}, "There is no model"),
+    (User, {"model": "auth.user", "pk": 5, "database": "nowhere"}, "There is no database 'nowhere'"),
+    (User, {"model": "auth.user", "pk": [5], "database": "default"}, "[5] is no primary key"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "said"), REFUSED)
+def test_what_does_not_fit_is_refused_with_advice(annotation: Any, value: Any, said: str) -> None:
+    with pytest.raises(InvalidArguments) as raised:
+        codec(annotation).encode("x", value)
+    assert said in str(raised.value)
+
+
+UNREADABLE: list[tuple[Any, Any, str]] = [
+    (datetime.datetime, 5, "x was stored as 5, and cannot be read as datetime."),
+    (datetime.datetime, "tomorrow", "x was stored as 'tomorrow', and cannot be read as datetime: Invalid isoformat"),
+    (Decimal, "a lot", "cannot be read as Decimal"),
+    (datetime.timedelta, "soon", "cannot be read as timedelta"),
+    (datetime.timedelta, 1e300, "cannot be read as timedelta"),
+    (Plan, "GOLD", "it has 'FREE', 'PAID'"),
+    (Line, {"sku": "a", "price": "1", "vat": 7}, "cannot be read as Line: it has no field 'vat'"),
+    (Line, {"sku": "a"}, "it lacks the field 'price'"),
+    (Line, 5, "cannot be read as Line"),
+    (list[UUID], 5, "cannot be read as list[UUID]"),
+    (list[UUID], ["no"], "x[0] was stored as 'no'"),
+    (dict[str, UUID], 5, "cannot be read as dict[str, UUID]"),
+    (tuple[int, UUID], [1], "cannot be read as tuple[Any, UUID]"),
+    (UUID | None, [], "cannot be read as UUID | None"),
+    (User, 42, "cannot be read as User: a reference to a row has the keys"),
+    (User, {"model": "auth.user", "pk": "x", "database": "default"}, "value must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "said"), UNREADABLE)
+def test_what_an_older_version_has_stored_differently_is_a_clear_error(annotation: Any, value: Any, said: str) -> None:
+    with pytest.raises(UndecodableArguments) as raised:
+        codec(annotation).decode("x", value)
+    assert said in str(raised.value)
+
+
+OLDER: list[tuple[Any, Any, Any]] = [
+    (datetime.timedelta, 90, datetime.timedelta(seconds=90)),
+    (datetime.timedelta | None, 0.5, datetime.timedelta(seconds=0.5)),
+    (Decimal, 5, Decimal(5)),
+    (Decimal, 0.1, Decimal("0.1")),
+    (Decimal | None, 5, Decimal(5)),
+    (Line, {"sku": "a", "price": "1"}, Line("a", Decimal(1))),
+]
+
+
+@pytest.mark.parametrize(("annotation", "stored", "value"), OLDER)
+def test_what_was_stored_before_the_annotation_is_read_as_far_as_possible(
+    annotation: Any, stored: Any, value: Any
+) -> None:
+    assert codec(annotation).decode("x", stored) == value
+
+
+def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
+    @dataclasses.dataclass
+    class Positive:
+        number: int
+
+        def __post_init__(self) -> None:
+            if self.number < 0:
+                raise ValueError("it is negative")
+
+    with pytest.raises(UndecodableArguments, match=r"cannot be read as .*Positive: it is negative"):
+        codec(Positive).decode("x", {"number": -1})
+
+
+def test_an_annotation_that_cannot_be_resolved_leaves_the_others() -> None:
+    def task(a: "nowhere.Thing", b: "Decimal") -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Both as strings."""
+
+    assert annotations_of(task) == {"b": Decimal, "return": type(None)}
+
+
+class Endless:
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+
+def test_a_value_without_a_text_is_refused_as_well() -> None:
+    with pytest.raises(InvalidArguments, match="x is of type Endless"):
+        codec(Decimal).encode("x", Endless())

@@ -1,0 +1,218 @@
+"""Typed arguments from `.defer()` to the function, in rows, and in the hands of operators."""
+
+import datetime
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue import job
+from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.testing import run_jobs
+
+from ..app import typed_jobs as tasks
+from ..app.rows import make_job
+from ..app.typed_jobs import Access, Level, Line, Order, Plan, Size
+from ..management.skipqueue.running import skipqueue
+
+MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
+SCALARS = (
+    MOMENT, datetime.date(2026, 3, 29), datetime.time(9, 30), datetime.timedelta(hours=36), Decimal("9.90"),
+    UUID(int=7),
+)  # fmt: skip
+STORED = ["2026-03-29T01:30:00+00:00", "2026-03-29", "09:30:00", "P1DT12H00M00S", "9.90", str(UUID(int=7))]
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def seen() -> Iterator[list[Any]]:
+    tasks.seen.clear()
+    yield tasks.seen
+    tasks.seen.clear()
+
+
+def run_one() -> Job:
+    (ran,) = run_jobs()
+    return ran
+
+
+@pytest.fixture
+def user() -> User:
+    return User.objects.create(username="ada")
+
+
+def test_scalars_arrive_as_they_were_passed(seen: list[Any]) -> None:
+    assert tasks.scalars.defer(*SCALARS).args == STORED
+    assert run_one().status == "completed"
+    assert seen == [SCALARS]
+
+
+def test_nested_ones_too_however_they_are_passed(seen: list[Any]) -> None:
+    order = Order(MOMENT, [Line("a", Decimal("1.5"), Size.LARGE)], Plan.PAID, Order(MOMENT, []))
+    prices = {"eu": [Decimal(1), Decimal("2.50")]}
+    plans = (Plan.PAID, Level.HIGH, Access.READ | Access.WRITE)
+    days = (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2))
+    tasks.nested.defer(order, *days, prices=prices, plans=plans, cents=Decimal(5), shirt=Size.SMALL)  # type: ignore[arg-type]
+    assert run_one().status == "completed"
+    assert seen == [(order, days, prices, plans, Decimal(5), {"shirt": Size.SMALL})]
+    assert isinstance(seen[0][5]["shirt"], Size)
+
+
+def test_many_and_encoded_ones_are_the_same(seen: list[Any]) -> None:
+    names = ("at", "day", "time", "span", "price", "key")
+    tasks.scalars.defer_many([SCALARS, dict(zip(names, SCALARS, strict=True))])
+    assert tasks.scalars.encoded(SCALARS, {}).args == json.dumps(STORED, separators=(",", ":"))
+    run_jobs()
+    assert seen == [SCALARS, SCALARS]
+
+
+def test_a_wrong_one_is_refused_before_anything_is_written() -> None:
+    with pytest.raises(InvalidArguments, match="call 1: at is 'tomorrow', but its annotation is datetime"):
+        tasks.scalars.defer_many([SCALARS, ("tomorrow", *SCALARS[1:])])
+    with pytest.raises(InvalidArguments, match="price is the list"):
+        tasks.scalars.defer(*SCALARS[:4], [], SCALARS[5])  # type: ignore[arg-type]
+    assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize("value", [MOMENT, Decimal(1), UUID(int=1), Plan.FREE, Line("a", Decimal(1))])
+def test_without_an_annotation_it_is_refused_and_the_annotation_advised(value: Any) -> None:
+    with pytest.raises(InvalidArguments, match="or annotate the parameter with its type"):
+        tasks.plain.defer(1, value)
+
+
+def test_an_annotation_that_does_not_tell_is_plain_json(seen: list[Any]) -> None:
+    with pytest.raises(InvalidArguments, match="which is not JSON"):
+        tasks.ambiguous.defer(MOMENT)
+    tasks.ambiguous.defer("2026-01-01")
+    run_one()
+    assert seen == ["2026-01-01"]
+
+
+def test_an_annotation_for_type_checkers_alone_is_plain_json(seen: list[Any]) -> None:
+    tasks.unknown.defer({"a": 1}, MOMENT)
+    run_one()
+    assert seen == [({"a": 1}, MOMENT)]
+
+
+def test_plain_arguments_have_no_types() -> None:
+    assert tasks.plain.call_types is None
+
+
+def test_a_task_that_is_called_gets_what_it_is_passed(seen: list[Any]) -> None:
+    tasks.scalars(*SCALARS)
+    assert seen == [SCALARS]
+
+
+def test_the_function_of_a_unique_key_gets_the_values() -> None:
+    assert tasks.keyed.defer(MOMENT).unique_key == "day-2026-03-29"
+
+
+# Rows of models
+
+
+@pytest.mark.parametrize("task", [tasks.with_user, tasks.awith_user])
+@pytest.mark.django_db(transaction=True)
+def test_a_row_is_stored_as_a_reference_and_fetched_when_the_job_runs(user: User, seen: list[Any], task: Any) -> None:
+    assert task.defer(user).args == [{"model": "auth.user", "pk": user.pk, "database": "default"}]
+    User.objects.update(username="lovelace")
+    assert run_one().status == "completed"
+    found = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+    assert (type(found), found.pk, found.username) == (User, user.pk, "lovelace")
+
+
+def test_the_rows_of_a_list_are_fetched_together(user: User, seen: list[Any]) -> None:
+    others = [*(User.objects.create(username=str(number)) for number in range(5)), None, user]
+    tasks.with_user.defer(user, others=others, either=Group.objects.create(name="g"))
+    from django.db import connection
+
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        assert run_one().status == "completed"
+    assert seen == [(user, others, Group.objects.get())]
+    assert len([each for each in queries if '"auth_user"' in each["sql"]]) == 2
+
+
+def test_a_row_that_is_gone_fails_the_job_at_once(user: User, seen: list[Any]) -> None:
+    tasks.with_user.defer(user)
+    User.objects.all().delete()
+    ran = run_one()
+    assert (ran.status, ran.attempts, seen) == ("failed", 1, [])
+    assert ran.errors[0]["exception"] == "django_skipqueue.exceptions.RowMissing"
+    assert "user is auth.User 1".replace(" 1", f" {ran.args[0]['pk']}") in ran.last_error
+    assert "the database 'default' no longer has" in ran.last_error
+
+
+def test_discard_on_takes_precedence(user: User) -> None:
+    tasks.discards.defer(user)
+    User.objects.all().delete()
+    assert run_one().status == "discarded"
+
+
+def test_an_atomic_task_fetches_within_its_transaction(user: User) -> None:
+    tasks.locked_atomically.defer(user)
+    assert run_one().status == "completed"
+
+
+def test_secrets_are_masked_in_typed_arguments() -> None:
+    ran = make_job("failed", task=tasks.scalars.name, args=STORED)
+    assert tasks.scalars.redacted(ran.args, {}).args == STORED
+
+
+# Deploys
+
+
+def test_a_row_from_before_the_annotation_is_read(seen: list[Any]) -> None:
+    make_job(task=tasks.scalars.name, args=["2026-03-29T01:30:00+00:00", *STORED[1:3], 129600, 9.9, STORED[5]])
+    assert run_one().status == "completed"
+    assert seen == [(*SCALARS[:4], Decimal("9.9"), SCALARS[5])]
+
+
+def test_a_row_that_does_not_fit_is_retried_because_a_deploy_may_be_under_way(seen: list[Any]) -> None:
+    make_job(task=tasks.with_user.name, args=[42], max_attempts=3)
+    ran = run_one()
+    assert (ran.status, seen) == ("scheduled", [])
+    assert "user was stored as 42, and cannot be read as User" in ran.last_error
+
+
+# Operators
+
+
+def test_the_command_line_takes_the_json(seen: list[Any]) -> None:
+    names = ("at", "day", "time", "span", "price", "key")
+    result = skipqueue("defer", "typed_jobs.scalars", json.dumps(dict(zip(names, STORED, strict=True))))
+    assert result.code in (0, 1), result.err
+    run_one()
+    assert seen == [SCALARS]
+
+
+def test_the_copied_call_runs(seen: list[Any], user: User) -> None:
+    from django_skipqueue.admin.job_page.defer_call import defer_call
+    from django_skipqueue.values.redaction import redact
+
+    for task, args in ((tasks.scalars, SCALARS), (tasks.with_user, (user,))):
+        row = task.defer(*args)
+        Job.objects.all().delete()
+        exec(defer_call(row, redact(row.args, row.kwargs)), {})
+        assert run_one().status == "completed"
+    assert seen == [SCALARS, (user, None, None)]
+
+
+def late(value: "Later") -> None:
+    """A task whose annotation names a class that comes later in its module."""
+
+
+def test_registering_evaluates_no_annotation(registry: Registry) -> None:
+    made = job(name="shop.late")(late)
+    assert made.encoded([Later("1")], {}).args == '["1"]'
+
+
+Later = Decimal
