@@ -9,6 +9,7 @@ from typing import Any
 
 from .annotations import annotations_of, codec_of
 from .codec import Codec, decode_part, encode_part
+from .collections import DictOf, ListOf
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -42,6 +43,16 @@ class CallTypes:
     def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of which this is the JSON. Raises `UndecodableArguments`, or `RowMissing`."""
         return self._convert(decode_part, args, kwargs)
+
+    def check(self, parameter: str, value: Any) -> None:
+        """Raise `InvalidArguments` for a value that this parameter does not take; all values of `*args` at once."""
+        codec = self.by_name.get(parameter)
+        if parameter == self._rest and isinstance(value, list):
+            encode_part(codec and ListOf(codec), parameter, value)
+        elif parameter == self._others and isinstance(value, dict):
+            encode_part(codec and DictOf(codec), parameter, value)
+        elif parameter not in (self._rest, self._others):
+            encode_part(codec, parameter, value)
 
     def _convert(
         self, convert: Callable[[Codec | None, str, Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]

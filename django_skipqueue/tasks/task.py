@@ -153,6 +153,11 @@ class Task(Generic[P, R]):
         """
         return CallTypes.of(self.function, self.signature)
 
+    def check_argument(self, parameter: str, value: Any) -> None:
+        """Raise `InvalidArguments` for JSON that is not of the parameter's type; of `*args`, `**kwargs`: all at once."""
+        if self.call_types is not None:
+            self.call_types.check(parameter, value)
+
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""
         return self._call(args, kwargs, settings.max_argument_bytes)
@@ -205,7 +210,9 @@ class Task(Generic[P, R]):
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], most: int) -> EncodedCall:
         """Encode one call. Checks it against the signature, JSON and the limit of `most` bytes."""
         names, keys, types = self._form(len(args), tuple(kwargs))
-        plain, named = (args, kwargs) if types is None else types.encode(args, kwargs)
+        plain, named = args, kwargs
+        if types is not None:
+            plain, named = types.encode(args, kwargs)
         values = ",".join(map(encode, names, plain))
         pairs = ",".join(map(str.__add__, keys, map(encode, named, named.values()))) if named else ""
         return check_size(EncodedCall(f"[{values}]", f"{{{pairs}}}", **self.call_columns(args, kwargs)), most)

@@ -21,8 +21,8 @@ def _is_a(*kinds: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-ANNOTATED = ", or annotate the parameter with its type"
-"""Said of the types that arguments may have by their annotation."""
+ANNOTATED = ", or annotate it with its type"
+"""Said of the types that arguments and results may have by their annotations."""
 
 ADVICE: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (_is_a(datetime.timedelta), f"value.total_seconds(){ANNOTATED}"),

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job
+from django_skipqueue.admin.verbs.edited_call import EditForm
 from django_skipqueue.exceptions import InvalidArguments
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import Registry
@@ -84,7 +85,7 @@ def test_a_wrong_one_is_refused_before_anything_is_written() -> None:
 
 @pytest.mark.parametrize("value", [MOMENT, Decimal(1), UUID(int=1), Plan.FREE, Line("a", Decimal(1))])
 def test_without_an_annotation_it_is_refused_and_the_annotation_advised(value: Any) -> None:
-    with pytest.raises(InvalidArguments, match="or annotate the parameter with its type"):
+    with pytest.raises(InvalidArguments, match="or annotate it with its type"):
         tasks.plain.defer(1, value)
 
 
@@ -186,12 +187,36 @@ def test_a_row_that_does_not_fit_is_retried_because_a_deploy_may_be_under_way(se
 # Operators
 
 
+@pytest.mark.django_db(transaction=True)
 def test_the_command_line_takes_the_json(seen: list[Any]) -> None:
     names = ("at", "day", "time", "span", "price", "key")
     result = skipqueue("defer", "typed_jobs.scalars", json.dumps(dict(zip(names, STORED, strict=True))))
     assert result.code in (0, 1), result.err
     run_one()
     assert seen == [SCALARS]
+
+
+def test_the_form_of_the_admin_checks_the_types(user: User) -> None:
+    row = make_job("failed", task=tasks.nested.name, args=[None], kwargs={"plans": ["FREE", 1, 3]})
+    form = EditForm(row, tasks.nested)
+    posted = {"confirmed": "yes"} | {name: form.fields[name].initial for name in form.fields}
+    assert EditForm(row, tasks.nested, posted).is_valid()
+    wrong = {"0": "{}", "1": '["soon"]', "2": '{"eu": [0.5]}', "3": '["GOLD", 1, 3]', "5": '{"shirt": "xl"}'}
+    edited = EditForm(row, tasks.nested, posted | {f"argument_{place}": text for place, text in wrong.items()})
+    assert not edited.is_valid()
+    assert set(edited.errors) == {f"argument_{place}" for place in wrong}
+    assert "Pass one of &#x27;FREE&#x27;, &#x27;PAID&#x27;" in str(edited.errors["argument_3"])
+
+
+def test_the_form_of_the_admin_enqueues_typed_arguments(user: User, seen: list[Any]) -> None:
+    row = make_job("failed", task=tasks.with_user.name, args=tasks.with_user.defer(user).args)
+    Job.objects.queued().delete()
+    form = EditForm(row, tasks.with_user)
+    edited = EditForm(row, tasks.with_user, {"confirmed": "yes", "argument_0": form.fields["argument_0"].initial})
+    assert edited.is_valid(), edited.errors
+    edited.enqueue()
+    run_one()
+    assert seen == [(user, None, None)]
 
 
 def test_the_copied_call_runs(seen: list[Any], user: User) -> None:

@@ -5,6 +5,7 @@ left as it is stands for the job's own value.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import Parameter, formatannotation
@@ -104,7 +105,8 @@ def arguments_of(job: Job, task: Task[Any, Any]) -> list[Argument]:
 class ArgumentField(forms.CharField):
     """The JSON of one argument; empty where the parameter's default is to be used."""
 
-    def __init__(self, argument: Argument) -> None:
+    def __init__(self, argument: Argument, check: Callable[[str, Any], object]) -> None:
+        """`check` raises `InvalidArguments` for a value that the parameter does not take."""
         text = "" if argument.shown is MISSING else json.dumps(argument.shown, indent=2, ensure_ascii=False)
         rows = min(max(text.count("\n") + 1, 2), 20)
         super().__init__(
@@ -115,6 +117,7 @@ class ArgumentField(forms.CharField):
             widget=forms.Textarea({"rows": rows, "class": "vLargeTextField", "spellcheck": "false"}),
         )
         self.argument = argument
+        self._check = check
 
     def clean(self, value: Any) -> Any:
         """Decode the text, put secrets back, and check the value as `.defer()` does."""
@@ -125,6 +128,7 @@ class ArgumentField(forms.CharField):
             given = json.loads(text)
             restored_value = restored(given, self.argument.shown, self.argument.value)
             encode(self.argument.parameter.name, restored_value)
+            self._check(self.argument.parameter.name, restored_value)
         except UnknownMask:
             raise forms.ValidationError(_("This mask stands for no value of the job. Type the value.")) from None
         except InvalidArguments as error:
@@ -142,7 +146,7 @@ class EditForm(forms.Form):
         self.job, self.task = job, task
         self.arguments = arguments_of(job, task)
         for place, argument in enumerate(self.arguments):
-            self.fields[f"argument_{place}"] = ArgumentField(argument)
+            self.fields[f"argument_{place}"] = ArgumentField(argument, task.check_argument)
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
