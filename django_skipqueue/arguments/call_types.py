@@ -44,15 +44,16 @@ class CallTypes:
         """The arguments of which this is the JSON. Raises `UndecodableArguments`, or `RowMissing`."""
         return self._convert(decode_part, args, kwargs)
 
-    def check(self, parameter: str, value: Any) -> None:
-        """Raise `InvalidArguments` for a value that this parameter does not take; all values of `*args` at once."""
-        codec = self.by_name.get(parameter)
-        if parameter == self._rest and isinstance(value, list):
-            encode_part(codec and ListOf(codec), parameter, value)
-        elif parameter == self._others and isinstance(value, dict):
-            encode_part(codec and DictOf(codec), parameter, value)
-        elif parameter not in (self._rest, self._others):
-            encode_part(codec, parameter, value)
+    def encode_one(self, name: str, value: Any) -> Any:
+        """The JSON of one argument by its name; of `*args` and `**kwargs` the whole list or dict."""
+        if name == self._rest and isinstance(value, list | tuple):
+            codec = self.by_name.get(name)
+            return encode_part(codec and ListOf(codec), name, value)
+        if name == self._others and isinstance(value, dict):
+            codec = self.by_name.get(name)
+            return encode_part(codec and DictOf(codec), name, value)
+        is_parameter = name in self.by_name and name not in (self._rest, self._others)
+        return encode_part(self.by_name[name] if is_parameter else self._codec(name), name, value)
 
     def _convert(
         self, convert: Callable[[Codec | None, str, Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -153,10 +153,12 @@ class Task(Generic[P, R]):
         """
         return CallTypes.of(self.function, self.signature)
 
-    def check_argument(self, parameter: str, value: Any) -> None:
-        """Raise `InvalidArguments` for JSON that is not of the parameter's type; of `*args`, `**kwargs`: all at once."""
-        if self.call_types is not None:
-            self.call_types.check(parameter, value)
+    def encoded_argument(self, name: str, value: Any) -> Any:
+        """The value of one argument as its job stores it; of `*args` and `**kwargs` the whole list or dict.
+
+        Raises `InvalidArguments` for a value that does not fit the annotation. Plain JSON is not checked.
+        """
+        return value if self.call_types is None else self.call_types.encode_one(name, value)
 
     def encoded(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
         """Check a call as `defer` does, and return it as JSON, with its unique key. Raises as `defer` does."""

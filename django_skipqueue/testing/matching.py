@@ -49,7 +49,7 @@ class Expectation:
             {**dict(enumerate(job.args)), **job.kwargs} if self.task is None else _bound(self.task, job)
         )
         for name, value in [*enumerate(self.positional), *self.arguments.items()]:
-            if not _is_same(str(name), value, given.get(name, MISSING)):
+            if not _is_same(self.task, str(name), value, given.get(name, MISSING)):
                 yield str(name)
         for name, value in self.columns.items():
             if not _is_column(job, name, value):
@@ -131,11 +131,14 @@ def _bound(task: Task[Any, Any], job: Job) -> dict[str, Any]:
     return _by_name(task, bound.arguments)
 
 
-def _is_same(name: str, expected: Any, found: Any) -> bool:
+def _is_same(task: Task[Any, Any] | None, name: str, expected: Any, found: Any) -> bool:
     """Compare with the value in the row, also as that would store what is expected: a tuple as a list."""
     if found is MISSING:
         return False
-    return bool(expected == found) or decode(encode(name, expected)) == found
+    if expected == found:
+        return True
+    stored = expected if task is None else task.encoded_argument(name, expected)
+    return bool(decode(encode(name, stored)) == (list(found) if isinstance(found, tuple) else found))
 
 
 def _is_column(job: Job, name: str, expected: Any) -> bool:

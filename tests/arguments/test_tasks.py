@@ -16,7 +16,7 @@ from django_skipqueue.admin.verbs.edited_call import EditForm
 from django_skipqueue.exceptions import InvalidArguments
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import Registry
-from django_skipqueue.testing import run_jobs
+from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_jobs
 
 from ..app import typed_jobs as tasks
 from ..app.rows import make_job
@@ -194,6 +194,17 @@ def test_the_command_line_takes_the_json(seen: list[Any]) -> None:
     assert result.code in (0, 1), result.err
     run_one()
     assert seen == [SCALARS]
+
+
+def test_the_assertions_of_tests_take_the_values(user: User) -> None:
+    tasks.scalars.defer(*SCALARS)
+    tasks.nested.defer(None, datetime.date(2026, 1, 1), shirt=Size.SMALL)
+    assert_deferred(tasks.scalars, *SCALARS)
+    assert_deferred(tasks.scalars, price=Decimal("9.90"))
+    assert_not_deferred(tasks.scalars, price=Decimal("9.91"))
+    assert_deferred(tasks.nested, None, datetime.date(2026, 1, 1), shirt=Size.SMALL)
+    assert_not_deferred(tasks.nested, None, datetime.date(2026, 1, 2))
+    assert_not_deferred(tasks.nested, shirt=Size.LARGE)
 
 
 def test_the_form_of_the_admin_checks_the_types(user: User) -> None:

@@ -146,7 +146,7 @@ class EditForm(forms.Form):
         self.job, self.task = job, task
         self.arguments = arguments_of(job, task)
         for place, argument in enumerate(self.arguments):
-            self.fields[f"argument_{place}"] = ArgumentField(argument, task.check_argument)
+            self.fields[f"argument_{place}"] = ArgumentField(argument, task.encoded_argument)
 
     @cached_property
     def call(self) -> tuple[list[Any], dict[str, Any]]:
