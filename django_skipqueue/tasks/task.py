@@ -14,7 +14,6 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
-from ..arguments.call_types import CallTypes
 from ..batches.call import TaskCall
 from ..columns import check_key
 from ..conf import settings
@@ -32,6 +31,7 @@ from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
 
 if TYPE_CHECKING:
+    from ..arguments.call_types import CallTypes
     from ..models import Job
     from ..models.querysets import JobManager
 
@@ -146,11 +146,13 @@ class Task(Generic[P, R]):
         return other
 
     @cached_property
-    def call_types(self) -> CallTypes | None:
+    def call_types(self) -> "CallTypes | None":
         """The types of the parameters, by their annotations; `None` if all are plain JSON.
 
         Read at the first call, and not at import: the annotations may name what is imported later.
         """
+        from ..arguments.call_types import CallTypes  # loads Django's models: tasks are made while apps are loading
+
         return CallTypes.of(self.function, self.signature)
 
     def encoded_argument(self, name: str, value: Any) -> Any:
@@ -227,7 +229,7 @@ class Task(Generic[P, R]):
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 
-    def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], CallTypes | None]:
+    def _check_form(self, count: int, keywords: tuple[str, ...]) -> tuple[list[str], list[str], "CallTypes | None"]:
         """Check that a call with this many positional arguments and these keywords fits the signature.
 
         Returns the names of the positional arguments, the keywords as JSON keys, and the types of the parameters. The
