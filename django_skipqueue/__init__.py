@@ -10,6 +10,7 @@ from .periodic.decorator import periodic
 from .tasks.context import JobContext
 from .tasks.decorator import job
 from .tasks.task import Task
+from .tasks.unique import unique_by
 from .tasks.with_options import with_options
 from .values.outcomes import Discard, Retry, Snooze
 
@@ -27,5 +28,6 @@ __all__ = [
     "__version__",
     "job",
     "periodic",
+    "unique_by",
     "with_options",
 ]

@@ -1,11 +1,13 @@
 """The exceptions of this app. The docstring of each is its default message."""
 
+from inspect import cleandoc
+
 
 class SkipQueueError(Exception):
     """The job queue could not do what was asked."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or self.__doc__)
+        super().__init__(message or cleandoc(self.__doc__ or ""))
 
 
 class InvalidTask(SkipQueueError):
@@ -30,6 +32,29 @@ class UnstorableResult(InvalidArguments):
 
 class InvalidOption(SkipQueueError, ValueError):
     """An option of a task or of a job has a value that cannot be used."""
+
+
+class UniqueKeyTaken(SkipQueueError):
+    """A job holds the unique key of this call, and `on_conflict` is "raise". Nothing was written."""
+
+    def __init__(self, message: str | None = None, *, job_id: int | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        """The id of that job; `None` if two calls of one `defer_many` have the key."""
+
+    @classmethod
+    def by(cls, job_ids: list[int]) -> "UniqueKeyTaken":
+        """The exception that names these jobs, the first ten of them."""
+        listed = ", ".join(map(str, job_ids[:10]))
+        return cls(f"Held by job {listed}: a unique key of this call. Nothing was written.", job_id=job_ids[0])
+
+
+class UniqueKeyDeadlock(SkipQueueError):
+    """Two transactions enqueue jobs with the same unique keys in opposite order, so each waits for the other.
+
+    PostgreSQL has ended this one; roll it back, and try it again. To avoid it, enqueue in the order of the keys, all at
+    once by defer_many, which sorts them, or after the commit by transaction.on_commit.
+    """
 
 
 class LeaseLost(SkipQueueError):

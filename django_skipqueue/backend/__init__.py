@@ -21,7 +21,7 @@ from ..tasks.task import yields
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
 from .framework import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
-from .mapping import call, result_of, spec, variant
+from .mapping import call, result_of, spec, storable, variant
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -80,10 +80,11 @@ class SkipQueueBackend(BaseTaskBackend):
     def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
         """The task with arguments. Raises as `enqueue` does."""
         self.validate_task(task)
-        columns = registered(task).call_columns(args, kwargs)
+        own, columns = options_of(task), registered(task).call_columns(storable(list(args)), storable(dict(kwargs)))
         given = options.parsed(self.options)
         checked = check_size(call(args, kwargs, columns), settings.max_argument_bytes)
-        return TaskCall(spec(task, options_of(task), given, alias=self.alias), checked, given.database)
+        wanted = spec(task, own, given, alias=self.alias)
+        return TaskCall(wanted, checked, given.database, own.on_conflict)
 
     def get_result(self, result_id: str) -> AnyResult:
         """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`."""

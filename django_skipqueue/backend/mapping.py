@@ -15,6 +15,7 @@ from django.utils.timezone import make_naive
 
 from ..exceptions import UnknownTask
 from ..tasks.options import COLUMNS, Options
+from ..tasks.unique import within_retention
 from ..values.codec import decode, encode
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
@@ -59,7 +60,7 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         DEFERRED: task.run_after is not None,
     }
     kept = {status: time.total_seconds() for status, time in options.times_kept.items()}
-    return JobSpec(task.module_path, **{name: getattr(own, name) for name in COLUMNS})._replace(
+    made = JobSpec(task.module_path, **{name: getattr(own, name) for name in COLUMNS})._replace(
         max_attempts=options.max_attempts if own.max_attempts is None else own.max_attempts,
         run_after=task.run_after,
         # The task's own timeout is read at each attempt.
@@ -67,6 +68,7 @@ def spec(task: AnyTask, own: Options, options: BackendOptions, *, alias: str) ->
         retention=json.dumps(kept) if kept else None,
         metadata=json.dumps({key: value for key, value in remembered.items() if value}),
     )
+    return within_retention(made)
 
 
 def storable(value: Any) -> Any:

@@ -12,6 +12,7 @@ from asgiref.sync import sync_to_async
 from ..columns import check_columns
 from ..exceptions import InvalidOption
 from ..values.callbacks import stored
+from ..values.deferred import OnConflict
 from ..values.records import EncodedCall, JobSpec
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class TaskCall:
     call: EncodedCall
     database: str | None = None
     """The alias of the database; `None`: `SKIPQUEUE["DATABASE"]`."""
+    on_conflict: OnConflict = "skip"
+    """What `defer` does if a job holds the unique key. A callback of a batch is skipped."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
     """Called with each job that `defer` has inserted: Django's tasks have a signal."""
 
@@ -40,7 +43,7 @@ class TaskCall:
         """Insert a job in the caller's transaction, as the task's `.defer()` does."""
         from ..models import Job
 
-        job = Job.objects.db_manager(self.database).insert(self.spec, self.call)
+        job = Job.objects.db_manager(self.database).insert(self.spec, self.call, on_conflict=self.on_conflict)
         if self.inserted is not None and job.created:
             self.inserted(job)
         return job

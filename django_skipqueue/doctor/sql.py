@@ -270,13 +270,17 @@ ORDER BY locked_at
 LIMIT 100
 """
 
-# stuck-key → the jobs that have held a unique key for longer than `seconds`, among the first keys. Index: unique.
+# stuck-key → the unfinished jobs that have held a unique key for longer than `seconds`, among the first keys. Index:
+# unique.
 STUCK_KEYS = """
 SELECT id, task, unique_key, status, date_part('epoch', statement_timestamp() - enqueued_at) AS age
 FROM (
     SELECT id, task, unique_key, status, enqueued_at
     FROM skipqueue_job
-    WHERE unique_key IS NOT NULL AND finished_at IS NULL
+    WHERE
+        unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND finished_at IS NULL
     ORDER BY unique_key
     LIMIT 5000
 ) AS holder

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.db.models import BigIntegerField, F, Func, SmallIntegerField, TextField, Value
+from django.db.models import BigIntegerField, F, Func, Q, SmallIntegerField, TextField, Value
 from django.db.models.lookups import Exact
 
 from ..values.cause import Cause
@@ -13,6 +13,11 @@ MINUS_PRIORITY = Func(F("priority"), template="(-%(expressions)s)", output_field
 CLAIM_ORDER: "tuple[F | Func[Any], ...]" = (F("queue_name"), MINUS_PRIORITY, F("run_after"), F("id"))
 """The order in which the jobs of a queue are claimed. Index: claim."""
 
+
+HOLDS_KEY = Q(unique_key__isnull=False) & (
+    Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
+)
+"""The condition that a job holds its unique key. `store.sql.unique` explains it. Index: unique."""
 
 CAUSE = Func(
     template="hashtextextended(task || ' ' || COALESCE(errors->-1->>'exception', '') || ' ' || "

@@ -19,7 +19,7 @@ from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
-from .expressions import CAUSE, CLAIM_ORDER
+from .expressions import CAUSE, CLAIM_ORDER, HOLDS_KEY
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .verbs import JobVerbs
@@ -44,6 +44,7 @@ class Job(JobVerbs, AbstractJob):
 
     lease = models.BigIntegerField(_("lease"), db_default=0)
     locked_at = models.DateTimeField(_("locked at"), null=True)
+    unique_seconds = models.FloatField(_("seconds of the unique key"), null=True)
     deaths = models.JSONField(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     batch_id = models.BigIntegerField(_("batch"), null=True)
@@ -52,6 +53,9 @@ class Job(JobVerbs, AbstractJob):
 
     created = True
     """False on a job that `.defer()` returned because it already held the unique key."""
+
+    replaced = False
+    """True on such a job if it waits, and has taken the arguments and the due time of the call."""
 
     class Meta:
         db_table = "skipqueue_job"
@@ -103,7 +107,7 @@ class Job(JobVerbs, AbstractJob):
             models.UniqueConstraint(
                 fields=["unique_key"],
                 name="skipqueue_job_unique",
-                condition=Q(unique_key__isnull=False, finished_at__isnull=True),
+                condition=HOLDS_KEY,
             ),
             models.CheckConstraint(
                 # The status is one of the seven, and it is a finished one exactly if `finished_at` is set.

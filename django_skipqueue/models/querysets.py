@@ -10,10 +10,14 @@ from django.db.models import OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
 from ..conf import settings
+from ..exceptions import UniqueKeyTaken
 from ..store import Store
 from ..store.current_batch import in_current_batch
+from ..store.unique import explained_deadlock
 from ..values.codec import decode
+from ..values.deferred import OnConflict
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
+from .expressions import HOLDS_KEY
 from .status import StatusFilters
 from .verbs import QuerySetVerbs
 from .worker_request import WorkerRequest
@@ -66,25 +70,43 @@ class JobManager(_JobManager["Job"]):
         args, kwargs: JSON texts. metadata: the caller's own data about the job.
         columns: queue_name, priority, max_attempts, run_after (a timedelta counts from now), timeout (in seconds).
 
-        If an unfinished job holds `unique_key`, returns that job, with `created` False. Raises `InvalidOption` for a
-        value that the table cannot store.
+        If a job holds `unique_key`, returns that job, with `created` False. Raises `InvalidOption` for a value that the
+        table cannot store.
         """
         spec = JobSpec(task, metadata=json.dumps(metadata or {}), **columns)
         return self.insert(spec, EncodedCall(args, kwargs, unique_key))
 
-    def insert(self, spec: JobSpec, call: EncodedCall) -> "Job":
-        """Do the same as `enqueue`, with a spec and a call."""
+    def insert(self, spec: JobSpec, call: EncodedCall, *, on_conflict: OnConflict = "skip") -> "Job":
+        """Do the same as `enqueue`, with a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so."""
         store = Store(self.db)
         spec = in_current_batch(spec, store.connection)
         while True:
-            inserted = store.enqueue(spec, call)
-            if inserted:
+            inserted = store.enqueue(spec, call, replaces=on_conflict == "replace")
+            if inserted and inserted.is_new:
                 return self._as_inserted(spec, call, inserted)
-            # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
-            for holder in self.model._base_manager.using(self.db).filter(unique_key=call.unique_key, finished_at=None):
-                holder.created = False
-                return holder
-            # The holder finished between the two statements: the key is free again.
+            if inserted:
+                holder = self.model._base_manager.using(self.db).get(pk=inserted.id)
+            elif found := self._holder(store, spec, call.unique_key or ""):
+                holder = found
+            else:
+                continue  # it finished, or was claimed, between the two statements: the key is free again
+            if on_conflict == "raise":
+                raise UniqueKeyTaken.by([holder.pk])
+            holder.created, holder.replaced = False, inserted is not None
+            return holder
+
+    def _holder(self, store: Store, spec: JobSpec, key: str) -> "Job | None":
+        """The job that holds this unique key; `None`: the key is free by now."""
+        if spec.unique_seconds == 0:
+            with explained_deadlock(True):
+                store.lock_waiting_holders([key])
+        # Not `first()`: its ORDER BY with LIMIT may make PostgreSQL read all finished jobs with this key.
+        holders = self.model._base_manager.using(self.db).filter(HOLDS_KEY, unique_key=key)
+        found = next(iter(holders), None)
+        if found is None or found.finished_at is None:
+            return found
+        store.free_unique_keys([key])
+        return next(iter(holders.all()), None)
 
     def claim(self, *, queue_names: Sequence[str], limit: int = 1, worker_id: str) -> list["Job"]:
         """Claim up to `limit` jobs: the queues in the listed order, within each queue the highest priority first.

@@ -13,35 +13,39 @@ from ..columns import check_columns
 from ..conf import settings
 from ..events.events import JobsDeferred, NotifyFailed
 from ..tracing import sending, tracers
+from ..values.deferred import DeferredJobs, OnConflict
 from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .current_batch import in_current_batch
 from .notify import wake, wake_supervisors
-from .parameters import calls_as_values, in_key_order
-from .statements import Statements
+from .parameters import calls_as_values
+from .unique import UniqueKeys, explained_deadlock
 
 
-class Enqueueing(Statements):
+class Enqueueing(UniqueKeys):
     """Used by tasks: each deferred call becomes a job."""
 
-    def enqueue(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
-        """Insert one job. Returns `None` if an unfinished job holds the call's unique key.
+    def enqueue(self, spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> InsertedJob | None:
+        """Insert one job. Returns `None` if a job holds the call's unique key.
 
-        Raises `InvalidOption` for a value of the spec that the table cannot store.
+        replaces: a waiting holder takes the arguments and the due time of the call, and is returned.
+
+        Raises `InvalidOption` for a value of the spec that the table cannot store, and `UniqueKeyDeadlock` if another
+        transaction waits for this one with a key that this one waits for.
         """
         spec = in_current_batch(spec, self.connection)
         if not tracers:
-            return self._enqueue(spec, call)
+            return self._enqueue(spec, call, replaces)
         with sending(spec, 1) as batch:
-            inserted = self._enqueue(batch.spec, call)
+            inserted = self._enqueue(batch.spec, call, replaces)
             batch.job_ids = [inserted.id] if inserted else []
             return inserted
 
     def enqueue_untraced(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
         """Do the same for a supervisor, in whose main thread no tracer of the project's runs."""
-        return self._enqueue(spec, call)
+        return self._enqueue(spec, call, replaces=False)
 
-    def _enqueue(self, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
+    def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
         values = {**self._values(spec), **call._asdict()}
         if call.unique_key is None and spec.run_after is None and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
@@ -49,10 +53,13 @@ class Enqueueing(Statements):
                     id, now, *_ = self._enqueue_and_notify(cursor, values)
                     self.send(JobsDeferred(spec.task, spec.queue_name, [id]))
                     return InsertedJob(id, "queued", now, now)
-        for row in self.rows(sql.ENQUEUE, values):
+        with explained_deadlock(call.unique_key is not None):
+            rows = self.rows(sql.ENQUEUE_REPLACE if replaces else sql.ENQUEUE, values)
+        for row in rows:
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
-            self._enqueued(spec, [inserted.id], queued=int(inserted.status == "queued"), delay=delay)
+            new = [inserted.id] if inserted.is_new else []
+            self._enqueued(spec, new, queued=int(inserted.status == "queued"), delay=delay)
             return inserted
         return None
 
@@ -85,52 +92,31 @@ class Enqueueing(Statements):
             return self.rows(sql.INSERTED, {"call": mark})
         return []
 
-    def enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
+    def enqueue_many(
+        self, spec: JobSpec, calls: Sequence[EncodedCall], *, on_conflict: OnConflict = "skip"
+    ) -> DeferredJobs:
         """Insert a job for each of `calls`: in one statement if no call has a unique key.
 
-        Returns the ids in the order of the calls. If an unfinished job holds the unique key of a call, its id is
-        returned for this call. Raises as `enqueue` does.
+        Returns the ids in the order of the calls, and what became of each. If a job holds the unique key of a call, its
+        id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as `on_conflict` says.
         """
         spec = in_current_batch(spec, self.connection)
         if not (tracers and calls):
-            return self._enqueue_many(spec, calls)
+            return self._enqueue_many(spec, calls, on_conflict)
         with sending(spec, len(calls)) as batch:
-            batch.job_ids = self._enqueue_many(batch.spec, calls)
-            return batch.job_ids
+            batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict)
+            return deferred
 
-    def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall]) -> list[int]:
+    def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
         values = self._values(spec)
         if any(call.unique_key is not None for call in calls):
-            return self._enqueue_unique(spec, values, calls)
+            with explained_deadlock(True):
+                return self._enqueue_unique(spec, values, calls, on_conflict)
         if not calls:
-            return []
+            return DeferredJobs()
         [(inserted, queued, delay)] = self.rows(sql.ENQUEUE_MANY, {**values, **calls_as_values(calls)})
         self._enqueued(spec, inserted, queued=queued, delay=delay)
-        return sorted(inserted)
-
-    def unique_key_holders(self, keys: Sequence[str]) -> dict[str, int]:
-        """The ids of the unfinished jobs that hold these unique keys, by key."""
-        return dict(self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)}))
-
-    def _enqueue_unique(self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[int]:
-        """Do the same as `enqueue_many` where some calls have unique keys. Repeats until each key belongs to a job."""
-        plain: list[int] = []
-        keyed: dict[str, int] = {}
-        missing = in_key_order(calls)
-        while missing:
-            keys = [call.unique_key for call in missing]
-            created = self.rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **calls_as_values(missing), "unique_keys": keys})
-            plain.extend(id for id, key, _, _ in created if key is None)
-            keyed.update({key: id for id, key, _, _ in created if key is not None})
-            if created:
-                ids, _, statuses, (delay, *_) = zip(*created, strict=True)
-                self._enqueued(spec, list(ids), queued=statuses.count("queued"), delay=delay)
-            taken = [key for key in keys if key is not None and key not in keyed]
-            if taken:
-                keyed |= self.unique_key_holders(taken)
-            missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
-        in_order = iter(sorted(plain))
-        return [next(in_order) if call.unique_key is None else keyed[call.unique_key] for call in calls]
+        return DeferredJobs(sorted(inserted))
 
     def _values(self, spec: JobSpec) -> dict[str, Any]:
         """The values that the jobs share. Raises `InvalidOption` for a value that the table cannot store."""
@@ -145,7 +131,8 @@ class Enqueueing(Statements):
         if queued:
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])
-        self.send(JobsDeferred(spec.task, spec.queue_name, ids))
+        if ids:
+            self.send(JobsDeferred(spec.task, spec.queue_name, ids))
 
 
 def _takes_transactions(cursor: Any) -> bool:

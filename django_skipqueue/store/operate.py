@@ -16,16 +16,16 @@ from ..values.outcomes import Delay, checked_seconds
 from . import sql
 from .notify import wake, wake_supervisors
 from .parameters import noted
-from .statements import Statements
+from .unique import UniqueKeys
 
 
-class Operating(Statements):
+class Operating(UniqueKeys):
     """Used by the admin and by the methods of `Job`. Each method returns the changed jobs: ids, with the new status."""
 
     def retry(self, ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
         """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
-        A job in another status stays unchanged, and so does one whose unique key an unfinished job holds.
+        A job in another status stays unchanged, and so does one whose unique key another job holds.
         """
         values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
         for _ in range(10):
@@ -33,7 +33,10 @@ class Operating(Statements):
                 with transaction.atomic(using=self.alias):
                     rows = self.rows(sql.RETRY, values)
             except IntegrityError:
-                continue  # another job took one of the unique keys in between; the next try skips that job
+                # A finished job still has one of the unique keys, or another job took one in between: the next try
+                # skips that job.
+                self.free_unique_keys(self.unique_keys_of(values["ids"]))
+                continue
             if rows:
                 wake_supervisors(self, [values["over"] / len(rows)])
             return self._operated("retry", rows, by, reason)

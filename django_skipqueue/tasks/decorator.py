@@ -40,8 +40,11 @@ def job(
     """Register a function, `def` or `async def`, as a task. Bare, or with options.
 
     name: the task's name in rows and logs; default `module.qualname`. Set it if the function may move.
-    queue_name, priority (-100…100, higher first), max_attempts, unique_key: for its jobs, unless `.using()` says
-    otherwise.
+    queue_name, priority (-100…100, higher first), max_attempts: for its jobs, unless `.using()` says otherwise.
+    unique_key, or unique, made by `unique_by`: at most one job holds a key at a time.
+    until: how long: "finished", "started", or a timedelta from the enqueue, and until it is finished.
+    on_conflict: if a job holds the key: "skip" returns it, "replace" gives it the arguments and the due time of the
+    call if it waits, "raise" raises `UniqueKeyTaken`.
     backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
     retry_on: only these exceptions are retried, others fail the job at once; default: all are.
     discard_on: these discard the job at once.

@@ -6,13 +6,16 @@ Invariant: every `Options` object holds values that the table can store.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from inspect import Signature
 from typing import TypedDict
 
 from ..backoff import Backoff
 from ..columns import check_columns, check_key
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import size_of
+from ..values.deferred import OnConflict
 from ..values.records import EncodedCall, JobSpec
+from .unique import UniqueBy, Until, check_on_conflict, check_until, seconds_of
 
 UniqueKey = str | Callable[..., str]
 
@@ -26,6 +29,9 @@ class JobOptions(TypedDict, total=False):
     priority: int | None
     max_attempts: int | None
     unique_key: UniqueKey | None
+    unique: UniqueBy | None
+    until: Until | None
+    on_conflict: OnConflict | None
     timeout: float | None
 
 
@@ -62,6 +68,12 @@ class Options:
     """`None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     run_after: datetime | timedelta | None = None
     unique_key: UniqueKey | None = None
+    unique: UniqueBy | None = None
+    """In place of a `unique_key`: the key is made from arguments."""
+    until: Until = "finished"
+    """How long a job holds its unique key."""
+    on_conflict: OnConflict = "skip"
+    """What an enqueue does if a job holds the key."""
     timeout: float | None = None
     """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
     database: str | None = None
@@ -74,9 +86,35 @@ class Options:
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
+        self._check_unique()
+
+    @property
+    def unique_seconds(self) -> float | None:
+        """The column for `until`."""
+        return seconds_of(self.until)
+
+    @property
+    def makes_key(self) -> bool:
+        """Whether the unique key depends on the arguments."""
+        return self.unique is not None or callable(self.unique_key)
+
+    def check_arguments(self, signature: Signature) -> None:
+        """Raise `InvalidOption` if an option names an argument that the task does not take."""
+        if self.unique is not None:
+            self.unique.check(signature)
+
+    def _check_unique(self) -> None:
+        if not isinstance(self.unique, UniqueBy | None):
+            raise InvalidOption(f'unique must be unique_by("payment_id") or unique_by(), not {self.unique!r}.')
+        check_until(self.until)
+        check_on_conflict(self.on_conflict)
+        if self.unique is not None and self.unique_key is not None:
+            raise InvalidOption("Give unique or unique_key, not both.")
+        if self.unique is None and self.unique_key is None and (self.until, self.on_conflict) != ("finished", "skip"):
+            raise InvalidOption('until and on_conflict need a key: give unique=unique_by("payment_id") or unique_key.')
 
 
-COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields]
+COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields] + ["unique_seconds"]
 """The options that become columns of a job."""
 
 

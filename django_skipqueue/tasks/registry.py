@@ -43,7 +43,11 @@ class Registry:
         return len(self._tasks)
 
     def register(self, task: "Task[Any, Any]") -> None:
-        """Add a task. The same function from a reloaded module replaces itself."""
+        """Add a task. The same function from a reloaded module replaces itself.
+
+        Raises `InvalidOption` if one of its options names an argument that it does not take.
+        """
+        task.options.check_arguments(task.signature)
         known = self._tasks.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)

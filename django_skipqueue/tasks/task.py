@@ -20,6 +20,7 @@ from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
 from ..store import Store
 from ..values.codec import encode
+from ..values.deferred import DeferredJobs
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
@@ -29,6 +30,7 @@ from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
+from .unique import arguments_by_name, within_retention
 
 if TYPE_CHECKING:
     from ..arguments.call_types import CallTypes
@@ -89,12 +91,12 @@ class Task(Generic[P, R]):
         """Insert a job in the caller's transaction, and return it.
 
         Raises `InvalidArguments`, and writes nothing, if the arguments do not fit the task or are not JSON. If
-        an unfinished job holds `unique_key`, returns that job, with `job.created` False.
+        a job holds the unique key, returns that job, with `job.created` False; or does as `on_conflict` says.
         """
         call = self.encoded(args, kwargs)
         queue = self._queue()
         try:
-            return queue.insert(self._spec(), call)
+            return queue.insert(self._spec(), call, on_conflict=self.options.on_conflict)
         except DatabaseError as error:
             explain(error, queue.db)
             raise
@@ -103,31 +105,32 @@ class Task(Generic[P, R]):
         """`defer` for async code."""
         return await sync_to_async(self.defer)(*args, **kwargs)
 
-    def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
+    def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
         """Insert a job for each of `calls`, in one round trip, and return their ids in the same order.
 
         Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the
-        first is written. A `unique_key` that is a function gets each call's arguments.
+        first is written. A `unique_key` that is a function gets each call's arguments. The list that is returned also
+        says which jobs were `created`, `existing` or `replaced`.
         """
         queue, checked = self._queue(), list(self._calls(calls))
         try:
-            return Store(queue.db).enqueue_many(self._spec(), checked)
+            return Store(queue.db).enqueue_many(self._spec(), checked, on_conflict=self.options.on_conflict)
         except DatabaseError as error:
             explain(error, queue.db)
             raise
 
-    async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> list[int]:
+    async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
         """`defer_many` for async code."""
         return await sync_to_async(self.defer_many)(calls)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with arguments, checked as by `.defer()`: for callbacks of a `Batch`, and for a `chain`."""
-        return TaskCall(self._spec(), self.encoded(args, kwargs), self.options.database)
+        return TaskCall(self._spec(), self.encoded(args, kwargs), self.options.database, self.options.on_conflict)
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
         """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
 
-        queue_name, priority, max_attempts, unique_key, timeout: as for `@job`.
+        queue_name, priority, max_attempts, timeout, unique_key, unique, until, on_conflict: as for `@job`.
         run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
         database: the alias of the database to use in place of `SKIPQUEUE["DATABASE"]`.
 
@@ -140,9 +143,12 @@ class Task(Generic[P, R]):
             raise InvalidOption(
                 f"database must be one of {aliases}, not {given['database']!r}: DATABASES has no other."
             )
+        if given.keys() & {"unique", "unique_key"}:  # the one takes the place of the other
+            given = {"unique": None, "unique_key": None} | given
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.options = replace(self.options, **given)
+        other.options.check_arguments(self.signature)
         return other
 
     @cached_property
@@ -176,7 +182,10 @@ class Task(Generic[P, R]):
         The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
         """
         unique_key = self.options.unique_key
-        if callable(unique_key):
+        if self.options.unique is not None:
+            given = arguments_by_name(self.signature, args, kwargs)
+            unique_key = self.options.unique.key(self.name, given, shown=self.redacted((), given).kwargs)
+        elif callable(unique_key):
             unique_key = unique_key(*args, **kwargs)
             if not isinstance(unique_key, str):
                 raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
@@ -246,7 +255,7 @@ class Task(Generic[P, R]):
         return self.argument_names(args), keys, self.call_types
 
     def _spec(self) -> JobSpec:
-        return JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS})
+        return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS}))
 
     def _queue(self) -> "JobManager":
         from ..models import Job

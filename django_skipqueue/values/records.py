@@ -49,6 +49,9 @@ class JobSpec(NamedTuple):
     """A JSON object of the caller's. The backend for `django.tasks` stores `backend` and `deferred` in it."""
     batch_id: int | None = None
     """The batch that the jobs belong to."""
+    unique_seconds: float | None = None
+    """How long a job holds its unique key. `None`: until it is finished; 0: until it is first claimed; else for so many
+    seconds from the enqueue, and until it is finished."""
 
     def insert_values(self) -> dict[str, Any]:
         """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
@@ -67,6 +70,8 @@ class InsertedJob(NamedTuple):
     status: str
     run_after: datetime
     enqueued_at: datetime
+    is_new: bool = True
+    """False: a waiting job has taken the arguments of the call."""
 
 
 class EncodedCall(NamedTuple):

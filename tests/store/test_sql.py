@@ -75,11 +75,14 @@ class Case(NamedTuple):
     label: str = ""
 
 
-@pytest.mark.parametrize("name", ["ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"])
+@pytest.mark.parametrize(
+    "name", ["ENQUEUE", "ENQUEUE_REPLACE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_REPLACE"]
+)
 def test_an_insert_writes_all_that_a_job_is_specified_by(name: str) -> None:
     """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
     asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
-    assert asked >= JobSpec("t").insert_values().keys()
+    without_key = {"unique_seconds"} if name == "ENQUEUE_MANY" else set()
+    assert asked >= JobSpec("t").insert_values().keys() - without_key
 
 
 COMMON = {
@@ -113,23 +116,32 @@ FAILURES = json.dumps(list(failures.rows({(1, Cause("t", "ValueError", "t.f")): 
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
 NOTED = {"by": "anna", "reason": "r"}
 ENDED = NOTED | {"last_error": "r"}
+KEYED = {"unique_seconds": 3600.0}
+TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
 CASES = [
-    Case("ENQUEUE", COMMON | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
+    Case("ENQUEUE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
+    Case("ENQUEUE_REPLACE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
     Case(
         "ENQUEUE",
-        COMMON | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)},
+        COMMON
+        | KEYED
+        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)},
         {"unique"},
         "with a time",
     ),
     Case("ENQUEUE_MANY", COMMON | CALLS, set()),
-    Case("ENQUEUE_MANY_UNIQUE", COMMON | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
-    Case("UNIQUE_KEY_HOLDERS", {"unique_keys": [f"key-{number}" for number in range(84_000, 84_300)]}, {"unique"}),
+    Case("ENQUEUE_MANY_UNIQUE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
+    Case("ENQUEUE_MANY_REPLACE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
+    Case("UNIQUE_KEY_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
+    Case("LOCK_WAITING_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
+    Case("FREE_UNIQUE_KEYS", {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
+    Case("UNIQUE_KEYS_OF", {"ids": SOME_IDS}, {"pkey"}),
     Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case(
         "ENQUEUE_AND_NOTIFY",
-        {"call": "x"} | COMMON | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None},
+        {"call": "x"} | COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None},
         {"unique"},
     ),
     Case("INSERTED", {"call": "x"}, set()),

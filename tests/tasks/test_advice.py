@@ -65,7 +65,7 @@ def test_the_decorator_says_so_too(name: str) -> None:
 
 
 def test_an_option_that_this_place_does_not_have_lists_those_it_has() -> None:
-    with pytest.raises(TypeError, match=r"job\(\) has no option 'zzz'\. It knows atomic, backoff, .*unique_key\."):
+    with pytest.raises(TypeError, match=r"job\(\) has no option 'zzz'\. It knows atomic, .*unique_key, until\."):
         job(zzz=1)  # type: ignore[call-overload]
 
 

@@ -193,7 +193,7 @@ class EditForm(forms.Form):
 
     def _encoded(self) -> EncodedCall:
         encoded = self.task.encoded(*self.call)
-        return encoded if callable(self.task.options.unique_key) else encoded._replace(unique_key=self.job.unique_key)
+        return encoded if self.task.options.makes_key else encoded._replace(unique_key=self.job.unique_key)
 
 
 def _checked(value: Any, kind: type[Any], argument: Argument) -> Any:

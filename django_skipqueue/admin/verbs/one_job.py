@@ -10,7 +10,8 @@ from typing import Any
 
 from django.utils.translation import gettext
 
-from ...models import UNFINISHED, Job
+from ...models import Job
+from ...models.expressions import HOLDS_KEY
 from ...operators.arguments import redacted
 from ...operators.durations import exact
 from ...values.codec import shorten
@@ -61,9 +62,9 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
         return does_not_fit(button, now)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason
-    holder = Job.objects.filter(unique_key=job.unique_key, status__in=UNFINISHED).first() if job.unique_key else None
-    if holder is not None:
-        return key_is_held(job, holder)
+    if job.unique_key is not None:
+        for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
+            return key_is_held(job, holder)
     values = {"id": job.pk, "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values
 

@@ -42,4 +42,5 @@ from .release import *
 from .rollups import *
 from .session import *
 from .settle import *
+from .unique import *
 from .workers import *

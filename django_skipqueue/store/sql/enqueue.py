@@ -6,15 +6,15 @@ from .gates import entering
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
 _INSERT = entering(
     """
-INSERT INTO skipqueue_job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
-    metadata, batch_id)
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
-    %(unique_key)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
+    %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
     %(batch_id)s
 )
 """,
@@ -22,11 +22,30 @@ VALUES (
     run_after="COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))",
 )
 
-# enqueue → the columns that the database has set; no row if an unfinished job holds the unique key. Index: unique.
+# enqueue → the columns that the database has set; no row if a job holds the unique key. Index: unique.
 ENQUEUE = f"""
 {_INSERT}
-ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-RETURNING id, status, run_after, enqueued_at
+ON CONFLICT (unique_key)
+WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+DO NOTHING
+RETURNING id, status, run_after, enqueued_at, true AS is_new
+"""
+
+# enqueue that replaces → the same, of the inserted job, or of the one that has waited and now has the arguments of the
+# call; no row if the holder of the unique key runs or is finished. Index: unique.
+ENQUEUE_REPLACE = f"""
+{_INSERT}
+ON CONFLICT (unique_key)
+WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+DO UPDATE
+SET args = EXCLUDED.args,
+    kwargs = EXCLUDED.kwargs,
+    run_after = EXCLUDED.run_after,
+    status = EXCLUDED.status
+WHERE job.finished_at IS NULL AND job.status <> 'running'
+RETURNING id, status, run_after, enqueued_at, xmax = 0 AS is_new
 """
 
 # enqueue without a unique key, outside of a transaction → the id and the time of the enqueue, and what was set, as the
@@ -80,39 +99,3 @@ FROM inserted
     column="%({})s",
     run_after="due.run_after",
 )
-
-# enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, and
-# the seconds until it is due. Index: unique. `unique_keys` has an element for each call; NULL: a call without a key.
-# The calls are sorted by key, so that two batches with the same keys wait for each other and never deadlock. A call is
-# not inserted if its key is taken, by an unfinished job or by an earlier call of the batch.
-ENQUEUE_MANY_UNIQUE = entering(
-    """
-INSERT INTO skipqueue_job
-    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, timeout, retention,
-    metadata, batch_id)
-SELECT
-    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-    {status},
-    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(timeout)s, %(retention)s::jsonb,
-    %(metadata)s::jsonb, %(batch_id)s::bigint
-FROM
-    ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[])
-    ) AS call (args, kwargs, unique_key),
-    (
-        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-        AS run_after
-    ) AS due
-ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND finished_at IS NULL DO NOTHING
-RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8
-""",
-    column="%({})s",
-    run_after="due.run_after",
-)
-
-# enqueue_many, after a conflict → the keys that unfinished jobs hold, each with the id of its job. Index: unique.
-UNIQUE_KEY_HOLDERS = """
-SELECT unique_key, id
-FROM skipqueue_job
-WHERE unique_key = ANY (%(unique_keys)s::text[]) AND finished_at IS NULL
-"""

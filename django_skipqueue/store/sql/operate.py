@@ -10,8 +10,9 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 """The new due time: a delay counts from now."""
 
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
-# or each at a random time within `over` seconds. A job stays unchanged if an unfinished job holds its unique key; of
-# several chosen jobs with the same key, only the newest is retried. Index: the primary key.
+# or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
+# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. Index: the
+# primary key.
 RETRY = entering(
     recording(
         "retry",
@@ -23,8 +24,19 @@ WITH chosen AS MATERIALIZED (
         job.id = ANY (%(ids)s::bigint[])
         AND job.status IN ('failed', 'discarded')
         AND NOT EXISTS (
-            SELECT FROM skipqueue_job AS alive
-            WHERE alive.unique_key = job.unique_key AND alive.finished_at IS NULL
+            SELECT FROM skipqueue_job AS holder
+            WHERE
+                holder.unique_key = job.unique_key
+                AND holder.unique_key IS NOT NULL
+                AND (
+                    holder.unique_seconds > 0
+                    OR (holder.finished_at IS NULL AND (holder.unique_seconds IS NULL OR holder.lease = 0))
+                )
+                AND holder.id <> job.id
+                AND (
+                    holder.finished_at IS NULL
+                    OR holder.enqueued_at + make_interval(secs => holder.unique_seconds) > statement_timestamp()
+                )
         )
         AND NOT EXISTS (
             SELECT FROM skipqueue_job AS twin

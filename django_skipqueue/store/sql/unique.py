@@ -1,0 +1,118 @@
+"""Unique keys: which job holds one, and the enqueues that find it taken.
+
+A job holds its key as the predicate of the unique index says, which every statement here repeats. By `unique_seconds`:
+NULL: until the job is finished. 0: until a worker claims it for the first time; a lease never becomes 0 again, so no
+retry, release or recovery takes the key back. Other seconds: for so long from the enqueue, and until the job is
+finished; the next who needs the key then writes NULL.
+"""
+
+from .gates import entering
+
+# The beginning of the next two statements.
+_INSERT_CALLS = entering(
+    """
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id)
+SELECT
+    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+    {status},
+    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[])
+    ) AS call (args, kwargs, unique_key),
+    (
+        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+        AS run_after
+    ) AS due
+""",
+    column="%({})s",
+    run_after="due.run_after",
+)
+# enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, the
+# seconds until it is due, and that it is new. Index: unique. `unique_keys` has an element for each call; NULL: a call
+# without a key. The calls are sorted by key, so that two batches with the same keys wait for each other and never
+# deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the batch.
+ENQUEUE_MANY_UNIQUE = f"""
+{_INSERT_CALLS}
+ON CONFLICT (unique_key)
+WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+DO NOTHING
+RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, true AS is_new
+"""
+
+# enqueue_many that replaces → the same, and the jobs that have waited and now have the arguments of the call. No row
+# for a key whose holder runs or is finished. PostgreSQL locks a row before it updates it in this statement: the new
+# version has an xmax. Index: unique. Each key is there once.
+ENQUEUE_MANY_REPLACE = f"""
+{_INSERT_CALLS}
+ON CONFLICT (unique_key)
+WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+DO UPDATE
+SET args = EXCLUDED.args,
+    kwargs = EXCLUDED.kwargs,
+    run_after = EXCLUDED.run_after,
+    status = EXCLUDED.status
+WHERE job.finished_at IS NULL AND job.status <> 'running'
+RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, xmax = 0 AS is_new
+"""
+
+# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, and whether it is finished.
+# Index: unique.
+UNIQUE_KEY_HOLDERS = """
+SELECT unique_key, id, finished_at IS NOT NULL AS is_finished
+FROM skipqueue_job
+WHERE
+    unique_key = ANY (%(unique_keys)s::text[])
+    AND unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+"""
+
+# enqueue and enqueue_many that ask for a key until the start, after a conflict → the keys of the holders that have not
+# been claimed, with id, queue and status. Locks their rows until the caller's commit, in the order of the keys: no
+# worker claims one before that, so the run sees what the caller has written. Several callers share the lock. Index:
+# unique.
+LOCK_WAITING_HOLDERS = """
+SELECT unique_key, id, queue_name, status
+FROM skipqueue_job
+WHERE
+    unique_key = ANY (%(unique_keys)s::text[])
+    AND unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+    AND finished_at IS NULL
+    AND lease = 0
+ORDER BY unique_key
+FOR SHARE
+"""
+
+# enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
+# finished, and their time is over. Locks in the order of the keys. Index: unique.
+FREE_UNIQUE_KEYS = """
+WITH over AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        unique_key = ANY (%(unique_keys)s::text[])
+        AND unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND finished_at IS NOT NULL
+        AND enqueued_at + make_interval(secs => unique_seconds) <= statement_timestamp()
+    ORDER BY unique_key
+    FOR NO KEY UPDATE
+)
+UPDATE skipqueue_job AS job
+SET unique_seconds = NULL
+WHERE job.id = ANY (ARRAY (SELECT id FROM over))
+RETURNING job.unique_key
+"""
+
+# retry, after a conflict → the unique keys of these jobs. Index: the primary key.
+UNIQUE_KEYS_OF = """
+SELECT DISTINCT unique_key
+FROM skipqueue_job
+WHERE id = ANY (%(ids)s::bigint[]) AND status IN ('failed', 'discarded') AND unique_key IS NOT NULL
+"""

@@ -1,0 +1,170 @@
+"""The methods about unique keys: which job holds one, and the enqueue of calls whose keys may be taken.
+
+Invariant: the unique index decides whether a job is inserted. What is read before or after only says which job holds
+the key; where that has changed in between, the enqueue starts again.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import starmap
+from typing import Any, NamedTuple
+
+import psycopg
+from django.db import OperationalError, transaction
+
+from ..exceptions import UniqueKeyDeadlock, UniqueKeyTaken
+from ..values.deferred import CallOutcome, DeferredJobs, OnConflict
+from ..values.records import EncodedCall, JobSpec
+from . import sql
+from .notify import wake
+from .parameters import calls_as_values, in_key_order
+from .statements import Statements
+
+
+class Written(NamedTuple):
+    """A job that an enqueue has inserted, or given new arguments."""
+
+    id: int
+    unique_key: str | None
+    status: str
+    delay: float
+    is_new: bool
+
+
+class UniqueKeys(Statements):
+    """Used by the enqueues, and by the manual retry."""
+
+    def unique_key_holders(self, keys: Sequence[str], *, seconds: float | None = None) -> dict[str, int]:
+        """The ids of the jobs that hold these unique keys, by key. Frees the keys whose time is over.
+
+        seconds: `unique_seconds` of the caller's spec. With 0, the holders that wait are locked until the caller's
+        commit, so that they do not start before it.
+        """
+        found = self.lock_waiting_holders(keys) if seconds == 0 else {}
+        others = [key for key in keys if key not in found]
+        if not others:
+            return found
+        rows = self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": others})
+        if finished := [key for key, _, is_finished in rows if is_finished]:
+            self.free_unique_keys(finished)
+            rows = self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": others})
+        return found | {key: id for key, id, _ in rows}
+
+    def lock_waiting_holders(self, keys: Sequence[str]) -> dict[str, int]:
+        """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
+
+        Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
+        """
+        rows = self.rows(sql.LOCK_WAITING_HOLDERS, {"unique_keys": list(keys)})
+        if not self.connection.get_autocommit() and (
+            queued := Counter(queue for _, _, queue, status in rows if status == "queued")
+        ):
+            wake(self, queued)
+        return {key: id for key, id, _, _ in rows}
+
+    def free_unique_keys(self, keys: Sequence[str]) -> list[str]:
+        """Free those of these unique keys whose jobs are finished and whose time is over. Returns them."""
+        return [key for (key,) in self.rows(sql.FREE_UNIQUE_KEYS, {"unique_keys": list(keys)})]
+
+    def unique_keys_of(self, ids: Sequence[int]) -> list[str]:
+        """The unique keys of the failed and discarded ones of these jobs."""
+        return [key for (key,) in self.rows(sql.UNIQUE_KEYS_OF, {"ids": list(ids)})]
+
+    def _enqueue_unique(
+        self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
+    ) -> DeferredJobs:
+        """Do the same as `enqueue_many` where some calls have unique keys. Repeats until each key belongs to a job."""
+        if on_conflict == "raise":
+            _check_distinct(calls)
+        chosen = _one_for_each_key(calls, last=on_conflict == "replace")
+        plain: list[int] = []
+        keyed: dict[str, tuple[int, CallOutcome]] = {}
+        with transaction.atomic(using=self.alias) if on_conflict == "raise" else nullcontext():
+            missing = in_key_order(chosen)
+            while missing:
+                written = self._write_unique(spec, values, missing, on_conflict)
+                plain += [each.id for each in written if each.unique_key is None]
+                keyed |= {
+                    each.unique_key: (each.id, "created" if each.is_new else "replaced")
+                    for each in written
+                    if each.unique_key is not None
+                }
+                missing = [call for call in missing if call.unique_key is not None and call.unique_key not in keyed]
+                if missing:
+                    taken = [call.unique_key for call in missing if call.unique_key is not None]
+                    holders = self.unique_key_holders(taken, seconds=spec.unique_seconds)
+                    if holders and on_conflict == "raise":
+                        raise UniqueKeyTaken.by(list(holders.values()))
+                    keyed |= {key: (id, "existing") for key, id in holders.items()}
+                    missing = [call for call in missing if call.unique_key not in keyed]
+        return _report(calls, chosen, sorted(plain), keyed)
+
+    def _write_unique(
+        self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
+    ) -> list[Written]:
+        """Send the INSERT of these calls, sorted by key. Returns the jobs that it has written."""
+        keys = [call.unique_key for call in calls]
+        statement = sql.ENQUEUE_MANY_REPLACE if on_conflict == "replace" else sql.ENQUEUE_MANY_UNIQUE
+        rows = self.rows(statement, {**values, **calls_as_values(calls), "unique_keys": keys})
+        written = list(starmap(Written, rows))
+        if written:
+            new = [each.id for each in written if each.is_new]
+            queued = sum(each.status == "queued" for each in written)
+            self._enqueued(spec, new, queued=queued, delay=min(each.delay for each in written))
+        return written
+
+    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> None:
+        raise NotImplementedError
+
+
+@contextmanager
+def explained_deadlock(has_key: bool) -> Iterator[None]:
+    """Raise `UniqueKeyDeadlock` in place of PostgreSQL's error, if calls with unique keys were its victim."""
+    try:
+        yield
+    except OperationalError as error:
+        if has_key and isinstance(error.__cause__, psycopg.errors.DeadlockDetected):
+            raise UniqueKeyDeadlock from error
+        raise
+
+
+def _check_distinct(calls: Sequence[EncodedCall]) -> None:
+    first: dict[str, int] = {}
+    for position, call in enumerate(calls):
+        if call.unique_key is not None and first.setdefault(call.unique_key, position) != position:
+            raise UniqueKeyTaken(f"call {position}: call {first[call.unique_key]} has the same unique key.")
+
+
+def _one_for_each_key(calls: Sequence[EncodedCall], *, last: bool) -> list[EncodedCall]:
+    """The calls without a key, and of those that share one the first; or the `last`, whose arguments are the newest."""
+    ordered = list(reversed(calls)) if last else list(calls)
+    seen: set[str] = set()
+    chosen: list[EncodedCall] = []
+    for call in ordered:
+        if call.unique_key is None or call.unique_key not in seen:
+            chosen.append(call)
+        if call.unique_key is not None:
+            seen.add(call.unique_key)
+    return list(reversed(chosen)) if last else chosen
+
+
+def _report(
+    calls: Sequence[EncodedCall],
+    chosen: Sequence[EncodedCall],
+    plain: Sequence[int],
+    keyed: Mapping[str, tuple[int, CallOutcome]],
+) -> DeferredJobs:
+    """What became of each call. Of those that share a key, only the chosen one has written anything."""
+    in_order, writers = iter(plain), {id(call) for call in chosen}
+    ids: list[int] = []
+    outcomes: list[CallOutcome] = []
+    for call in calls:
+        if call.unique_key is None:
+            ids.append(next(in_order))
+            outcomes.append("created")
+        else:
+            job_id, outcome = keyed[call.unique_key]
+            ids.append(job_id)
+            outcomes.append(outcome if id(call) in writers else "existing")
+    return DeferredJobs(ids, outcomes)

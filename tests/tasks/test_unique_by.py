@@ -1,0 +1,147 @@
+"""`unique_by` makes a key that is the same for equal arguments, however they are passed, and for no others."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_skipqueue import job, unique_by
+from django_skipqueue.columns import MAX_KEY_BYTES
+from django_skipqueue.exceptions import InvalidArguments, InvalidOption
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.tasks.task import Task
+
+NAME = "tests.tasks.test_unique_by"
+
+
+def charge(payment_id: int, note: str = "", *, amount: float = 1.5) -> None: ...
+
+
+def gather(first: Any, *rest: Any, **options: Any) -> None: ...
+
+
+def log_in(user: str, password: str = "none") -> None: ...
+
+
+def key(task: Task[..., Any], *args: Any, **kwargs: Any) -> str | None:
+    return task.encoded(args, kwargs).unique_key
+
+
+def task_of(function: Callable[..., Any], *names: str) -> Task[..., Any]:
+    task: Task[..., Any] = job(unique=unique_by(*names))(function)
+    return task
+
+
+def test_it_is_readable_and_has_the_name_of_the_task(registry: Registry) -> None:
+    assert key(task_of(charge, "payment_id"), 42, "x") == f"{NAME}.charge(payment_id=42)"
+    assert key(task_of(charge), 42, "x") == f'{NAME}.charge(payment_id=42, note="x", amount=1.5)'
+
+
+def test_how_an_argument_is_passed_makes_no_difference(registry: Registry) -> None:
+    task = task_of(charge)
+    keys = {key(task, 1), key(task, payment_id=1), key(task, 1, ""), key(task, note="", payment_id=1, amount=1.5)}
+    assert len(keys) == 1
+
+
+def test_the_order_of_the_names_is_that_of_the_option(registry: Registry) -> None:
+    assert key(task_of(charge, "note", "payment_id"), 1) == f'{NAME}.charge(note="", payment_id=1)'
+
+
+def test_other_arguments_make_another_key(registry: Registry) -> None:
+    task = task_of(charge, "payment_id", "note")
+    assert len({key(task, 1), key(task, 2), key(task, 1, "x"), key(task, "1")}) == 4
+
+
+def test_what_is_gathered_has_its_names(registry: Registry) -> None:
+    task = task_of(gather)
+    assert key(task, 1, 2, 3, b=1, a=2) == f"{NAME}.gather(first=1, rest=[2, 3], a=2, b=1)"
+    assert key(task, 1, 2, 3, a=2, b=1) == key(task, 1, 2, 3, b=1, a=2)
+    assert key(task_of(gather, "first", "shop"), 1, shop=5) == f"{NAME}.gather(first=1, shop=5)"
+    assert key(task_of(gather, "first", "shop"), 1) == f"{NAME}.gather(first=1, shop=null)"
+
+
+def test_equal_dictionaries_make_equal_keys(registry: Registry) -> None:
+    task = task_of(gather, "first")
+    assert key(task, {"a": 1, "b": [{"d": 1, "c": 2}]}) == key(task, {"b": [{"c": 2, "d": 1}], "a": 1})
+
+
+def test_a_tuple_is_a_list_as_in_the_row(registry: Registry) -> None:
+    task = task_of(gather, "first")
+    assert key(task, (1, 2)) == key(task, [1, 2])
+
+
+def test_two_tasks_never_share_a_key(registry: Registry) -> None:
+    assert key(task_of(charge, "payment_id"), 1) != key(task_of(gather, "first"), 1)
+
+
+def test_a_secret_is_not_in_the_key(registry: Registry) -> None:
+    task = task_of(log_in)
+    made = key(task, "ada", 'pa"ss word')
+    assert made is not None
+    assert made.startswith(f'{NAME}.log_in(user="ada", password=sha256:')
+    assert "pa" not in made.partition("sha256:")[2].replace("pa)", "")
+    assert made == key(task, password='pa"ss word', user="ada")
+    assert made != key(task, "ada", "other word")
+
+
+@given(st.text(min_size=0, max_size=2000).filter(lambda text: "\0" not in text and text.isprintable()))
+def test_every_key_fits_into_the_index_and_stays_distinct(text: str) -> None:
+    made = unique_by("a").key("t", {"a": text}, shown={"a": text})
+    other = unique_by("a").key("t", {"a": f"{text}x"}, shown={"a": f"{text}x"})
+    assert len(made.encode()) <= MAX_KEY_BYTES
+    assert made != other
+    assert made.startswith('t(a="')
+
+
+def test_a_key_that_is_too_long_ends_in_a_digest_of_the_whole() -> None:
+    made = unique_by("a").key("t" * 1000, {"a": 1}, shown={"a": 1})
+    assert len(made.encode()) <= MAX_KEY_BYTES
+    assert made != unique_by("a").key("t" * 1000, {"a": 2}, shown={"a": 2})
+
+
+def test_a_name_that_the_task_does_not_have_is_refused_at_import(registry: Registry) -> None:
+    with pytest.raises(InvalidOption, match=r"unique_by\('paymentid'\): the task has no parameter.*Did you mean"):
+        task_of(charge, "paymentid")
+    plain = job(charge)
+    with pytest.raises(InvalidOption, match="no parameter"):
+        plain.using(unique=unique_by("id"))
+
+
+@pytest.mark.parametrize("name", [5, "", "a b", None])
+def test_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidOption, match="unique_by takes names of arguments"):
+        unique_by(name)
+
+
+def test_arguments_that_do_not_fit_are_refused_as_ever(registry: Registry) -> None:
+    with pytest.raises(InvalidArguments, match="missing a required argument"):
+        key(task_of(charge))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"unique": "payment_id"}, r'unique must be unique_by\("payment_id"\)'),
+        ({"unique": unique_by(), "unique_key": "k"}, "Give unique or unique_key, not both"),
+        ({"until": "started"}, "need a key"),
+        ({"on_conflict": "replace"}, "need a key"),
+        ({"unique_key": "k", "until": "ever"}, 'until must be "finished", "started" or a timedelta'),
+        ({"unique_key": "k", "until": 5}, "until must be"),
+        ({"unique_key": "k", "until": timedelta(0)}, "above 0"),
+        ({"unique_key": "k", "until": timedelta(days=999_999_999)}, "above 0"),
+        ({"unique_key": "k", "on_conflict": "wait"}, 'on_conflict must be one of "skip", "replace", "raise"'),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_at_import(options: Any, message: str, registry: Registry) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        job(**options)(charge)  # type: ignore[no-untyped-call]
+    assert len(registry) == 0
+
+
+def test_using_puts_one_kind_of_key_in_place_of_the_other(registry: Registry) -> None:
+    task = task_of(charge, "payment_id")
+    assert key(task.using(unique_key="k"), 1) == "k"
+    assert key(task.using(unique_key="k").using(unique=unique_by("note")), 1) == f'{NAME}.charge(note="")'
