@@ -9,11 +9,12 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
-from ...models import WAITING, Job, Status
+from ...models import WAITING, Job, Schedule, Status
 from ...operators.arguments import named, redacted
 from ...operators.durations import span
 from ...operators.job_states import STATES, state_of
 from ...operators.worker_health import Workforce
+from ...periodic.fire import METADATA_KEY
 from ...values.codec import clean, shorten
 from ...values.notes import Progress
 from ...values.outcomes import MESSAGE_LIMIT
@@ -234,6 +235,13 @@ class JobPage:
     def metadata(self) -> str:
         """The metadata as JSON."""
         return self._masked(self.job.metadata) if self.job.metadata else ""
+
+    @cached_property
+    def schedule(self) -> Any:
+        """The id and the name of the schedule that has enqueued the job; `None` if none has, or it is gone."""
+        note = self.job.metadata.get(METADATA_KEY) if isinstance(self.job.metadata, dict) else None
+        name = note.get("name") if isinstance(note, dict) else None
+        return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
 
     @property
     def _retries(self) -> int:

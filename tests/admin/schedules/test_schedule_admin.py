@@ -246,3 +246,19 @@ def test_the_dashboard_shows_what_needs_attention_first(operator: Client) -> Non
 
 def test_without_schedules_the_dashboard_has_no_section(operator: Client) -> None:
     assert "skipqueue-schedules" not in operator.get("/admin/django_skipqueue/job/dashboard/").text
+
+
+def test_the_page_of_its_job_leads_to_the_schedule(operator: Client) -> None:
+    schedule = make_schedule("s <b>", due=1)
+    fire_all()
+    made = Job.objects.get()
+    link = f'<a href="{address(schedule)}">s &lt;b&gt;</a>'
+    assert link in operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").text
+    schedule.delete()
+    assert link not in operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").text
+
+
+@pytest.mark.parametrize("note", ["x", 5, None, {"name": 5}, {}])
+def test_a_job_with_other_metadata_has_no_such_link(operator: Client, note: object) -> None:
+    made = make_job(metadata={"schedule": note})
+    assert operator.get(f"/admin/django_skipqueue/job/{made.pk}/change/").status_code == 200
