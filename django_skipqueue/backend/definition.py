@@ -95,6 +95,11 @@ class DjangoTask(Task[..., Any]):
         backoff = self.backoff or options_for(alias).backoff
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
 
+    @property
+    def database(self) -> str:
+        """That of the `OPTIONS` of its alias."""
+        return options_for(self.definition.backend).database
+
     def spec(self) -> JobSpec:
         """The columns with which `.enqueue()` inserts its jobs, those from the `OPTIONS` of its alias among them."""
         given = options_for(self.definition.backend)

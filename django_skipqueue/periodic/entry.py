@@ -92,6 +92,11 @@ class Entry:
         }
 
     @property
+    def database(self) -> str:
+        """The alias of the database in which it has its row and its jobs: that of its task. The task is known."""
+        return registry.get(self.task).database
+
+    @property
     def digest(self) -> str:
         """Differs as soon as one of the values does."""
         return hashlib.sha256(json.dumps(self.values(), sort_keys=True).encode()).hexdigest()[:24]

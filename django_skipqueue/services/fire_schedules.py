@@ -1,6 +1,7 @@
 """Fires the schedules that are due, and keeps the rows of those in code and settings.
 
-Invariant: any number of supervisors may do it at once. No code of the project's runs.
+Invariant: any number of supervisors may do it at once. No code of the project's runs. An entry of code or settings has
+a row in one database alone, that of its task's jobs, however many databases have supervisors.
 """
 
 import time
@@ -52,7 +53,8 @@ class FireSchedules(Periodic):
         self.run_again_in(self._wait())
 
     def _confirm(self) -> None:
-        entries, problems = all_entries()
+        every, problems = all_entries()
+        entries = [entry for entry in every if entry.database == self._store.alias]
         taken = synchronise(self._store, entries, has_started=self._has_started)
         if not self._has_started:
             for name, problem in [*problems, *((name, TAKEN) for name in taken)]:

@@ -192,6 +192,11 @@ class Task(Generic[P, R]):
             check_key("unique_key", unique_key)
         return {"unique_key": unique_key} if unique_key is not None else {}
 
+    @property
+    def database(self) -> str:
+        """The alias of the database in which `.defer()` inserts its jobs."""
+        return self.options.database or settings.database
+
     def spec(self) -> JobSpec:
         """The columns that its jobs share, with which `.defer()` inserts them."""
         return self._spec()

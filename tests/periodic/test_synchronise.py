@@ -8,13 +8,16 @@ import pytest
 from django.db.models.functions import Now
 from django.test import override_settings
 
+from django_skipqueue import job
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.periodic.entry import Entry
 from django_skipqueue.periodic.synchronise import KEPT, STALE, synchronise
 from django_skipqueue.services import fire_schedules
 from django_skipqueue.services.fire_schedules import LOCKED_WAIT, LONGEST_WAIT, FireSchedules
 from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import Registry
 
+from ..app import jobs
 from ..app.sessions import Session
 from ..services.test_services import about, run
 from .schedules import STORE, jobs_of, let_pass, make_schedule
@@ -296,3 +299,17 @@ def test_a_name_that_the_admin_has_taken_is_logged(caplog: pytest.LogCaptureFixt
         run(FireSchedules(STORE))
     lines = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "schedule_unusable"]
     assert lines == ['schedule unusable name=s error="a schedule of the admin has this name"']
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_of_several_databases_only_that_of_its_task_has_the_entry(registry: Registry) -> None:
+    job(name="here")(jobs.noop.function)
+    registry.register(job(name="there")(jobs.noop.function).using(database="other"))
+    every = timedelta(hours=1)
+    with settings_of(here={"task": "here", "every": every}, there={"task": "there", "every": every}):
+        for alias in ("default", "other"):
+            run(FireSchedules(Store(alias)))
+    assert [list(Schedule.objects.using(alias).values_list("name", flat=True)) for alias in ("default", "other")] == [
+        ["here"],
+        ["there"],
+    ]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...conf import settings
+from ...periodic.registry import entries
 from ...runtime.worker_options import WorkerOptions
 from ...supervisor.supervisor import Supervisor
 from .tasks import QUEUE_NAMES, register
@@ -39,6 +40,7 @@ def run_as_worker() -> bool:
     if not lifeline:
         return False
     logging.getLogger("django_skipqueue").setLevel(logging.CRITICAL)  # its jobs are meant to fail
+    entries.start_anew()  # the schedules of the project are fired by its own workers
     register()
     options = WorkerOptions(
         name="demo",

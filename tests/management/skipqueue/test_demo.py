@@ -27,10 +27,12 @@ def of_demo() -> Any:
 
 def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage: Callable[..., Any]) -> None:
     project = manage("runworker", "--poll-interval", "0.1", "--name", "project")
-    demo = manage("skipqueue", "demo", "--rate", "20")
+    theirs = {"theirs": {"task": "tests.app.jobs.noop", "every": timedelta(seconds=1)}}
+    demo = manage("skipqueue", "demo", "--rate", "20", skipqueue={"PERIODIC": theirs})
     wait_until(lambda: of_demo().completed().count() >= 20, "jobs of the demo are completed", deadline=60)
     wait_until(lambda: of_demo().exclude(errors=[]).exists(), "one has failed", deadline=60)
-    wait_until(lambda: Schedule.objects.filter(name="demo.build_report of the day").exists(), "it has a schedule")
+    wait_until(Schedule.objects.exists, "it has a schedule")
+    assert [each.name for each in Schedule.objects.all()] == ["demo.build_report of the day"]
     mine = make_job()
     wait_until(lambda: Job.objects.completed().filter(pk=mine.pk).exists(), "the project's worker runs its own")
     demo.send_to_group(signal.SIGINT)
