@@ -183,7 +183,8 @@ class Task(Generic[P, R]):
         """
         unique_key = self.options.unique_key
         if self.options.unique is not None:
-            given = arguments_by_name(self.signature, args, kwargs)
+            raw = arguments_by_name(self.signature, args, kwargs)
+            given = {name: self.encoded_argument(name, value) for name, value in raw.items()}
             unique_key = self.options.unique.key(self.name, given, shown=self.redacted((), given).kwargs)
         elif callable(unique_key):
             unique_key = unique_key(*args, **kwargs)

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from django_skipqueue import unique_by, with_options
 from django_skipqueue.backend.definition import entry
 from django_skipqueue.backend.framework import task_enqueued
 from django_skipqueue.backend.mapping import variant
+from django_skipqueue.exceptions import InvalidOption, UniqueKeyTaken
 from django_skipqueue.models import Job
 
 from ..app import jobs
@@ -96,3 +98,30 @@ def test_a_task_for_another_backend_has_them_here() -> None:
     tasks.visit_once.using(backend="default").enqueue("a")
     tasks.visit_once.using(backend="default").enqueue("b")
     assert Job.objects.get().unique_key == "visit once"
+
+
+def test_a_key_is_made_of_the_arguments_as_django_normalizes_them() -> None:
+    first, again, other = (tasks.unique_call.enqueue(*args) for args in (((1, b"x"),), ([1, "x"], "a"), ([1], "b")))
+    assert first.id == again.id != other.id
+    key = f'{tasks.unique_call.module_path}(value=[1, "x"])'
+    assert Job.objects.get(pk=first.id).unique_key == key
+
+
+def test_until_and_on_conflict_are_those_of_the_task() -> None:
+    first = tasks.debounced.enqueue(1, "a")
+    again = tasks.debounced.enqueue(1, "b")
+    assert again.id == first.id
+    assert again.args == [1, "b"]
+    run_next()
+    assert tasks.debounced.enqueue(1, "c").id != first.id
+    tasks.lone.enqueue()
+    with pytest.raises(UniqueKeyTaken):
+        tasks.lone.enqueue()
+
+
+def test_a_name_that_the_task_does_not_have_is_refused_at_import() -> None:
+    task: Any = vars(tasks)["task"]
+    with pytest.raises(InvalidOption, match="no parameter"):
+        task(with_options(unique=unique_by("wrong"))(tasks.unplaced))
+    with pytest.raises(InvalidOption, match="no parameter"):
+        task(takes_context=True)(with_options(unique=unique_by("context"))(tasks.unplaced_with_context))

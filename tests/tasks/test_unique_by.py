@@ -1,8 +1,10 @@
 """`unique_by` makes a key that is the same for equal arguments, however they are passed, and for no others."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,9 @@ NAME = "tests.tasks.test_unique_by"
 
 
 def charge(payment_id: int, note: str = "", *, amount: float = 1.5) -> None: ...
+
+
+def remind(day: date, user: UUID | None = None, *more: Decimal) -> None: ...
 
 
 def gather(first: Any, *rest: Any, **options: Any) -> None: ...
@@ -71,6 +76,13 @@ def test_equal_dictionaries_make_equal_keys(registry: Registry) -> None:
 def test_a_tuple_is_a_list_as_in_the_row(registry: Registry) -> None:
     task = task_of(gather, "first")
     assert key(task, (1, 2)) == key(task, [1, 2])
+
+
+def test_an_argument_of_another_type_is_in_the_key_as_in_the_row(registry: Registry) -> None:
+    task, user = task_of(remind), UUID(int=7)
+    made = key(task, date(2026, 11, 23), user, Decimal("1.50"))
+    assert made == f'{NAME}.remind(day="2026-11-23", user="{user}", more=["1.50"])'
+    assert made == key(task, "2026-11-23", str(user), "1.50")
 
 
 def test_two_tasks_never_share_a_key(registry: Registry) -> None:

@@ -4,12 +4,13 @@ import asyncio
 import os
 import signal
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import django
 from asgiref.sync import sync_to_async
 
-from django_skipqueue import with_options
+from django_skipqueue import unique_by, with_options
 from tests.app.models import Ledger
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -197,3 +198,28 @@ def keyed_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
 def visit_once(entry: str) -> str:
     """A task with options for a backend that does not read them."""
     return entry
+
+
+@task
+@with_options(unique=unique_by("value"))
+def unique_call(value: Any, note: str = "") -> Any:
+    return value
+
+
+@task
+@with_options(unique=unique_by("number"), until="started", on_conflict="replace")
+def debounced(number: int, note: str) -> str:
+    return note
+
+
+@task
+@with_options(unique=unique_by(), on_conflict="raise", until=timedelta(hours=1))
+def lone() -> None: ...
+
+
+def unplaced(value: int) -> int:
+    return value
+
+
+def unplaced_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
+    return value
