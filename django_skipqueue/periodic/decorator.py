@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..exceptions import InvalidTask
 from ..tasks.task import Task
-from .entry import CatchUp, Entry, Overlap, jitter_seconds, refuse_computed, when
+from .entry import CatchUp, Entry, Overlap, as_json, jitter_seconds, when
 from .registry import entries
 
 AnyTask = TypeVar("AnyTask")
@@ -49,22 +49,21 @@ def periodic(
 
     def schedule(task: AnyTask) -> AnyTask:
         task_name = _name_of(task)
+        call: dict[str, Any] = {"args": args, "kwargs": {**(kwargs or {}), **arguments}}
+        if isinstance(task, Task):
+            with suppress(ImproperlyConfigured):  # the checks report a SKIPQUEUE that is not valid
+                call = as_json(task, **call)
         entry = Entry(
             name=name or task_name,
             task=task_name,
             source="code",
             timezone=timezone or django_settings.TIME_ZONE,
-            args=args,
-            kwargs={**(kwargs or {}), **arguments},
             catch_up=catch_up,
             overlap=overlap,
             jitter=jitter_seconds(jitter),
+            **call,
             **when(moment),
         )
-        if isinstance(task, Task):
-            refuse_computed(task)
-            with suppress(ImproperlyConfigured):  # the checks report a SKIPQUEUE that is not valid
-                task.encoded(*entry.call)
         entries.add(entry, task)
         return task
 

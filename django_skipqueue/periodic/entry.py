@@ -14,7 +14,7 @@ from ..columns import check_key
 from ..exceptions import InvalidOption, UnknownTask
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
-from ..values.codec import encode
+from ..values.codec import decode, encode
 from ..values.records import EncodedCall, JobSpec
 from .timetable import Timetable, timetable
 
@@ -57,10 +57,7 @@ class Entry:
         ):
             if value not in known:
                 raise InvalidOption(f"{option} must be one of {', '.join(map(repr, known))}, not {value!r}.")
-        if not isinstance(self.args, list | tuple):
-            raise InvalidOption(f"args must be a list, not {self.args!r}.")
-        if not isinstance(self.kwargs, Mapping):
-            raise InvalidOption(f"kwargs must be a dict, not {self.kwargs!r}.")
+        check_call(self.args, self.kwargs)
         encode("args", list(self.args))
         encode("kwargs", dict(self.kwargs))
         _ = self.timetable
@@ -103,7 +100,9 @@ class Entry:
 
     def check(self) -> None:
         """Raise if its task is unknown, or cannot be enqueued with these arguments."""
-        prepared(self.task, *self.call)
+        task = known_task(self.task)
+        refuse_computed(task)
+        task.encoded(*self.call)
 
 
 def when(given: object) -> dict[str, Any]:
@@ -132,7 +131,23 @@ def prepared(task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """
     task = known_task(task_name)
     refuse_computed(task)
-    return task.spec(), task.encoded(args, kwargs)
+    return task.spec(), task.encoded_from_json(args, kwargs)
+
+
+def check_call(args: object, kwargs: object) -> None:
+    """Raise `InvalidOption` if these are no arguments."""
+    if not isinstance(args, list | tuple):
+        raise InvalidOption(f"args must be a list, not {args!r}.")
+    if not isinstance(kwargs, Mapping):
+        raise InvalidOption(f"kwargs must be a dict, not {kwargs!r}.")
+
+
+def as_json(task: Task[Any, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments as they are in a row: what the task's annotations allow is converted. Raises as `.defer()` does."""
+    check_call(args, kwargs)
+    refuse_computed(task)
+    call = task.encoded(args, kwargs)
+    return {"args": decode(call.args), "kwargs": decode(call.kwargs)}
 
 
 def known_task(name: str) -> Task[Any, Any]:

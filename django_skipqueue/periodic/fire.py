@@ -6,7 +6,7 @@ with one schedule is kept in its row, and stops no other.
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +17,7 @@ from ..exceptions import SkipQueueError, UnknownTask
 from ..store import Store
 from ..store.parameters import is_refused
 from ..values.codec import decode, encode, shorten
-from ..values.records import JobSpec
+from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .entry import prepared
 from .timetable import Timetable, timetable
@@ -37,6 +37,9 @@ LOCK_NOT_AVAILABLE = "55P03"
 
 METADATA_KEY = "schedule"
 """The key in a job's metadata for the schedule that has enqueued it: its name, and the time that was planned."""
+
+
+Enqueue = Callable[[JobSpec, EncodedCall], InsertedJob | None]
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,10 @@ def next_due(store: Store, *, digests: Collection[str], skipped: Collection[int]
     return None
 
 
-Events = list[ScheduleFired | ScheduleSkipped | ScheduleFailed]
+Event = ScheduleFired | ScheduleSkipped | ScheduleFailed
 
 
-def _fired(store: Store, schedule: DueSchedule) -> Events:
+def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
     """Enqueue, and write the next time; or write the error."""
     try:
         with transaction.atomic(using=store.alias):
@@ -132,7 +135,7 @@ def _fired(store: Store, schedule: DueSchedule) -> Events:
     return [] if text == schedule.error else [ScheduleFailed(store.alias, schedule.name, text)]
 
 
-def _enqueue(store: Store, schedule: DueSchedule) -> Events:
+def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
     table, now = schedule.timetable, instant(schedule.now)
     due = _times(schedule, table, now)
     spec, call = prepared(schedule.task, decode(schedule.args), decode(schedule.kwargs))
@@ -142,8 +145,9 @@ def _enqueue(store: Store, schedule: DueSchedule) -> Events:
         last = ids[-1] if ids else schedule.last_job_id
         if schedule.overlap == "skip" and last is not None and is_unfinished(store, last):
             break
-        inserted = store.enqueue_untraced(spec_at(spec, schedule, planned, jitter=schedule.jitter), call)
-        if inserted is not None:  # else an unfinished job holds the unique key
+        timed = spec_at(spec, schedule, planned, jitter=schedule.jitter)
+        inserted = new_job(store, store.enqueue_untraced, timed, call)
+        if inserted is not None:  # else another job holds the unique key
             ids.append(inserted.id)
     following = table.after(now, planned=schedule.planned)
     store.execute(
@@ -155,14 +159,16 @@ def _enqueue(store: Store, schedule: DueSchedule) -> Events:
             "is_skipped": len(ids) < len(due),
         },
     )
-    events: Events = []
+    return list(_events(store, schedule, due, ids))
+
+
+def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[Event]:
+    """What has happened: jobs were enqueued, times were skipped, or both."""
     if ids:
         late = schedule.now - due[len(ids) - 1].timestamp()
-        events.append(ScheduleFired(store.alias, schedule.name, schedule.task, ids, late))
+        yield ScheduleFired(store.alias, schedule.name, schedule.task, ids, late)
     if len(ids) < max(len(due), 1):
-        reason = "job" if due else "late"
-        events.append(ScheduleSkipped(store.alias, schedule.name, reason, schedule.last_job_id))
-    return events
+        yield ScheduleSkipped(store.alias, schedule.name, "job" if due else "late", schedule.last_job_id)
 
 
 def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
@@ -182,6 +188,14 @@ def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime, *, jitter: 
     if not jitter:
         return spec
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
+
+
+def new_job(store: Store, enqueue: Enqueue, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
+    """Insert a job. `None` if another job holds its unique key; a key whose time is over is free."""
+    inserted = enqueue(spec, call)
+    if inserted is None and call.unique_key is not None and store.free_unique_keys([call.unique_key]):
+        return enqueue(spec, call)
+    return inserted
 
 
 def is_unfinished(store: Store, job_id: int) -> bool:

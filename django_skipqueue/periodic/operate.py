@@ -15,7 +15,7 @@ from ..store.parameters import noted
 from ..values.codec import decode
 from . import sql
 from .entry import known_task
-from .fire import DueSchedule, instant, is_unfinished, spec_at
+from .fire import DueSchedule, instant, is_unfinished, new_job, spec_at
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:
@@ -54,9 +54,10 @@ def run_now(store: Store, schedule_id: int) -> int:
             raise InvalidOption(f"The last job, {last}, is unfinished, and the schedule skips overlapping jobs.")
         task = known_task(schedule.task)
         call = task.encoded(decode(schedule.args), decode(schedule.kwargs))
-        inserted = store.enqueue(spec_at(task.spec(), schedule, instant(schedule.now), jitter=0.0), call)
+        spec = spec_at(task.spec(), schedule, instant(schedule.now), jitter=0.0)
+        inserted = new_job(store, store.enqueue, spec, call)
         if inserted is None:
-            raise InvalidOption(f"An unfinished job holds the unique key {call.unique_key!r}.")
+            raise InvalidOption(f"Another job holds the unique key {call.unique_key!r}.")
         store.execute(sql.RAN, {"id": schedule_id, "job_id": inserted.id})
         return inserted.id
 

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ..conf import load
 from ..exceptions import InvalidOption, SkipQueueError
-from .entry import Entry, jitter_seconds, when
+from .entry import Entry, as_json, jitter_seconds, known_task, when
 
 Problem = tuple[str, str]
 """The name of an entry, and a sentence about what is wrong with it."""
@@ -96,4 +96,5 @@ def from_settings(name: str, options: Mapping[str, Any]) -> Entry:
     moment = given.pop("cron") if "cron" in given else given.pop("every")
     zone = given.pop("timezone", None) or django_settings.TIME_ZONE
     jitter = jitter_seconds(given.pop("jitter", None))
-    return Entry(name=name, source="settings", timezone=zone, jitter=jitter, **when(moment), **given)
+    call = as_json(known_task(given["task"]), given.pop("args", []), given.pop("kwargs", {}))
+    return Entry(name=name, source="settings", timezone=zone, jitter=jitter, **call, **when(moment), **given)

@@ -7,8 +7,9 @@ a row in one database alone, that of its task's jobs, however many databases hav
 import time
 
 from ..events import schedule_logs
+from ..periodic.entry import Entry
 from ..periodic.fire import Skip, fire, next_due
-from ..periodic.registry import all_entries
+from ..periodic.registry import Problem, all_entries
 from ..periodic.synchronise import CONFIRM_SECONDS, synchronise
 from ..runtime.service import Periodic
 from ..store import Store
@@ -37,6 +38,8 @@ class FireSchedules(Periodic):
         self._store = store
         self._confirm_at = 0.0
         self._has_started = False
+        self._entries: list[Entry] | None = None
+        self._problems: list[Problem] = []
         self._digests: list[str] = []
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
 
@@ -53,15 +56,20 @@ class FireSchedules(Periodic):
         self.run_again_in(self._wait())
 
     def _confirm(self) -> None:
-        every, problems = all_entries()
-        entries = [entry for entry in every if entry.database == self._store.alias]
-        taken = synchronise(self._store, entries, has_started=self._has_started)
+        if self._entries is None:
+            self._entries, self._problems = self._read()
+        taken = synchronise(self._store, self._entries, has_started=self._has_started)
         if not self._has_started:
-            for name, problem in [*problems, *((name, TAKEN) for name in taken)]:
+            for name, problem in [*self._problems, *((name, TAKEN) for name in taken)]:
                 schedule_logs.schedule_unusable(name, problem)
-        self._digests = [entry.digest for entry in entries]
+        self._digests = [entry.digest for entry in self._entries]
         self._has_started = True
         self._confirm_at = time.monotonic() + CONFIRM_SECONDS
+
+    def _read(self) -> tuple[list[Entry], list[Problem]]:
+        """The entries of this database. Read once: a dataclass among the arguments may run code of the project's."""
+        entries, problems = all_entries()
+        return [entry for entry in entries if entry.database == self._store.alias], problems
 
     def _fire(self) -> bool:
         """Fire one. Returns whether there may be more."""

@@ -176,6 +176,15 @@ class Task(Generic[P, R]):
         """Raise `InvalidArguments` for arguments that do not fit the signature."""
         self._form(len(args), tuple(kwargs))
 
+    def encoded_from_json(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
+        """Do the same for arguments that are JSON already, such as those of a row.
+
+        Neither their types nor other code of the project's is used, unless `unique_key` is a function.
+        """
+        self._form(len(args), tuple(kwargs))
+        call = EncodedCall(encode("args", args), encode("kwargs", kwargs), **self.call_columns(args, kwargs))
+        return check_size(call, settings.max_argument_bytes)
+
     def call_columns(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job that depend on its arguments: the fields of `EncodedCall` beside these.
 

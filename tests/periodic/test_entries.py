@@ -1,16 +1,18 @@
 """The entries of `@periodic` and of the settings: what they accept, and what they refuse before anything is written."""
 
 import re
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, ClassVar
 
 import pytest
 from django.test import override_settings
 
-from django_skipqueue import conf, job, periodic
+from django_skipqueue import conf, job, periodic, unique_by
 from django_skipqueue.checks import check_periodic, check_settings
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption, InvalidTask
-from django_skipqueue.periodic.entry import Entry
+from django_skipqueue.periodic.entry import Entry, prepared
 from django_skipqueue.periodic.registry import all_entries, entries
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.tasks.task import Task
@@ -235,3 +237,43 @@ def test_a_digest_changes_with_every_value() -> None:
     ]
     digests = {Entry(**{**first, **other}).digest for other in [{}, *others]}
     assert len(digests) == 12
+
+
+# Arguments of other types than JSON has, and unique keys
+
+
+@dataclass
+class Line:
+    sku: str
+    price: Decimal
+    made: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        type(self).made += 1
+
+
+def test_arguments_of_annotated_types_are_kept_as_json(registry: Registry) -> None:
+    def report(day: date, line: Line) -> None: ...
+
+    report.__qualname__ = "report"
+    arguments: dict[str, Any] = {"day": date(2026, 1, 2), "line": Line("mug", Decimal("9.90"))}
+    task = job(name="report")(report)
+    periodic("0 9 * * *", **arguments)(task)
+    expected = {"day": "2026-01-02", "line": {"sku": "mug", "price": "9.90"}}
+    assert only().call == ([], expected)
+    entries._entries.clear()
+    with periodic_setting(s={"task": "report", "cron": "0 9 * * *", "kwargs": arguments}):
+        (entry,), problems = all_entries()
+    assert (entry.call, problems) == (([], expected), [])
+    before = Line.made
+    spec, call = prepared("report", *entry.call)
+    assert Line.made == before, "a supervisor runs no code of the project's"
+    assert call.kwargs == task.encoded((), arguments).kwargs
+    assert spec.task == "report"
+
+
+def test_a_unique_key_of_arguments_is_computed_without_code_of_the_project(registry: Registry) -> None:
+    task = add(unique=unique_by("a"))
+    periodic("0 9 * * *", a=1)(task)
+    _, call = prepared("add", *only().call)
+    assert call.unique_key == task.encoded((1,), {}).unique_key == "add(a=1)"

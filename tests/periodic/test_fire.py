@@ -10,7 +10,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 from django.test import override_settings
 
-from django_skipqueue import job
+from django_skipqueue import job, unique_by
 from django_skipqueue.events.events import ScheduleFailed
 from django_skipqueue.models import Job, Schedule
 from django_skipqueue.periodic import fire as module
@@ -196,6 +196,18 @@ def test_a_unique_key_that_is_taken_skips_one_time(registry: Registry) -> None:
     write(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
     fire_all()
     assert jobs_of("s")[0].unique_key == "report"
+
+
+@pytest.mark.parametrize(("age", "number"), [(600.0, 1), (7200.0, 2)])
+def test_a_unique_key_for_a_time_is_free_when_that_is_over(registry: Registry, age: float, number: int) -> None:
+    job(name="report", unique=unique_by(), until=timedelta(hours=1))(jobs.noop.function)
+    make_schedule("s", due=1, task="report")
+    fire_all()
+    ago = Now() - timedelta(seconds=age)
+    Job.objects.update(status="completed", enqueued_at=ago, finished_at=ago)
+    write(fire_at=now() - timedelta(seconds=1), next_run_at=now() - timedelta(seconds=1))
+    assert fire_all() == 1
+    assert len(jobs_of("s")) == number
 
 
 # Exactly once
