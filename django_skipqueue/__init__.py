@@ -5,6 +5,7 @@ Users import from this module. It loads no model, so that it can be imported whi
 
 from .batches.batch import Batch
 from .batches.call import TaskCall
+from .batches.chain import Chain, chain
 from .exceptions import SkipQueueError
 from .periodic.decorator import periodic
 from .tasks.context import JobContext
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
+    "Chain",
     "Discard",
     "JobContext",
     "Retry",
@@ -26,6 +28,7 @@ __all__ = [
     "Task",
     "TaskCall",
     "__version__",
+    "chain",
     "job",
     "periodic",
     "unique_by",

@@ -20,6 +20,10 @@ MAX_KEY_BYTES = 1_000
 """Most bytes in a queue's name, a task's or a unique key: an index entry must fit into a third of a page."""
 
 
+AFTER_FAILURE = ("wait", "discard", "run")
+"""What happens to a job if one that it needs has not completed."""
+
+
 def check_columns(columns: Mapping[str, Any]) -> None:
     """Raise `InvalidOption` for a value, by the name of its column, that the table refuses. Takes 1 µs."""
     for name, value in columns.items():
@@ -51,6 +55,11 @@ def _check_timeout(value: Any) -> None:
         raise InvalidOption(
             f"timeout must be {LIMITS['timeout']}, not {value!r}. A task that gives none has no time limit."
         )
+
+
+def _check_after_failure(value: Any) -> None:
+    if value not in AFTER_FAILURE:
+        raise InvalidOption(f"after_failure must be one of {', '.join(AFTER_FAILURE)}, not {value!r}.")
 
 
 @lru_cache(1_000)
@@ -94,6 +103,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "max_attempts": partial(_check_number_or_none, "max_attempts"),
     "run_after": check_run_after,
     "timeout": _check_timeout,
+    "after_failure": _check_after_failure,
 }
 """The check of each column. A string of any other column must fit into an index."""
 

@@ -69,6 +69,10 @@ class BatchFinished(SkipQueueError):
     """The last job of a batch is finished, so no job can be added to it."""
 
 
+class ResultLost(SkipQueueError):
+    """A job that this one has waited for was deleted, or pruned, and its result with it."""
+
+
 class JobInterrupted(BaseException):
     """The attempt was interrupted."""
 

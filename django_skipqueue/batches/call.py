@@ -3,9 +3,9 @@
 Invariant: the arguments fit the task, and the table can store them: they were checked when the call was made.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
@@ -17,6 +17,20 @@ from ..values.records import EncodedCall, JobSpec
 
 if TYPE_CHECKING:
     from ..models import Job
+
+
+AfterFailure = Literal["wait", "discard", "run"]
+
+
+def job_ids(jobs: Iterable[Any]) -> tuple[int, ...]:
+    """The ids of jobs, each given as a `Job`, an id, or a result of `django.tasks`. Raises `InvalidOption`."""
+    if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
+        raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
+    ids = [job if isinstance(job, int) else getattr(job, "id", None) for job in jobs]
+    try:
+        return tuple(dict.fromkeys(int(id) for id in ids))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InvalidOption(f"after must be a list of jobs that were deferred, not {jobs!r}.") from None
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,15 @@ class TaskCall:
     async def adefer(self) -> "Job":
         """`defer` for async code."""
         return await sync_to_async(self.defer)()
+
+    def after(self, *jobs: "Job | int | Any", on_failure: AfterFailure = "wait") -> "TaskCall":
+        """The same call, made once these jobs are finished: each a `Job`, its id, or a result of `django.tasks`.
+
+        on_failure: what happens if one of them fails or is discarded: `wait` until it is retried and completes,
+        `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
+        """
+        spec = self.spec._replace(after=job_ids(jobs), after_failure=on_failure)
+        return replace(self, spec=spec)
 
     def as_callback(self) -> dict[str, Any]:
         """The call as a JSON object in the row of a batch."""

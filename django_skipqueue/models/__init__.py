@@ -6,7 +6,7 @@ task is enqueued again and again, `Incident` a limit of `ALERTS` that is exceede
 """
 
 from .archived_job import ArchivedJob
-from .batch import JobBatch, PrunedOfBatch
+from .batch import Dependency, JobBatch, PrunedOfBatch
 from .incident import Incident
 from .job import Job
 from .queue import Queue
@@ -21,6 +21,7 @@ __all__ = [
     "UNFINISHED",
     "WAITING",
     "ArchivedJob",
+    "Dependency",
     "FailureRollUp",
     "Incident",
     "Job",

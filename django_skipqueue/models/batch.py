@@ -47,6 +47,35 @@ class JobBatch(models.Model):
         return f"{self.name or _('batch')} #{self.pk}"
 
 
+class Dependency(models.Model):
+    """A job that another job needs. The row goes with the job that waits."""
+
+    pk = models.CompositePrimaryKey("job_id", "position")
+    job_id = models.BigIntegerField()
+    """The job that waits."""
+    position = models.SmallIntegerField()
+    needs_job_id = models.BigIntegerField()
+    after_failure = models.TextField()
+    """`wait`, `discard` or `run`."""
+    is_met = models.BooleanField(db_default=False)
+    pruned_as = models.TextField(null=True)  # noqa: DJ001 (NULL: the needed job is still there, or was deleted)
+    """The status of the needed job when it was pruned."""
+
+    class Meta:
+        db_table = "skipqueue_dependency"
+        default_permissions = ()
+        indexes = (
+            models.Index(
+                fields=["needs_job_id", "after_failure", "job_id"],
+                name="skipqueue_dependency_unmet",
+                condition=Q(is_met=False),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} needs {self.needs_job_id}"
+
+
 class PrunedOfBatch(models.Model):
     """How many jobs of a batch one prune has deleted, by status. Rows are only added, so that nobody waits for one."""
 

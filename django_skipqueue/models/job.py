@@ -48,6 +48,7 @@ class Job(JobVerbs, AbstractJob):
     deaths = models.JSONField(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     batch_id = models.BigIntegerField(_("batch"), null=True)
+    awaits_jobs = models.BooleanField(_("waits for other jobs"), null=True)
 
     objects = JobManager()
 

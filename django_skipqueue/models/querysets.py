@@ -123,6 +123,7 @@ class JobManager(_JobManager["Job"]):
         values = {
             **spec._asdict(),
             **inserted._asdict(),
+            "awaits_jobs": inserted.status == "blocked" or None if spec.after else None,
             "args": decode(call.args),
             "kwargs": decode(call.kwargs),
             "unique_key": call.unique_key,

@@ -107,12 +107,16 @@ class Batches(Enqueueing):
         [(deleted,)] = self.rows(sql.PRUNE_BATCHES, {**kept, "limit": limit})
         return int(deleted)
 
-    def jobs_ended(self, batch_ids: Collection[int]) -> None:
-        """Finish these batches after the caller's commit, if they are done. A supervisor repeats it after an error."""
-        transaction.on_commit(lambda: self._finish_quietly(batch_ids), using=self.alias, robust=True)
+    def jobs_ended(self, batch_ids: Collection[int], job_ids: Collection[int]) -> None:
+        """After the caller's commit, admit what waited for these jobs, and finish these batches if they are done.
 
-    def _finish_quietly(self, batch_ids: Collection[int]) -> None:
+        A supervisor repeats it after an error.
+        """
+        transaction.on_commit(lambda: self._look_quietly(batch_ids, job_ids), using=self.alias, robust=True)
+
+    def _look_quietly(self, batch_ids: Collection[int], job_ids: Collection[int]) -> None:
         with suppress(DatabaseError):
+            self.admit_dependants(job_ids)
             self.finish_batches(batch_ids)
 
     def _finish(self, ids: list[int]) -> list[FinishedBatch]:

@@ -1,28 +1,30 @@
 """The methods that insert jobs, on the caller's connection and in the caller's transaction."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from secrets import token_hex
 from typing import Any
 
 import psycopg
-from django.db import Error
+from django.db import Error, transaction
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from ..columns import check_columns
 from ..conf import settings
 from ..events.events import JobsDeferred, NotifyFailed
+from ..exceptions import InvalidOption
 from ..tracing import sending, tracers
 from ..values.deferred import DeferredJobs, OnConflict
 from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .current_batch import in_current_batch
+from .dependencies import Dependencies
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values
 from .unique import UniqueKeys, explained_deadlock
 
 
-class Enqueueing(UniqueKeys):
+class Enqueueing(UniqueKeys, Dependencies):
     """Used by tasks: each deferred call becomes a job."""
 
     def enqueue(self, spec: JobSpec, call: EncodedCall, *, replaces: bool = False) -> InsertedJob | None:
@@ -34,6 +36,12 @@ class Enqueueing(UniqueKeys):
         transaction waits for this one with a key that this one waits for.
         """
         spec = in_current_batch(spec, self.connection)
+        if replaces:
+            _check_replace(spec)
+        with self._together(spec):
+            return self._enqueue_traced(spec, call, replaces)
+
+    def _enqueue_traced(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
         if not tracers:
             return self._enqueue(spec, call, replaces)
         with sending(spec, 1) as batch:
@@ -59,8 +67,8 @@ class Enqueueing(UniqueKeys):
             inserted = InsertedJob._make(row)
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
             new = [inserted.id] if inserted.is_new else []
-            self._enqueued(spec, new, queued=int(inserted.status == "queued"), delay=delay)
-            return inserted
+            statuses = self._enqueued(spec, new, queued=int(inserted.status == "queued"), delay=delay)
+            return inserted._replace(status=statuses.get(inserted.id, inserted.status))
         return None
 
     def _enqueue_and_notify(self, cursor: Any, values: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -101,11 +109,14 @@ class Enqueueing(UniqueKeys):
         id is returned for this call. Raises as `enqueue` does, and `UniqueKeyTaken`, as `on_conflict` says.
         """
         spec = in_current_batch(spec, self.connection)
-        if not (tracers and calls):
-            return self._enqueue_many(spec, calls, on_conflict)
-        with sending(spec, len(calls)) as batch:
-            batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict)
-            return deferred
+        if on_conflict == "replace":
+            _check_replace(spec)
+        with self._together(spec):
+            if not (tracers and calls):
+                return self._enqueue_many(spec, calls, on_conflict)
+            with sending(spec, len(calls)) as batch:
+                batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict)
+                return deferred
 
     def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
         values = self._values(spec)
@@ -126,13 +137,30 @@ class Enqueueing(UniqueKeys):
             values["max_attempts"] = settings.max_attempts
         return values
 
-    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> None:
-        """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event."""
+    def _together(self, spec: JobSpec) -> AbstractContextManager[Any]:
+        """A transaction for jobs and their dependencies; nothing for jobs without."""
+        return transaction.atomic(using=self.alias) if spec.after else nullcontext()
+
+    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> dict[int, str]:
+        """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
+
+        Has jobs wait for those that they need. Returns the status of those that need not wait after all, by id.
+        """
+        statuses = self.hold(ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
+        queued += list(statuses.values()).count("queued")
         if queued:
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])
         if ids:
             self.send(JobsDeferred(spec.task, spec.queue_name, ids))
+        return statuses
+
+
+def _check_replace(spec: JobSpec) -> None:
+    if spec.after:
+        raise InvalidOption(
+            "after and on_conflict='replace' do not go together: a job that waits already keeps what it waits for."
+        )
 
 
 def _takes_transactions(cursor: Any) -> bool:

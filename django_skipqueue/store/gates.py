@@ -11,8 +11,15 @@ from typing import Protocol
 
 from ..events.events import JobsAdmitted
 from . import sql
+from .dependencies import Dependencies
 from .notify import wake
 from .statements import BATCH, Statements
+
+DEPENDENCY_CHECK = 1.0
+"""Seconds between two looks of the gate of dependencies, at most, while jobs wait for others."""
+
+MOST_PAGES = 20
+"""Batches of predecessors that one look reads."""
 
 
 class Gate(Protocol):
@@ -42,7 +49,50 @@ class TimeGate:
         return next((seconds for (seconds,) in store.rows(sql.NEXT_DUE)), None)
 
 
-GATES: tuple[Gate, ...] = (TimeGate(),)
+class DependencyGate:
+    """Holds a job until the jobs that it needs are finished.
+
+    A worker that settles a job of a batch admits the jobs that need it. This gate looks at all jobs that others wait
+    for, some at each call.
+    """
+
+    name = "dependency"
+
+    def __init__(self) -> None:
+        self._after: dict[str, int] = {}  # where the next look begins, by database
+
+    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+        """Admit jobs whose predecessors are finished."""
+        dependencies = Dependencies(store.alias, send=store.send)
+        ready = self._ready(dependencies, limit=limit)
+        admitted = dependencies.admit_dependants(ready, limit=limit)
+        if ready and not admitted:
+            dependencies.forget_dependants(ready)
+        return admitted
+
+    def next_due(self, store: Statements) -> float | None:
+        """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
+        dependencies = Dependencies(store.alias, send=store.send)
+        if self._ready(dependencies, limit=BATCH):
+            return 0.0
+        return DEPENDENCY_CHECK if dependencies.predecessors(limit=1) else None
+
+    def _ready(self, dependencies: Dependencies, *, limit: int) -> list[int]:
+        """Predecessors that let a job through, among the next ones. If there are none, the next look goes on."""
+        alias = dependencies.alias
+        for _ in range(MOST_PAGES):
+            after = self._after.get(alias, 0)
+            found = dependencies.predecessors(after=after, limit=limit)
+            ready = [id for id, lets_through in found.items() if lets_through]
+            if ready:
+                return ready
+            self._after[alias] = max(found) if len(found) == limit else 0
+            if not self._after[alias]:
+                break
+        return []
+
+
+GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate())
 """In the order of their conditions."""
 
 

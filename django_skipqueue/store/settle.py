@@ -44,7 +44,7 @@ class Settling(Batches):
         written = self.rows(sql.SETTLE, settlements_as_values(batch)) if raises else self._settle(batch, {})
         self._wake_for(batch)
         if batch_ids := {batch_id for _, _, batch_id in written if batch_id is not None}:
-            self.jobs_ended(batch_ids)
+            self.jobs_ended(batch_ids, [id for id, _, batch_id in written if batch_id is not None])
         return {id for id, _, _ in written}
 
     def exchange(

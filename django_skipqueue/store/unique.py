@@ -114,7 +114,7 @@ class UniqueKeys(Statements):
             self._enqueued(spec, new, queued=queued, delay=min(each.delay for each in written))
         return written
 
-    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> None:
+    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> dict[int, str]:
         raise NotImplementedError
 
 

@@ -9,9 +9,9 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from ..batches.batch import Batch
-from ..exceptions import CannotComplete, LeaseLost
+from ..exceptions import CannotComplete, LeaseLost, ResultLost
 from ..store import Store
-from ..values.codec import encode
+from ..values.codec import decode, encode
 from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement
 from ..values.records import ClaimedJob
@@ -121,6 +121,19 @@ class JobContext:
     def batch(self) -> Batch | None:
         """The batch of the job, or the batch whose callback it is; `None` without one. The first use sends a query."""
         return Batch.of(self.job, database=self.database)
+
+    @cached_property
+    def results(self) -> list[Any]:
+        """The results of the jobs that this one has waited for, in their order; `None` for one without a result.
+
+        Raises `ResultLost` if one of them was deleted, or pruned. The first use sends a query.
+        """
+        found = []
+        for need in Store(self.database).needs([self.job_id]):
+            if need.status is None or (need.status == "completed" and need.is_gone):
+                raise ResultLost(f"Job {need.needs_job_id}, which job {self.job_id} has waited for, is not there.")
+            found.append(None if need.result is None else decode(need.result))
+        return found
 
     @property
     def is_last_attempt(self) -> bool:

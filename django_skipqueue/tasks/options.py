@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from inspect import Signature
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ..backoff import Backoff
+from ..batches.call import AfterFailure
 from ..columns import check_columns, check_key
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import size_of
@@ -40,6 +41,8 @@ class UsingOptions(JobOptions, total=False):
 
     run_after: datetime | timedelta | None
     database: str | None
+    after: Sequence[Any] | None
+    after_failure: AfterFailure | None
 
 
 class RunOptions(JobOptions, total=False):
@@ -78,6 +81,9 @@ class Options:
     """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
     database: str | None = None
     """`None`: `SKIPQUEUE["DATABASE"]`."""
+    after: tuple[int, ...] = ()
+    """The ids of the jobs that must be finished before."""
+    after_failure: AfterFailure = "wait"
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
-from ..batches.call import TaskCall
+from ..batches.call import TaskCall, job_ids
 from ..columns import check_key
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
@@ -133,11 +133,16 @@ class Task(Generic[P, R]):
         queue_name, priority, max_attempts, timeout, unique_key, unique, until, on_conflict: as for `@job`.
         run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
         database: the alias of the database to use in place of `SKIPQUEUE["DATABASE"]`.
+        after: jobs that must be finished before this one begins.
+        after_failure: what happens if one of those fails or is discarded: `wait` until it is retried and completes
+        (default), `discard` this one, or `run` it all the same.
 
         Raises `InvalidOption` for a value that cannot be used.
         """
         check_names("using", options, UsingOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "after" in given:
+            given["after"] = job_ids(given["after"])
         if given.get("database", "default") not in connections:
             aliases = ", ".join(sorted(connections))
             raise InvalidOption(

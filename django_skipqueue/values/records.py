@@ -52,12 +52,19 @@ class JobSpec(NamedTuple):
     unique_seconds: float | None = None
     """How long a job holds its unique key. `None`: until it is finished; 0: until it is first claimed; else for so many
     seconds from the enqueue, and until it is finished."""
+    after: tuple[int, ...] = ()
+    """The ids of the jobs that must be finished before these begin. A row for each, not a column."""
+    after_failure: str = "wait"
+    """If one of those has not completed: `wait` until it is retried and completes, `discard` these, or `run` them."""
 
     def insert_values(self) -> dict[str, Any]:
         """The parameters of the INSERTs. A timedelta in `run_after` becomes `delay`, in seconds from now."""
         is_delay = isinstance(self.run_after, timedelta)
+        columns = self._asdict()
+        del columns["after"], columns["after_failure"]
         return {
-            **self._asdict(),
+            **columns,
+            "awaits_jobs": True if self.after else None,
             "run_after": None if is_delay else self.run_after,
             "delay": self.run_after.total_seconds() if isinstance(self.run_after, timedelta) else 0.0,
         }

@@ -1,4 +1,4 @@
-"""Finishes the batches whose last job this worker may have settled.
+"""Finishes the batches whose last job this worker may have settled, and admits the jobs that waited for these jobs.
 
 Invariant: a job without a batch costs nothing here. A check of a batch may take long, if it has millions of jobs or if
 an old snapshot keeps dead entries of an index: the checks take at most a twentieth of the worker's time. A worker that
@@ -28,6 +28,7 @@ class BatchCheck(Service):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._batch_ids: set[int | None] = set()
+        self._job_ids: set[int] = set()
         self._not_before = 0.0
 
     @property
@@ -39,10 +40,14 @@ class BatchCheck(Service):
         """Note the batches of the jobs that were settled."""
         self._batch_ids.update(settled.values())
         self._batch_ids.discard(None)
+        if self._batch_ids:
+            self._job_ids |= {id for (id, _), batch_id in settled.items() if batch_id is not None}
 
     def run(self, now: float) -> None:
-        """Finish the batches that are done."""
+        """Admit the jobs that waited, and finish the batches that are done."""
         batch_ids, self._batch_ids = self._batch_ids, set()
+        job_ids, self._job_ids = self._job_ids, set()
+        self._store.admit_dependants(job_ids)
         looked = self._store.finish_batches(batch_ids)
         ended = time.monotonic()
         self._not_before = ended + (ended - now) * SHARE

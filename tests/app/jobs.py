@@ -233,3 +233,9 @@ def fan_out(context: JobContext, number: int) -> None:
 def see_batch(context: JobContext, note: str = "") -> list[Any]:
     """Return the id of the batch, and the note."""
     return [context.batch and context.batch.id, note]
+
+
+@job(takes_context=True)
+def see_results(context: JobContext) -> list[Any]:
+    """Return the results of the jobs before this one."""
+    return context.results

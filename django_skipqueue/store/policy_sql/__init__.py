@@ -1,3 +1,4 @@
-"""The statements of policies, under the rules of `store.sql`: batches of jobs."""
+"""The statements of policies, under the rules of `store.sql`: batches of jobs, and dependencies between jobs."""
 
 from .batches import *
+from .dependencies import *

@@ -26,6 +26,17 @@ WITH pruned AS (
     FROM pruned
     WHERE batch_id IS NOT NULL
     GROUP BY batch_id, status
+),
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET pruned_as = pruned.status
+    FROM pruned
+    WHERE needs.needs_job_id = pruned.id AND NOT needs.is_met
+),
+forgotten AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING pruned
+    WHERE needs.job_id = pruned.id AND needs.is_met
 )
 SELECT status, count(*) FROM pruned GROUP BY status
 """

@@ -8,14 +8,14 @@ _INSERT = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id)
+    retention, metadata, batch_id, awaits_jobs)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s
+    %(batch_id)s, %(awaits_jobs)s
 )
 """,
     column="%({})s",
@@ -43,7 +43,7 @@ DO UPDATE
 SET args = EXCLUDED.args,
     kwargs = EXCLUDED.kwargs,
     run_after = EXCLUDED.run_after,
-    status = EXCLUDED.status
+    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END
 WHERE job.finished_at IS NULL AND job.status <> 'running'
 RETURNING id, status, run_after, enqueued_at, xmax = 0 AS is_new
 """
@@ -76,12 +76,12 @@ ENQUEUE_MANY = entering(
 WITH inserted AS (
     INSERT INTO skipqueue_job
         (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
-        batch_id)
+        batch_id, awaits_jobs)
     SELECT
         %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
         {status},
         %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-        %(batch_id)s::bigint
+        %(batch_id)s::bigint, %(awaits_jobs)s::boolean
     FROM
         ROWS FROM (string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10))) AS call (args, kwargs),
         (

@@ -20,7 +20,10 @@ class Condition(NamedTuple):
     """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`."""
 
 
-CONDITIONS = (Condition("time", "scheduled", "{run_after} > statement_timestamp()"),)
+CONDITIONS = (
+    Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
+    Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
+)
 """In the order in which a job meets the gates."""
 
 COLUMN = r"{(\w+)}"

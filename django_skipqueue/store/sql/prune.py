@@ -48,7 +48,7 @@ PRUNE = """
 WITH pruned AS (
     DELETE FROM skipqueue_job
     WHERE id = ANY (ARRAY (SELECT unnest(%(ids)s::bigint[])))
-    RETURNING status, batch_id
+    RETURNING id, status, batch_id
 ),
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
@@ -56,6 +56,17 @@ noted AS (
     FROM pruned
     WHERE batch_id IS NOT NULL
     GROUP BY batch_id, status
+),
+needed AS (
+    UPDATE skipqueue_dependency AS needs
+    SET pruned_as = pruned.status
+    FROM pruned
+    WHERE needs.needs_job_id = pruned.id AND NOT needs.is_met
+),
+forgotten AS (
+    DELETE FROM skipqueue_dependency AS needs
+    USING pruned
+    WHERE needs.job_id = pruned.id AND needs.is_met
 )
 SELECT status, count(*) FROM pruned GROUP BY status
 """

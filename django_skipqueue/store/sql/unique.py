@@ -13,12 +13,12 @@ _INSERT_CALLS = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id)
+    retention, metadata, batch_id, awaits_jobs)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[])
@@ -56,7 +56,7 @@ DO UPDATE
 SET args = EXCLUDED.args,
     kwargs = EXCLUDED.kwargs,
     run_after = EXCLUDED.run_after,
-    status = EXCLUDED.status
+    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END
 WHERE job.finished_at IS NULL AND job.status <> 'running'
 RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, xmax = 0 AS is_new
 """

@@ -1,0 +1,83 @@
+"""The methods that have jobs wait for other jobs, and admit them when those are finished.
+
+Invariant: a job that waits is admitted, or discarded, once: under the lock of its row, by a statement that has begun
+after it. A predecessor that is retried by hand lets nobody through until it has completed.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from ..exceptions import InvalidOption
+from . import policy_sql as sql
+from .notify import wake, wake_supervisors
+from .parameters import as_array
+from .statements import BATCH, Statements
+
+MOST_ROUNDS = 20
+"""Batches of jobs that one call admits. The supervisors admit the others."""
+
+
+class Need(NamedTuple):
+    """A job that another one needs."""
+
+    job_id: int
+    """The job that waits."""
+    needs_job_id: int
+    status: str | None
+    """`None`: it was deleted."""
+    result: str | None
+    """JSON, not yet decoded."""
+    is_met: bool
+    is_gone: bool
+    """Whether the row is not there any more."""
+
+
+class Dependencies(Statements):
+    """Used by enqueues, by the gate of dependencies, and by workers after a settle."""
+
+    def hold(self, ids: Collection[int], *, needs: Collection[int], after_failure: str) -> dict[int, str]:
+        """Have new jobs wait for others. Returns the status of those that need not wait, by id.
+
+        Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist.
+        """
+        values = {"ids": as_array(ids), "needs": as_array(needs), "after_failure": after_failure}
+        if missing := [id for (id,) in self.rows(sql.INSERT_DEPENDENCIES, values)]:
+            raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
+        rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(ids)})
+        wake_supervisors(self, [0.0])
+        return {id: status for id, _, status, _ in rows}
+
+    def admit_dependants(self, ids: Iterable[int], *, limit: int = BATCH) -> dict[str, int]:
+        """Admit the jobs that wait for these alone, or discard them. Returns the number admitted, by queue.
+
+        What a discarded job keeps waiting is discarded, or admitted, as well.
+        """
+        admitted: Counter[str] = Counter()
+        left = set(ids)
+        for _ in range(MOST_ROUNDS):
+            if not left:
+                break
+            with transaction.atomic(using=self.alias):
+                locked = [id for (id,) in self.rows(sql.LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
+                rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(locked)}) if locked else []
+            admitted.update(queue_name for _, queue_name, status, _ in rows if status == "queued")
+            discarded = {id for id, _, status, _ in rows if status == "discarded"}
+            left = discarded | left if len(locked) == limit else discarded
+        wake(self, admitted)
+        return dict(admitted)
+
+    def predecessors(self, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
+        """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
+        return dict(self.rows(sql.PREDECESSORS, {"after": after, "limit": limit}))
+
+    def forget_dependants(self, ids: Collection[int]) -> None:
+        """Delete what jobs that were deleted have left of their dependencies on these."""
+        self.execute(sql.FORGET_DEPENDANTS, {"ids": as_array(ids)})
+
+    def needs(self, ids: Collection[int], *, limit: int = BATCH) -> list[Need]:
+        """The jobs that these need, in their order."""
+        rows: list[Any] = self.rows(sql.NEEDS, {"ids": as_array(ids), "limit": limit})
+        return [Need._make(row) for row in rows]

@@ -1,0 +1,195 @@
+"""Keep jobs from running before the jobs that they need, and admit them when those are finished."""
+
+from ..sql.gates import entering
+
+# enqueue, in the transaction of the INSERT → the ids that no job has. Each of the jobs `ids` waits for all of `needs`.
+# Index: the primary key.
+INSERT_DEPENDENCIES = """
+WITH needed AS MATERIALIZED (
+    SELECT
+        needs.id,
+        needs.position,
+        (SELECT job.id FROM skipqueue_job AS job WHERE job.id = needs.id) IS NOT NULL AS is_found
+    FROM unnest(%(needs)s::bigint[]) WITH ORDINALITY AS needs (id, position)
+),
+inserted AS (
+    INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
+    SELECT waiting.id, needed.position, needed.id, %(after_failure)s::text
+    FROM unnest(%(ids)s::bigint[]) AS waiting (id), needed
+)
+SELECT id FROM needed WHERE NOT is_found
+"""
+
+# admit → the ids of the next jobs that others wait for, after an id; for each, whether it lets one of them through: it
+# has completed, or it is finished and one of them goes on after a failure. A job that was deleted counts as discarded.
+# Indexes: unmet of dependencies, the primary key. One probe for each job that others wait for.
+PREDECESSORS = """
+WITH RECURSIVE needed AS (
+    (
+        SELECT needs_job_id AS id
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND needs_job_id > %(after)s
+        ORDER BY needs_job_id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT needs_job_id
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND needs_job_id > needed.id
+        ORDER BY needs_job_id
+        LIMIT 1
+    )
+    FROM needed
+    WHERE needed.id IS NOT NULL
+)
+SELECT
+    needed.id,
+    CASE coalesce(
+        (SELECT job.status FROM skipqueue_job AS job WHERE job.id = needed.id),
+        (
+            SELECT pruned.pruned_as
+            FROM skipqueue_dependency AS pruned
+            WHERE NOT pruned.is_met AND pruned.needs_job_id = needed.id
+            LIMIT 1
+        ),
+        'discarded'
+    )
+        WHEN 'completed' THEN true
+        WHEN 'failed' THEN going_on.is_any
+        WHEN 'discarded' THEN going_on.is_any
+        ELSE false
+    END
+FROM
+    needed,
+    LATERAL (
+        SELECT (
+            SELECT waiting.job_id
+            FROM skipqueue_dependency AS waiting
+            WHERE
+                NOT waiting.is_met
+                AND waiting.needs_job_id = needed.id
+                AND waiting.after_failure IN ('discard', 'run')
+            LIMIT 1
+        ) IS NOT NULL
+    ) AS going_on (is_any)
+WHERE needed.id IS NOT NULL
+LIMIT %(limit)s
+"""
+
+# admit, worker after a settle, in the transaction of the next statement → the ids of the jobs that wait for one of
+# these, if that one lets them through. Indexes: unmet of dependencies, the primary key.
+LOCK_DEPENDANTS = """
+SELECT job.id
+FROM
+    skipqueue_dependency AS needed
+    JOIN skipqueue_job AS job ON job.id = needed.job_id
+WHERE
+    needed.needs_job_id = ANY (%(ids)s::bigint[])
+    AND NOT needed.is_met
+    AND job.awaits_jobs
+    AND CASE coalesce(
+        (SELECT earlier.status FROM skipqueue_job AS earlier WHERE earlier.id = needed.needs_job_id),
+        needed.pruned_as,
+        'discarded'
+    )
+        WHEN 'completed' THEN true
+        WHEN 'failed' THEN needed.after_failure <> 'wait'
+        WHEN 'discarded' THEN needed.after_failure <> 'wait'
+        ELSE false
+    END
+LIMIT %(limit)s
+FOR NO KEY UPDATE OF job SKIP LOCKED
+"""
+
+# admit, worker after a settle, enqueue → id, queue, status and batch of the jobs that wait for no other job any more:
+# admitted, or discarded because a job that they need has not completed. A statement of its own after the locks: two
+# predecessors that end at once are both seen by the second one. A job that was discarded by hand while it waited stays
+# discarded; if it is retried, it need not wait. Indexes: those of the primary keys.
+ADMIT_DEPENDANTS = entering(
+    """
+WITH needed AS MATERIALIZED (
+    SELECT
+        needs.job_id,
+        needs.position,
+        needs.needs_job_id,
+        needs.after_failure,
+        coalesce(
+            (SELECT earlier.status FROM skipqueue_job AS earlier WHERE earlier.id = needs.needs_job_id),
+            needs.pruned_as,
+            'discarded'
+        ) AS state
+    FROM skipqueue_dependency AS needs
+    WHERE needs.job_id = ANY (%(ids)s::bigint[]) AND NOT needs.is_met
+),
+met AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = true
+    FROM needed
+    WHERE
+        needs.job_id = ANY (%(ids)s::bigint[])
+        AND needs.job_id = needed.job_id
+        AND needs.position = needed.position
+        AND (needed.state = 'completed' OR (needed.state IN ('failed', 'discarded') AND needed.after_failure <> 'wait'))
+),
+verdict AS MATERIALIZED (
+    SELECT
+        job_id,
+        bool_or(
+            state NOT IN ('completed', 'failed', 'discarded') OR (state <> 'completed' AND after_failure = 'wait')
+        ) AS waits,
+        min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard') AS without
+    FROM needed
+    GROUP BY job_id
+)
+UPDATE skipqueue_job AS job
+SET awaits_jobs = NULL,
+    status = CASE
+        WHEN job.finished_at IS NOT NULL THEN job.status
+        WHEN verdict.without IS NOT NULL THEN 'discarded'
+        WHEN job.status = 'blocked' THEN {status}
+        ELSE job.status
+    END,
+    lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
+    finished_at = CASE
+        WHEN verdict.without IS NULL THEN job.finished_at
+        ELSE coalesce(job.finished_at, statement_timestamp())
+    END,
+    last_error = CASE
+        WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
+        ELSE 'Discarded: it needs job ' || verdict.without || ', which has not completed.'
+    END
+FROM verdict
+WHERE
+    job.id = ANY (%(ids)s::bigint[])
+    AND job.id = verdict.job_id
+    AND job.awaits_jobs
+    AND (verdict.without IS NOT NULL OR NOT verdict.waits)
+RETURNING job.id, job.queue_name, job.status, job.batch_id
+""",
+    column="job.{}",
+    past="dependency",
+)
+
+# admit, for predecessors that let nobody through: deletes what jobs that were deleted have left. Indexes: unmet of
+# dependencies, the primary key.
+FORGET_DEPENDANTS = """
+DELETE FROM skipqueue_dependency AS needed
+WHERE
+    needed.needs_job_id = ANY (%(ids)s::bigint[])
+    AND NOT needed.is_met
+    AND (SELECT job.id FROM skipqueue_job AS job WHERE job.id = needed.job_id) IS NULL
+"""
+
+# JobContext, admin → the jobs that these need, in their order, with status and result; NULL: deleted, or pruned.
+# Index: the primary keys.
+NEEDS = """
+SELECT needs.job_id, needs.needs_job_id, coalesce(job.status, needs.pruned_as), job.result::text, needs.is_met,
+    job.id IS NULL
+FROM
+    skipqueue_dependency AS needs
+    LEFT JOIN skipqueue_job AS job ON job.id = needs.needs_job_id
+WHERE needs.job_id = ANY (%(ids)s::bigint[])
+ORDER BY needs.job_id, needs.position
+LIMIT %(limit)s
+"""

@@ -1,0 +1,327 @@
+"""Jobs that wait for other jobs, and chains of them."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_skipqueue import Batch, chain
+from django_skipqueue.batches.call import AfterFailure
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Dependency, Job, JobBatch
+from django_skipqueue.running import run
+from django_skipqueue.store import Store
+from django_skipqueue.testing import run_jobs
+
+from ..app import jobs
+from ..app.sessions import Session
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy
+from .jobs import callbacks_of
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+
+def run_first() -> Job:
+    """Run the job that is first in its queue, as a worker does."""
+    [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
+    run(job)
+    return job
+
+
+def admitted() -> dict[str, int]:
+    """What a supervisor admits now."""
+    due = store.next_due()
+    return store.admit() if due is not None and due <= 0 else {}
+
+
+def status(job: Job) -> str:
+    return str(Job.objects.values_list("status", flat=True).get(pk=job.pk))
+
+
+class TestWait:
+    def test_a_job_waits_for_all_that_it_needs(self) -> None:
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second.pk]).defer()
+        assert last.status == status(last) == "blocked"
+        assert not admitted()
+        run_first()
+        assert not admitted()
+        assert status(last) == "blocked"
+        run_first()
+        assert admitted() == {"default": 1}
+        assert status(last) == "queued"
+        assert not admitted()
+        assert run_first().pk == last.pk
+
+    def test_what_is_finished_already_is_not_waited_for(self) -> None:
+        first = jobs.noop.defer()
+        run_first()
+        last = jobs.noop.using(after=[first]).defer()
+        assert last.status == status(last) == "queued"
+        assert last.awaits_jobs is None
+
+    def test_many_jobs_wait_for_many(self) -> None:
+        before = jobs.noop.defer_many([()] * 3)
+        waiting = jobs.add.using(after=before).defer_many([(n,) for n in range(4)])
+        keyed = jobs.add.using(after=before, unique_key=lambda a: f"k{a}").defer_many([(1,), (2,)])
+        assert {status(job) for job in Job.objects.filter(pk__in=[*waiting, *keyed])} == {"blocked"}
+        assert Dependency.objects.count() == 18
+        for _ in range(3):
+            run_first()
+        assert admitted() == {"default": 6}
+
+    def test_the_jobs_of_one_that_exists_already_get_no_dependency(self) -> None:
+        before = jobs.noop.defer()
+        existing = jobs.noop.using(unique_key="k").defer()
+        assert jobs.noop.using(unique_key="k", after=[before]).defer().pk == existing.pk
+        assert jobs.noop.using(unique_key="k", after=[before]).defer_many([()]) == [existing.pk]
+        assert not Dependency.objects.exists()
+
+    def test_a_job_waits_for_its_time_and_then_for_its_predecessor(self) -> None:
+        before = jobs.noop.using(priority=-5).defer()
+        last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
+        assert status(last) == "scheduled"
+        assert last.run_now()
+        assert status(last) == "blocked"
+        run_first()
+        assert admitted() == {"default": 1}
+
+    def test_a_predecessor_that_ends_before_the_time_is_remembered(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before], run_after=timedelta(hours=1)).defer()
+        run_first()
+        admitted()
+        assert status(last) == "scheduled"
+        assert last.run_now()
+        assert status(last) == "queued"
+
+    def test_a_retry_does_not_wait_again(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.fail.using(after=[before]).defer()
+        run_first()
+        admitted()
+        run_first()
+        assert status(last) == "scheduled"
+
+    @pytest.mark.parametrize("after", [3, "ab", [None], ["x"], [object()]])
+    def test_what_is_no_list_of_jobs(self, after: Any) -> None:
+        with pytest.raises(InvalidOption, match="after must be a list of jobs"):
+            jobs.noop.using(after=after)
+
+    def test_what_is_no_policy(self) -> None:
+        with pytest.raises(InvalidOption, match="after_failure must be one of wait, discard, run"):
+            jobs.noop.using(after_failure="go on")  # type: ignore[arg-type]
+        with pytest.raises(InvalidOption, match="after_failure must be one of"):
+            jobs.noop.s().after(1, on_failure="go on")  # type: ignore[arg-type]
+
+    def test_a_job_that_does_not_exist(self) -> None:
+        with pytest.raises(InvalidOption, match="after names job 12, which does not exist"):
+            jobs.noop.using(after=[12]).defer()
+        with pytest.raises(InvalidOption, match="job 12"):
+            jobs.noop.using(after=[12]).defer_many([(), ()])
+        assert not Job.objects.exists()
+        assert not Dependency.objects.exists()
+
+    def test_a_job_without_dependencies_sends_nothing_more(self, django_assert_num_queries: Any) -> None:
+        with django_assert_num_queries(1):
+            jobs.noop.defer()
+
+
+class TestFailure:
+    @pytest.mark.parametrize(("policy", "expected"), [("wait", "blocked"), ("discard", "discarded"), ("run", "queued")])
+    @pytest.mark.parametrize("end", ["fail", "discard", "delete", "prune"])
+    def test_a_predecessor_that_does_not_complete(
+        self, settings: Any, policy: AfterFailure, expected: str, end: str
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
+        before = jobs.fail.using(max_attempts=1).defer()
+        last = jobs.noop.using(after=[before], after_failure=policy).defer()
+        if end == "discard":
+            assert before.discard()
+        elif end == "delete":
+            before.delete()
+        else:
+            run_first()
+            if end == "prune":
+                assert store.prune() == {"failed": 1}
+        admitted()
+        assert status(last) == expected
+        if policy == "discard":
+            last.refresh_from_db()
+            assert (
+                last.last_error == f"Discarded: it needs job {before.pk or Dependency}, which has not completed."
+                or (end == "delete")
+            )
+            assert last.finished_at is not None
+        assert not admitted()
+
+    def test_a_completed_one_that_is_pruned_at_once_lets_through(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before]).defer()
+        run_first()
+        assert store.prune() == {"completed": 1}
+        assert admitted() == {"default": 1}
+        assert status(last) == "queued"
+
+    def test_who_waits_goes_on_once_the_failed_one_has_been_retried(self) -> None:
+        before = jobs.fail.using(max_attempts=1).defer()
+        last = jobs.noop.using(after=[before]).defer()
+        run_first()
+        assert not admitted()
+        before.refresh_from_db()
+        assert before.retry()
+        assert not admitted()
+        Job.objects.filter(pk=before.pk).update(task="tests.app.jobs.noop", kwargs={})
+        run_first()
+        assert admitted() == {"default": 1}
+        assert status(last) == "queued"
+
+    def test_discards_go_on_along_the_chain_and_end_the_batch(self) -> None:
+        with Batch(on_failure=jobs.echo.s("bad")) as batch:
+            chain(jobs.fail.using(max_attempts=1).s(), jobs.noop, jobs.noop, jobs.noop, after_failure="discard").defer()
+        run_jobs()
+        assert sorted(batch.jobs.values_list("status", flat=True)) == ["completed", *["discarded"] * 3, "failed"]
+        assert callbacks_of() == [("echo", ["bad"])]
+
+    def test_a_manual_retry_of_a_discarded_dependant_runs_it(self) -> None:
+        before = jobs.fail.using(max_attempts=1).defer()
+        last = jobs.noop.using(after=[before], after_failure="discard").defer()
+        run_first()
+        admitted()
+        last.refresh_from_db()
+        assert last.retry()
+        assert status(last) == "queued"
+
+    def test_a_waiting_job_that_was_discarded_and_is_retried_waits_again(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before]).defer()
+        assert last.discard()
+        run_first()
+        assert not admitted()
+        assert last.retry()
+        assert status(last) == "blocked"
+        assert admitted() == {"default": 1}
+
+
+class TestChain:
+    def test_each_step_runs_after_the_one_before(self) -> None:
+        made = chain(jobs.add.s(1, 2), [jobs.add.s(3), jobs.add.s(4)], jobs.see_results).defer()
+        assert [job.status for job in made] == ["queued", "blocked", "blocked", "blocked"]
+        ran = run_jobs()
+        assert [job.pk for job in ran] == [job.pk for job in made]
+        assert [job.result for job in ran] == [3, 3, 4, [3, 4]]
+        batch = JobBatch.objects.get()
+        assert (batch.name, batch.completed) == ("add → see_results", 4)
+        assert {job.batch_id for job in made} == {batch.pk}
+
+    def test_a_chain_in_a_batch_belongs_to_it(self) -> None:
+        with Batch(name="mine") as batch:
+            made = chain(jobs.noop, jobs.noop).defer()
+        assert {job.batch_id for job in made} == {batch.id}
+        assert JobBatch.objects.count() == 1
+
+    @pytest.mark.parametrize(("steps", "message"), [([], "at least one"), ([[]], "Step 1"), ([3], "step 1 of the")])
+    def test_what_is_no_chain(self, steps: Any, message: str) -> None:
+        with pytest.raises(InvalidOption, match=message):
+            chain(*steps)
+        with pytest.raises(InvalidOption, match="database must be"):
+            chain(jobs.noop, database="nowhere")
+
+    def test_results_that_are_gone_are_an_error(self) -> None:
+        made = chain(jobs.add.s(1), jobs.see_results.using(max_attempts=1)).defer()
+        run_first()
+        assert admitted() or status(made[1]) == "queued"
+        made[0].delete()
+        run_first()
+        made[1].refresh_from_db()
+        assert made[1].last_error.startswith("ResultLost: ")
+
+
+class TestClean:
+    def test_the_rows_go_with_the_job_that_waited(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        chain(jobs.noop, jobs.noop, jobs.noop).defer()
+        run_jobs()
+        assert Dependency.objects.count() == 2
+        store.prune()
+        assert not Dependency.objects.exists()
+
+    def test_the_rows_of_a_deleted_job_go_once_its_predecessor_ends(self) -> None:
+        before = jobs.noop.defer()
+        jobs.noop.using(after=[before]).defer().delete()
+        run_first()
+        assert not admitted()
+        assert not Dependency.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+class TestConcurrency:
+    def test_two_predecessors_that_end_at_once(
+        self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The second one waits in vain for the lock, or sees the first one's commit: one of them admits the job."""
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second]).defer()
+        run_first()
+        other = session()
+        other.begin()
+        assert other(store.admit_dependants, [first.pk]) == {}
+        run_first()
+        assert store.admit_dependants([second.pk]) == {}, "the row is locked"
+        other.commit()
+        assert status(last) == "blocked"
+        assert admitted() == {"default": 1}
+
+    def test_a_predecessor_that_ends_between_the_lock_and_the_look_is_seen(
+        self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second]).defer()
+        run_first()
+        other = session()
+        rows = Store.rows
+
+        def end_after_the_lock(self: Store, statement: str, values: Any = None) -> Any:
+            found = rows(self, statement, values)
+            if "FOR NO KEY UPDATE OF job SKIP LOCKED" in statement:
+                monkeypatch.setattr(Store, "rows", rows)
+                other(run_first)
+            return found
+
+        monkeypatch.setattr(Store, "rows", end_after_the_lock)
+        assert store.admit_dependants([first.pk]) == {"default": 1}
+        assert status(last) == "queued"
+
+    def test_an_enqueue_that_commits_after_the_end_of_its_predecessor(self, session: Callable[[], Session]) -> None:
+        before = jobs.noop.defer()
+        with transaction.atomic():
+            last = jobs.noop.using(after=[before]).defer()
+            other = session()
+            other(run_first)
+        assert status(last) == "blocked"
+        assert admitted() == {"default": 1}
+
+    def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
+        slow = """
+        from django_skipqueue.store import gates
+        gates.DependencyGate._ready = lambda self, dependencies, *, limit: []
+        """
+        runworker("--concurrency", "2", jobs=slow)
+        made = chain(*[jobs.noop] * 20).defer()
+        wait_until(lambda: Job.objects.completed().count() == 20, "the chain is over")
+        times = list(Job.objects.order_by("id").values_list("started_at", "finished_at"))
+        assert all(before[1] <= after[0] for before, after in zip(times, times[1:], strict=False))
+        assert JobBatch.objects.get().pk == made[0].batch_id
+
+    def test_a_drain_runs_what_waits(self, runworker: Callable[..., ManagePy]) -> None:
+        before = jobs.noop.defer()
+        jobs.noop.using(after=[before]).defer()
+        chain(jobs.noop, [jobs.noop, jobs.noop], jobs.noop).defer()
+        assert runworker("--drain").wait() == 0
+        assert Job.objects.completed().count() == 6
