@@ -51,7 +51,7 @@ class StatusFilters(JobQuerySet):
         return self.filter(status="scheduled")
 
     def blocked(self) -> Self:
-        """Jobs that wait for a limit or for another job. No gate blocks jobs yet."""
+        """Jobs that wait for a limit or for another job."""
         return self.filter(status="blocked")
 
     def queued(self) -> Self:

@@ -31,15 +31,17 @@ def test_a_gate_has_both_halves() -> None:
 
 def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entering("{status}", column="job.{}", run_after="now()") == (
-        "CASE WHEN now() > statement_timestamp() THEN 'scheduled' ELSE 'queued' END"
+        "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
+        "WHEN job.awaits_jobs::boolean THEN 'blocked' ELSE 'queued' END"
     )
-    assert entering("{status}", column="job.{}", past="time") == "'queued'"
+    assert entering("{status}", column="job.{}", past="dependency") == "'queued'"
     monkeypatch.setattr(gates, "CONDITIONS", (*CONDITIONS, LIMIT))
     assert entering("{status}", column="%({})s", run_after="now()") == (
         "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
+        "WHEN %(awaits_jobs)s::boolean THEN 'blocked' "
         "WHEN %(limit_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     )
-    assert entering("{status}", column="job.{}", past="time") == (
+    assert entering("{status}", column="job.{}", past="dependency") == (
         "CASE WHEN job.limit_key IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     )
 

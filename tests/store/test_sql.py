@@ -59,6 +59,7 @@ WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
 QUEUE = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
+NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
 BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
 TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE}
@@ -96,6 +97,7 @@ COMMON = {
     "retention": None,
     "metadata": "{}",
     "batch_id": None,
+    "awaits_jobs": None,
 }
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
@@ -250,6 +252,16 @@ CASES = [
         {"ids": SOME_BATCHES},
         {BATCH, OPEN, "skipqueue_batch_inner", "batch", "pkey", "skipqueue_batch_pruned_of"},
     ),
+    Case(
+        "INSERT_DEPENDENCIES",
+        {"ids": as_array([99_001, 99_002]), "needs": as_array([5, 6]), "after_failure": "wait"},
+        {"pkey"},
+    ),
+    Case("PREDECESSORS", {"after": 70_000, "limit": 100}, {UNMET, "pkey"}),
+    Case("LOCK_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
+    Case("ADMIT_DEPENDANTS", {"ids": as_array([80_100, 80_200])}, {NEEDS, "pkey"}),
+    Case("FORGET_DEPENDANTS", {"ids": as_array([70_100, 70_200])}, {UNMET, "pkey"}),
+    Case("NEEDS", {"ids": as_array([80_100, 80_200]), "limit": 100}, {NEEDS, "pkey"}),
     Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2]}, {BATCH}),
     Case(
         "PROGRESS",
@@ -387,6 +399,9 @@ SELECT
 FROM generate_series(1, 20000) AS number;
 INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
 SELECT number, 'completed', 1 FROM generate_series(1, 20000) AS number;
+INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure, is_met)
+SELECT number + 10000, 1, number, (ARRAY['wait', 'run', 'discard'])[1 + number % 3], number <= 70000
+FROM generate_series(60001, 80000) AS number;
 """
 
 
@@ -549,7 +564,7 @@ def test_a_status_is_a_literal(name: str) -> None:
     assert not re.search(r"status\s*(=|<>|IN)\s*\(?%", STATEMENTS[name])
 
 
-LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES")
+LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS")
 """Statements that lock rows for another one in the same transaction, and one that has a form of its own."""
 
 
