@@ -22,6 +22,7 @@ class Condition(NamedTuple):
 
 CONDITIONS = (
     Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
+    # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
     Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
 )
 """In the order in which a job meets the gates."""
