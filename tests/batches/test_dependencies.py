@@ -122,10 +122,10 @@ class TestWait:
             jobs.noop.s().after(1, on_failure="go on")  # type: ignore[arg-type]
 
     def test_a_job_that_does_not_exist(self) -> None:
-        with pytest.raises(InvalidOption, match="after names job 12, which does not exist"):
-            jobs.noop.using(after=[12]).defer()
-        with pytest.raises(InvalidOption, match="job 12"):
-            jobs.noop.using(after=[12]).defer_many([(), ()])
+        with pytest.raises(InvalidOption, match="after names job 1000000000000000, which does not exist"):
+            jobs.noop.using(after=[10**15]).defer()
+        with pytest.raises(InvalidOption, match="job 1000000000000000"):
+            jobs.noop.using(after=[10**15]).defer_many([(), ()])
         assert not Job.objects.exists()
         assert not Dependency.objects.exists()
 

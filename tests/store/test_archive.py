@@ -11,6 +11,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django.db.models.functions import Now
 
 from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.models.tables import table_names
 from django_skipqueue.services.prune import Pruner
 from django_skipqueue.store import Store
 
@@ -406,7 +407,7 @@ def test_a_role_that_owns_the_tables_needs_to_be_no_superuser(archive: Callable[
     with schema("owned") as migrate, transaction.atomic(using="owned"):
         migrate(LAST_MIGRATION)
         execute("CREATE ROLE plain; ALTER SCHEMA owned OWNER TO plain", "owned")
-        for table in ("skipqueue_job", "skipqueue_archivedjob"):
+        for table in table_names():
             execute(f"ALTER TABLE {table} OWNER TO plain", "owned")
         execute("SET LOCAL ROLE plain", "owned")
         make_job("failed", using="owned", finished_at=OLD)
