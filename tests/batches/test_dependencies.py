@@ -129,6 +129,21 @@ class TestWait:
         assert not Job.objects.exists()
         assert not Dependency.objects.exists()
 
+    def test_a_job_that_waits_and_is_replaced_still_waits(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.add.using(after=[before], unique_key="k").defer(1)
+        replacing = jobs.add.using(unique_key="k", on_conflict="replace")
+        assert replacing.defer(2).pk == last.pk
+        assert status(last) == "blocked"
+        assert list(replacing.defer_many([(3,)])) == [last.pk]
+        assert status(last) == "blocked"
+        run_first()
+        assert admitted() == {"default": 1}
+        with pytest.raises(InvalidOption, match="do not go together"):
+            replacing.using(after=[before]).defer(4)
+        with pytest.raises(InvalidOption, match="do not go together"):
+            replacing.using(after=[before]).defer_many([(4,)])
+
     def test_a_job_without_dependencies_sends_nothing_more(self, django_assert_num_queries: Any) -> None:
         with django_assert_num_queries(1):
             jobs.noop.defer()

@@ -56,7 +56,7 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
         "ADMIT",
         "_INSERT",
         "ENQUEUE_MANY",
-        "ENQUEUE_MANY_UNIQUE",
+        "_INSERT_CALLS",
         "RESCHEDULE",
         "RETRY",
         "RUN_NOW",

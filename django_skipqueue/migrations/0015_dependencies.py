@@ -8,7 +8,7 @@ from ._postgresql import AddField
 class Migration(migrations.Migration):
     """Create the table, and add the column."""
 
-    dependencies = [("django_skipqueue", "0013_batches")]
+    dependencies = [("django_skipqueue", "0014_unique")]
 
     operations = [
         migrations.CreateModel(
