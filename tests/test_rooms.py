@@ -45,7 +45,7 @@ FLOORS = (
     {"batches"},
     {"models"},
     {"store"},
-    {"store.policy_sql"},
+    {"store.policy_sql", "store.parameters"},
     {"store.sql"},
     {"logging", "tracing"},
     {"columns", "conf", "events"},
@@ -153,7 +153,7 @@ def test_surfaces_are_imported_by_nothing_but_the_app_its_commands_and_its_task(
 
 def test_only_the_store_knows_the_statements() -> None:
     users = {module for module in MODULES for imported, _ in imports(module) if imported.startswith("store.sql")}
-    assert {room_of(user) for user in users} <= {"store", "store.sql"}
+    assert {room_of(user) for user in users} <= {"store", "store.policy_sql", "store.sql"}
 
 
 def test_what_is_pure_imports_nothing_of_django() -> None:

@@ -17,7 +17,7 @@ CLAIM_ORDER: "tuple[F | Func[Any], ...]" = (F("queue_name"), MINUS_PRIORITY, F("
 HOLDS_KEY = Q(unique_key__isnull=False) & (
     Q(unique_seconds__gt=0) | (Q(finished_at__isnull=True) & (Q(unique_seconds__isnull=True) | Q(lease=0)))
 )
-"""The condition that a job holds its unique key. `store.sql.unique` explains it. Index: unique."""
+"""The condition that a job holds its unique key. `store.policy_sql.unique` explains it. Index: unique."""
 
 CAUSE = Func(
     template="hashtextextended(task || ' ' || COALESCE(errors->-1->>'exception', '') || ' ' || "

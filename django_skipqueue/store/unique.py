@@ -16,7 +16,7 @@ from django.db import OperationalError, transaction
 from ..exceptions import UniqueKeyDeadlock, UniqueKeyTaken
 from ..values.deferred import CallOutcome, DeferredJobs, OnConflict
 from ..values.records import EncodedCall, JobSpec
-from . import sql
+from . import policy_sql as sql
 from .notify import wake
 from .parameters import calls_as_values, in_key_order
 from .statements import Statements

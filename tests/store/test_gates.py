@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store, sql
+from django_skipqueue.store import Store, policy_sql, sql
 from django_skipqueue.store import gates as verbs
 from django_skipqueue.store.gates import GATES
 from django_skipqueue.store.sql import gates
@@ -48,12 +48,14 @@ def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: py
 
 def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     """Only those that give back what was past its gates say `queued` themselves."""
-    sources = {path.stem: path.read_text() for path in Path(sql.__file__).parent.glob("*.py")}
+    rooms = [Path(gates.__file__).parent, Path(gates.__file__).parents[1] / "policy_sql"]
+    sources = {path.stem: path.read_text() for room in rooms for path in room.glob("*.py")}
     says_queued = {name for name, text in sources.items() if re.search(r"(THEN|ELSE|SET status =) 'queued'", text)}
     assert says_queued == {"gates", "release", "recover"}
     asking = {name for text in sources.values() for name in re.findall(r"^(\w+) = entering\($", text, re.MULTILINE)}
     assert asking == {
         "ADMIT",
+        "ADMIT_DEPENDANTS",
         "_INSERT",
         "ENQUEUE_MANY",
         "_INSERT_CALLS",
@@ -62,7 +64,8 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
         "RUN_NOW",
         "SETTLE",
     }
-    assert not [name for name in vars(sql) if name.isupper() and "{status}" in getattr(sql, name)]
+    for room in (sql, policy_sql):
+        assert not [name for name in vars(room) if name.isupper() and "{status}" in getattr(room, name)]
 
 
 class OtherGate:
@@ -124,8 +127,8 @@ def test_workers_are_notified_if_a_gate_holds_only_some_of_the_jobs(
     monkeypatch: pytest.MonkeyPatch, held: list[str], unique_key: str | None, expected: list[str]
 ) -> None:
     condition = f"WHEN call.args::jsonb ->> 0 = ANY ('{{{','.join(held)}}}') THEN 'blocked' ELSE 'queued' END"
-    for name in ("ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"):
-        monkeypatch.setattr(sql, name, getattr(sql, name).replace("ELSE 'queued' END", condition))
+    for room, name in ((sql, "ENQUEUE_MANY"), (policy_sql, "ENQUEUE_MANY_UNIQUE")):
+        monkeypatch.setattr(room, name, getattr(room, name).replace("ELSE 'queued' END", condition))
     woken: list[str] = []
     monkeypatch.setattr("django_skipqueue.store.enqueue.wake", lambda _, queue_names: woken.extend(queue_names))
     calls = [EncodedCall(f"[{n}]", "{}", unique_key and f"{unique_key} {n}") for n in range(3)]

@@ -1,4 +1,5 @@
-"""The statements of policies, under the rules of `store.sql`: batches of jobs, and dependencies between jobs."""
+"""The statements of policies, under the rules of `store.sql`: batches, dependencies, unique keys."""
 
 from .batches import *
 from .dependencies import *
+from .unique import *

@@ -42,5 +42,4 @@ from .release import *
 from .rollups import *
 from .session import *
 from .settle import *
-from .unique import *
 from .workers import *

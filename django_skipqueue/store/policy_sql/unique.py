@@ -6,7 +6,7 @@ retry, release or recovery takes the key back. Other seconds: for so long from t
 finished; the next who needs the key then writes NULL.
 """
 
-from .gates import entering
+from ..sql.gates import entering
 
 # The beginning of the next two statements.
 _INSERT_CALLS = entering(
