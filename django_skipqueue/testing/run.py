@@ -141,7 +141,7 @@ class Run:
         return [found[id] for id in dict.fromkeys(self._ran) if id in found]
 
     def _next(self) -> ClaimedJob | None:
-        """Claim one job. If there is none, see whether a gate admits one, or whether one is to be forced."""
+        """Claim one job. If there is none, do what else brings jobs: callbacks of batches, the gates, the force."""
         while True:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):

@@ -9,6 +9,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.test import TestCase, TransactionTestCase
 
+from django_skipqueue import Batch
 from django_skipqueue.events.sinks import SINKS
 from django_skipqueue.exceptions import InvalidArguments
 from django_skipqueue.models import Job
@@ -36,6 +37,13 @@ class InATestCase(TestCase):
                     tasks.note.defer("entry")
                 assert tasks.entries() == []
             assert tasks.entries() == ["entry"]
+
+    def test_a_batch_runs_at_the_end_of_its_block_and_calls_back(self) -> None:
+        with run_inline():
+            with Batch(on_finish=tasks.note.s("over")):
+                tasks.note.defer("entry")
+                assert tasks.entries() == []
+            assert tasks.entries() == ["entry", "over"]
 
     def test_a_transaction_without_a_savepoint_ends_with_the_block_at_the_latest(self) -> None:
         with run_inline():

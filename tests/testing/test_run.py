@@ -11,7 +11,7 @@ from django.db import connection, transaction
 from django.dispatch import Signal
 from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
-from django_skipqueue import signals
+from django_skipqueue import Batch, signals
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
 from django_skipqueue.testing import arun_jobs, assert_deferred, capture_deferred, run_jobs
@@ -155,6 +155,15 @@ class WithinATransaction(TestCase):
             ("completed", "by hand"),
         ]
         assert tasks.entries() == ["atomic", "by hand"]
+
+    def test_a_batch_calls_back(self) -> None:
+        """In a worker after the commit of the last outcome."""
+        with Batch(on_success=tasks.note.s("success"), on_failure=tasks.note.s("failure")):
+            jobs.add.defer(1)
+            tasks.write_atomically.defer("atomic")
+        run_jobs()
+        assert tasks.entries() == ["atomic", "success"]
+        assert run_jobs() == []
 
 
 class Scheduled(TestCase):
