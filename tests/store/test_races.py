@@ -292,7 +292,14 @@ def test_a_worker_that_beats_while_its_supervisor_does_sees_that_heartbeat(sessi
     assert found[0] - worker.heartbeat_at >= timedelta(hours=1)
 
 
-def test_batches_that_settle_the_same_jobs_in_opposite_order_do_not_deadlock(session: MakeSession) -> None:
+def give_back(*held: Job) -> set[int]:
+    return store.release(map(lease_of, held))
+
+
+@pytest.mark.parametrize("end", [complete, give_back])
+def test_batches_that_end_the_same_jobs_in_opposite_order_do_not_deadlock(
+    session: MakeSession, end: Callable[..., Any]
+) -> None:
     """Both begin while a third holds a job in their middle; locking in the order given, each would hold one end."""
     jobs.noop.defer_many([()] * 9)
     held = claim()
@@ -303,10 +310,10 @@ def test_batches_that_settle_the_same_jobs_in_opposite_order_do_not_deadlock(ses
     gate(complete, held[4])
     first = up.start(complete, *held)
     up.wait_until_blocked()
-    second = down.start(complete, *reversed(held))
+    second = down.start(end, *reversed(held))
     down.wait_until_blocked()
     gate.rollback()
-    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job was settled once"
+    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job went one way"
     assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 
@@ -359,10 +366,6 @@ def test_a_job_that_is_being_admitted_is_not_discarded_and_one_that_is_being_dis
     discarding.rollback()
     assert store.admit() == {"default": 1}, "a discard that was rolled back never happened"
     assert store.discard([first.pk, second.pk]).keys() == {first.pk, second.pk}
-
-
-def give_back(*held: Job) -> set[int]:
-    return store.release(map(lease_of, held))
 
 
 def give_back_strays(*held: Job) -> set[int]:
@@ -454,23 +457,6 @@ def test_a_job_that_is_being_retried_is_claimed_only_once_it_is(session: MakeSes
         assert claim() == []
     retrying.commit()
     assert [(each.pk, each.attempts, each.lease) for each in claim()] == [(job.pk, 1, job.lease + 2)]
-
-
-def test_a_batch_that_is_settled_and_released_in_opposite_order_does_not_deadlock(session: MakeSession) -> None:
-    jobs.noop.defer_many([()] * 9)
-    held = claim()
-    gate, up, down = session(), session(), session()
-    for each in (up, down):
-        each(look_up_one_by_one)
-    gate.begin()
-    gate(complete, held[4])
-    first = up.start(complete, *held)
-    up.wait_until_blocked()
-    second = down.start(give_back, *reversed(held))
-    down.wait_until_blocked()
-    gate.rollback()
-    assert sorted([*first.result(20), *second.result(20)]) == [job.pk for job in held], "each job went one way"
-    assert set(Job.objects.values_list("lease", flat=True)) == {2}
 
 
 @pytest.mark.parametrize(("verb", "status"), [(store.discard, "queued"), (store.retry, "failed")])
