@@ -1,21 +1,20 @@
 """The page that shows how far the job of a bulk action is."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from urllib.parse import unquote_plus
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 
-from ...models import WAITING, Job, Status
+from ...models import WAITING, Status
 from ...operators.arguments import redacted
 from ...operators.counts import grouped
 from ...operators.durations import span
-from ...operators.job_states import STATES, state_of
 from ...operators.worker_health import Workforce
 from ...values.codec import shorten
 from ..job_page.explanations import why_it_waits
+from ..job_page.shown_state import ShownState
 from ..verbs import many_jobs
 from ..verbs.many_jobs import Tally
 from .bulk_action import BulkAction
@@ -23,32 +22,15 @@ from .progress import Progress
 
 
 @dataclass(frozen=True)
-class ProgressPage:
-    """One such job; `now` is the database's time."""
+class ProgressPage(ShownState):
+    """One such job."""
 
-    job: Job
     bulk: BulkAction
-    now: datetime
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the job no longer changes by itself."""
-        return Status(self.job.status).is_finished
 
     @property
     def is_waiting(self) -> bool:
         """Whether no worker has the job, so that the server may apply the verb itself."""
         return self.job.status in WAITING
-
-    @property
-    def state(self) -> str:
-        """The state, as on the job's own page."""
-        return state_of(self.job)
-
-    @property
-    def state_label(self) -> str:
-        """The translated word for `state`."""
-        return str(STATES[self.state])
 
     @property
     def title(self) -> str:

@@ -2,17 +2,16 @@
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
-from ...models import WAITING, Job, Schedule, Status
+from ...models import WAITING, Schedule, Status
 from ...operators.arguments import named, redacted
 from ...operators.durations import span
-from ...operators.job_states import STATES, state_of
 from ...operators.worker_health import Workforce
 from ...periodic.fire import METADATA_KEY
 from ...values.codec import clean, shorten
@@ -27,6 +26,7 @@ from .explanations import why_it_waits, why_it_was_not_retried
 from .links import links_of_attempt, links_of_job
 from .logs import ShownLog, log_of, shown_logs
 from .operations import operations_of
+from .shown_state import ShownState
 from .timeline import Moment, timeline
 
 JSON_LIMIT = 20_000
@@ -39,27 +39,10 @@ LINE_LIMIT = 500
 
 
 @dataclass(frozen=True)
-class JobPage:
-    """One job as its page shows it; `now` is the database's time."""
+class JobPage(ShownState):
+    """One job as its page shows it."""
 
-    job: Job
-    now: datetime
     mask = MASK
-
-    @property
-    def is_final(self) -> bool:
-        """Whether the job no longer changes by itself, so that the page need not be fetched again."""
-        return Status(self.job.status).is_finished
-
-    @property
-    def state(self) -> str:
-        """The status; `retrying` for a scheduled job that has failed before."""
-        return state_of(self.job)
-
-    @property
-    def state_label(self) -> str:
-        """The translated word for `state`."""
-        return str(STATES[self.state])
 
     @property
     def is_running(self) -> bool:

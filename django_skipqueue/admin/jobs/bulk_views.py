@@ -65,7 +65,7 @@ class BulkViews(VerbViews):
             return self._stop(request, job)
         context: dict[str, Any] = {
             "content": "admin/django_skipqueue/job/progress.html",
-            "page": ProgressPage(job, bulk, job.now),
+            "page": ProgressPage(job, job.now, bulk),
             "list": f"{self.address('changelist')}?{bulk.query}",
             "job": self.address("change", job.pk),
             "may_stop": may_stop,
