@@ -64,6 +64,11 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
     return _of_class(annotation, known) if isinstance(annotation, type) and origin is None else None
 
 
+def codec_of_result(function: Callable[..., Any]) -> Codec | None:
+    """The codec of what a function returns; `None`: plain JSON."""
+    return codec_of(annotations_of(function).get("return"))
+
+
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Each annotation with its names resolved in these globals. Those that cannot be resolved are left out."""
     for name, annotation in annotations.items():

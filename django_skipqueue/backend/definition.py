@@ -85,6 +85,10 @@ class DjangoTask(Task[..., Any]):
     def call_types(self) -> None:
         """None: Django's rules are those of JSON."""
 
+    @property
+    def result_type(self) -> None:
+        """None: Django's rules are those of JSON."""
+
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""
         return partial(unread, job, self.definition, status="running", database=context.database)

@@ -29,7 +29,7 @@ from ..exceptions import InvalidArguments, UnknownTask, UnstorableResult
 from ..tasks.context import JobContext, complete, current_attempt
 from ..tasks.registry import registry, where_to_look
 from ..tasks.task import Task
-from ..values.codec import clean, decode, encode, shorten, size_of
+from ..values.codec import clean, decode, shorten, size_of
 from ..values.outcomes import (
     COMPLETED,
     TRACEBACK_LIMIT,
@@ -132,8 +132,8 @@ class Executor:
         """
         self._begin(running)
         if task.atomic:
-            return self._in_transaction(running, partial(_call, task, running))
-        return _outcome_of_result(_call(task, running))
+            return self._in_transaction(task, running)
+        return _outcome_of_result(task, _call(task, running))
 
     async def _run_in_loop(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """As `_run_here`, for an `async def` task."""
@@ -143,20 +143,20 @@ class Executor:
             args, kwargs = await sync_to_async(_arguments)(task, running)
         else:
             args, kwargs = _arguments(task, running)
-        return _outcome_of_result(await task.function(*args, **kwargs))
+        return _outcome_of_result(task, await task.function(*args, **kwargs))
 
     def _begin(self, running: RunningAttempt) -> None:
         """Send the event that the attempt starts."""
         if wanted(AttemptStarted):
             send(AttemptStarted(running.job, self.worker, running.job.waited_ms(running.started)))
 
-    def _in_transaction(self, running: RunningAttempt, run: Callable[[], Any]) -> Outcome:
+    def _in_transaction(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run the task and write its outcome in one transaction, on this thread's connection to that database."""
         connection = connections[self.database]
         before = connection.in_atomic_block, list(connection.savepoint_ids)
         with transaction.atomic(using=self.database):
             with children:  # a process that the task has forked exits here, before the commit
-                outcome = running.with_notes(_outcome_of_result(run()))
+                outcome = running.with_notes(_outcome_of_result(task, _call(task, running)))
             complete(self.database, Settlement(*running.job.ref, outcome, running.started), running)
         if (connection.in_atomic_block, connection.savepoint_ids) != before:
             raise TransactionManagementError("The task left a transaction open, so nothing of it is committed.")
@@ -273,7 +273,7 @@ def _without_secrets(task: Task[Any, Any], job: ClaimedJob, outcome: Outcome) ->
     return replace(outcome, last_error=masked(outcome.last_error or ""), error=outcome.error | texts)
 
 
-def _outcome_of_result(result: Any) -> Outcome:
+def _outcome_of_result(task: Task[Any, Any], result: Any) -> Outcome:
     """The outcome of a task that returned. A result that cannot be stored raises `UnstorableResult`.
 
     Such a job is not retried: another attempt would repeat its effects.
@@ -281,7 +281,7 @@ def _outcome_of_result(result: Any) -> Outcome:
     if result is None:
         return COMPLETED
     try:
-        text = encode("The result", result)
+        text = task.encoded_result(result)
         if (size := size_of(text)) > settings.max_result_bytes:
             raise InvalidArguments(
                 f"It is {size:,} bytes long, and SKIPQUEUE['MAX_RESULT_BYTES'] is {settings.max_result_bytes:,}. "

@@ -11,7 +11,7 @@ from django.db import connections, transaction
 from ..batches.batch import Batch
 from ..exceptions import CannotComplete, LeaseLost, ResultLost
 from ..store import Store
-from ..values.codec import decode, encode
+from ..values.codec import decode
 from ..values.notes import checked_progress, checked_text, level_name
 from ..values.outcomes import COMPLETED, Outcome, Settlement
 from ..values.records import ClaimedJob
@@ -185,7 +185,9 @@ class JobContext:
             raise CannotComplete(
                 f"complete() must share a transaction: call it within transaction.atomic(using={self.database!r})."
             )
-        outcome = COMPLETED if result is None else Outcome("completed", result=encode("The result", result))
+        outcome = COMPLETED
+        if result is not None:
+            outcome = Outcome("completed", result=registry.get(self.running.job.task).encoded_result(result))
         outcome = self.running.with_notes(outcome)
         complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
 

@@ -6,6 +6,7 @@ written.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
@@ -34,7 +35,9 @@ from .unique import arguments_by_name, within_retention
 
 if TYPE_CHECKING:
     from ..arguments.call_types import CallTypes
+    from ..arguments.codec import Codec
     from ..models import Job
+    from ..models.abstract_job import AbstractJob
     from ..models.querysets import JobManager
 
 P = ParamSpec("P")
@@ -165,6 +168,32 @@ class Task(Generic[P, R]):
         from ..arguments.call_types import CallTypes  # loads Django's models: tasks are made while apps are loading
 
         return CallTypes.of(self.function, self.signature)
+
+    @cached_property
+    def result_type(self) -> "Codec | None":
+        """The type of what the task returns, by its annotation; `None` if it is plain JSON, or not annotated."""
+        from ..arguments.annotations import codec_of_result
+
+        return codec_of_result(self.function)
+
+    def encoded_result(self, result: Any) -> str:
+        """A result as JSON. One that does not fit the annotation is stored if it is plain JSON.
+
+        Raises `InvalidArguments` for a result that is neither.
+        """
+        if self.result_type is not None:
+            with suppress(InvalidArguments):
+                result = self.result_type.encode("The result", result)
+        return encode("The result", result)
+
+    def result_of(self, job: "AbstractJob") -> R | None:
+        """What the task has returned in this job, in the type of its annotation; `None` if it has returned nothing.
+
+        Raises `UndecodableArguments` for a result that was stored in another form, and `RowMissing` if it is a model
+        instance whose row is gone.
+        """
+        value, codec = job.result, self.result_type
+        return value if value is None or codec is None else codec.decode("The result", value)
 
     def encoded_argument(self, name: str, value: Any) -> Any:
         """The value of one argument as its job stores it; of `*args` and `**kwargs` the whole list or dict.

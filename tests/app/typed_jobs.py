@@ -11,7 +11,7 @@ from uuid import UUID
 from django.contrib.auth.models import Group, User
 from django.db import models, transaction
 
-from django_skipqueue import job
+from django_skipqueue import JobContext, job
 
 from .models import Ledger
 
@@ -111,6 +111,29 @@ def ambiguous(value: datetime.datetime | str) -> None:
 @job(max_attempts=1)
 def plain(number: int, text: str = "", *rest: float, flag: bool = False, **others: dict[str, int]) -> None:
     seen.append((number, text, rest, flag, others))
+
+
+@job(max_attempts=1)
+def place(lines: list[Line]) -> Order:
+    return Order(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), lines)
+
+
+@job(max_attempts=1, atomic=True)
+def price(of: Any) -> Decimal:
+    """Its annotation is wrong where `of` is something else."""
+    return of  # type: ignore[no-any-return]
+
+
+@job(max_attempts=1, takes_context=True)
+async def anow(context: JobContext) -> datetime.datetime:
+    return datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+@job(max_attempts=1, takes_context=True)
+def complete_with(context: JobContext, text: str) -> Decimal | None:
+    with transaction.atomic():
+        context.complete(Decimal(text))
+    return None
 
 
 @job(max_attempts=1, unique_key=lambda at: f"day-{at.date()}")

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import job
 from django_skipqueue.admin.verbs.edited_call import EditForm
-from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.exceptions import InvalidArguments, UndecodableArguments
 from django_skipqueue.models import Job
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_jobs
@@ -166,6 +166,40 @@ def test_an_atomic_task_fetches_within_its_transaction(user: User) -> None:
 def test_secrets_are_masked_in_typed_arguments() -> None:
     ran = make_job("failed", task=tasks.scalars.name, args=STORED)
     assert tasks.scalars.redacted(ran.args, {}).args == STORED
+
+
+# Results
+
+
+def test_a_result_is_stored_by_the_annotation_and_read_back() -> None:
+    lines = [Line("a", Decimal("1.50"))]
+    tasks.place.defer(lines)
+    ran = run_one()
+    assert dict(ran.result or {})["lines"] == [{"sku": "a", "price": "1.50", "size": "s"}]
+    order = tasks.place.result_of(ran)
+    assert order == Order(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), lines)
+
+
+def test_results_of_coroutines_and_those_completed_by_hand() -> None:
+    tasks.anow.defer()
+    assert run_one().result == "2026-01-01T00:00:00+00:00"
+    tasks.complete_with.defer("1.50")
+    ran = run_one()
+    assert (ran.result, tasks.complete_with.result_of(ran)) == ("1.50", Decimal("1.50"))
+
+
+@pytest.mark.parametrize(("given", "stored"), [("1.50", "1.50"), ({"a": 1}, {"a": 1}), (0.5, 0.5), (None, None)])
+def test_a_result_of_another_type_is_plain_json(given: Any, stored: Any) -> None:
+    tasks.price.defer(given)
+    ran = run_one()
+    assert (ran.status, ran.result) == ("completed", stored)
+
+
+def test_a_result_in_another_form_is_a_clear_error() -> None:
+    with pytest.raises(UndecodableArguments, match="The result was stored as"):
+        tasks.price.result_of(make_job("completed", result={"a": 1}))
+    assert tasks.price.result_of(make_job("completed")) is None
+    assert tasks.plain.result_of(make_job("completed", result=3)) == 3
 
 
 # Deploys
