@@ -322,9 +322,7 @@ CODE = """
 SETTINGS = """
     import json, os, time
     import sentry_sdk
-    from django_skipqueue.periodic.operate import run_now
-from django_skipqueue.periodic.registry import all_entries
-from django_skipqueue.sentry import SkipqueueIntegration
+    from django_skipqueue.sentry import SkipqueueIntegration
     from sentry_sdk.transport import Transport
 
     class ToAFile(Transport):
