@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from typing import Any
 
 from django.db import DatabaseError, transaction
 
@@ -41,7 +42,7 @@ class Settling(Batches):
         raised instead, and the caller has to roll its transaction back.
         """
         batch = in_lock_order(settlements)
-        written = self.rows(sql.SETTLE, settlements_as_values(batch)) if raises else self._settle(batch, {})
+        written = self.rows(*_statement(batch)) if raises else self._settle(batch, {})
         self._wake_for(batch)
         if batch_ids := {batch_id for _, _, batch_id in written if batch_id is not None}:
             self.jobs_ended(batch_ids, [id for id, _, batch_id in written if batch_id is not None])
@@ -65,7 +66,7 @@ class Settling(Batches):
         If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
         """
         batch = in_lock_order(settlements)
-        settle = (sql.SETTLE, settlements_as_values(batch)) if batch else None
+        settle = _statement(batch) if batch else None
         values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
         claim = (sql.CLAIM, values) if limit > 0 and queue_names else None
         connection = self.connection
@@ -115,7 +116,7 @@ class Settling(Batches):
         inside = transaction.atomic(using=self.alias) if self.connection.in_atomic_block else nullcontext()
         try:
             with inside:
-                return set(self.rows(sql.SETTLE, settlements_as_values(batch)))
+                return set(self.rows(*_statement(batch)))
         except DatabaseError as error:
             if not is_refused(error):
                 raise
@@ -129,3 +130,9 @@ class Settling(Batches):
                 return self._settle([storable], refused)
             middle = len(batch) // 2
             return self._settle(batch[:middle], refused) | self._settle(batch[middle:], refused)
+
+
+def _statement(batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
+    """The statement that writes a batch, with its values."""
+    values = settlements_as_values(batch)
+    return sql.SETTLE_SNOOZES if any(values["refunds"]) else sql.SETTLE, values

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -494,3 +495,45 @@ def test_a_failure_of_ten_megabytes_is_settled() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT octet_length(errors::text) FROM skipqueue_job")
         assert cursor.fetchone()[0] < 30_000
+
+
+class TestSnoozes:
+    def snooze(self, job: Job, times: int = 1) -> list[Any]:
+        for _ in range(times):
+            (held,) = store.claim(queue_names=["default"], limit=1, worker_id="web-1/2:0123456789ab")
+            assert settle([Settlement(job.pk, held.lease, replace(SNOOZE, delay=0))])
+        return Job.objects.get(pk=job.pk).operations or []
+
+    def test_snoozes_in_a_row_are_one_entry(self) -> None:
+        job = make_job()
+        (entry,) = self.snooze(job)
+        assert entry.items() >= {"verb": "snooze", "by": "web-1/2", "attempts": 1, "times": 1}.items()
+        (entry,) = self.snooze(job, 3)
+        assert entry["times"] == 4
+        store.postpone([job.pk], timedelta(days=1), by="ann")
+        store.run_now([job.pk], by="ann")
+        assert [(each["verb"], each.get("times")) for each in self.snooze(job, 2)] == [
+            ("snooze", 4),
+            ("postpone", None),
+            ("run_now", None),
+            ("snooze", 2),
+        ]
+
+    def test_the_newest_operations_are_kept(self) -> None:
+        full = [{"at": "2026-01-01T00:00:00Z", "verb": "retry", "by": str(number)} for number in range(50)]
+        job = make_job(operations=full)
+        kept = self.snooze(job)
+        assert len(kept) == 50
+        assert (kept[0]["by"], kept[-1]["verb"]) == ("1", "snooze")
+        assert self.snooze(job)[0]["by"] == "1"
+
+    @pytest.mark.parametrize("times", ["x", None, {}, 2.5, 1e300])
+    def test_an_entry_that_another_program_wrote_keeps_no_outcome_from_being_written(self, times: Any) -> None:
+        job = make_job(operations=[{"verb": "snooze", "times": times}])
+        assert len(self.snooze(job)) == 1
+
+    @pytest.mark.parametrize("outcome", [COMPLETED, RETRY_LATER, FAILED, DISCARDED, replace(SNOOZE, is_unknown=True)])
+    def test_no_other_outcome_is_noted(self, outcome: Outcome) -> None:
+        job = make_job("running")
+        assert settle([settlement(job, outcome), settlement(make_job("running"), SNOOZE)])
+        assert Job.objects.get(pk=job.pk).operations is None

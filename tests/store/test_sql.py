@@ -166,6 +166,7 @@ CASES = [
     Case("BACKEND_PID", {}, set()),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
+    Case("SETTLE_SNOOZES", settlements_as_values(SETTLED), {"pkey"}),
     Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
     Case("LOCKED_ROWS", LEASES, {"pkey"}),
     Case("WORKER_HAS_JOBS", {"worker_id": WORKER}, {"recover"}),
@@ -585,7 +586,7 @@ def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     assert "LIMIT " in STATEMENTS[name] or "%(ids)s::bigint[])" in STATEMENTS[name], "bounded"
 
 
-@pytest.mark.parametrize("name", ["SETTLE", "RELEASE", "HEARTBEAT_JOB"])
+@pytest.mark.parametrize("name", ["SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB"])
 def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
     """With a status as well, the planner may walk the recover index over every running and dead entry."""
     condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]

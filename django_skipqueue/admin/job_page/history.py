@@ -12,7 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 
 from ...models import Job
-from .operations import Operation, operations_of
+from .operations import SNOOZE, Operation, operations_of
 
 SHOWN = 200
 """Entries of the log that are read for one job."""
@@ -36,7 +36,7 @@ def history_of(job: Job) -> list[Entry]:
     logged = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk))
     entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
     history: list[Entry] = []
-    for operation in reversed(operations_of(job)):
+    for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
         history.append(Entry(operation.at, operation.by, text, operation.reason))
         if twin := _twin(operation, entries):

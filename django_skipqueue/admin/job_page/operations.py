@@ -23,9 +23,13 @@ TEXT_LIMIT = 500
 RELEASE = "release"
 """What a worker notes that stops while the job runs."""
 
+SNOOZE = "snooze"
+"""What is noted when a task snoozes: once for all snoozes in a row."""
+
 KNOWN = {
     **PAST,
     RELEASE: Past(done=_("released"), done_by=_("released by %(user)s"), leads_to=Status.QUEUED),
+    SNOOZE: Past(done=_("snoozed"), done_by=_("snoozed by %(user)s"), leads_to=Status.SCHEDULED),
 }
 
 
@@ -43,7 +47,9 @@ class Operation:
     change: str = ""
     """The value before and the value after it, where it set a value."""
     since: datetime | None = None
-    """The start of the attempt that it interrupted, if a worker released a running job."""
+    """The start of the attempt that it ended, if a worker released a running job, or the task snoozed."""
+    times: int = 1
+    """The number of snoozes in a row."""
 
     @property
     def done(self) -> str:
@@ -94,6 +100,7 @@ def _read(entry: Any) -> Operation | None:
         reason=shorten(reason, TEXT_LIMIT) if isinstance(reason, str) else "",
         attempts=attempts if isinstance(attempts, int) else 0,
         since=moment_of(entry.get("since")),
+        times=times if isinstance(times := entry.get("times"), int) else 1,
         change=f"{_value(entry['from'])} → {_value(entry['to'])}" if "from" in entry and "to" in entry else "",
     )
 

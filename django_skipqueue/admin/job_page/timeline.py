@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from ...models import Job, Status
 from ...operators.durations import distance, span
 from .attempts import Attempt
-from .operations import RELEASE, Operation, attempts_before, operations_of
+from .operations import RELEASE, SNOOZE, Operation, attempts_before, operations_of
 
 SAME = timedelta(milliseconds=1)
 """Times that are no further apart count as one moment."""
@@ -26,6 +26,12 @@ ATTEMPTS = {
     Status.DISCARDED.value: _("attempt %(number)s discarded"),
 }
 CANCELLED = _("attempt %(number)s cancelled")
+ENDS = {
+    RELEASE: _("attempt %(number)s released, because its worker stopped"),
+    SNOOZE: _("attempt %(number)s snoozed"),
+}
+"""What ends an attempt that is not counted, by what is noted in `operations`."""
+SNOOZES = _("attempt %(number)s snoozed, the last of %(times)s times")
 RECOVERED = _("attempt %(number)s ended with its worker, and the job was recovered")
 
 
@@ -47,7 +53,7 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
     """The oldest first. `attempts` are those of the job, the newest first."""
     operations = operations_of(job)
     moments = [*_enqueued(job, operations)]
-    moments += [_released(each, operations) if each.verb == RELEASE else _operated(each) for each in operations]
+    moments += [_by_worker(each, operations) if each.verb in ENDS else _operated(each) for each in operations]
     ended_at: datetime | None = None
     for attempt in reversed(attempts):
         moments += _attempted(attempt, now, ended_at)
@@ -77,12 +83,16 @@ def _operated(operation: Operation) -> Moment:
     )
 
 
-def _released(operation: Operation, operations: Sequence[Operation]) -> Moment:
-    """An attempt whose worker stopped. It has no number of its own: the next one has the same."""
+def _by_worker(operation: Operation, operations: Sequence[Operation]) -> Moment:
+    """An attempt whose worker stopped, or whose task snoozed. It has no number of its own: the next one has the same.
+
+    Of snoozes in a row, the row has the last one.
+    """
     number = operation.attempts + attempts_before(operations, operation.at)
     ran = [gettext("ran %(span)s") % {"span": span(operation.at - operation.since)}] if operation.since else []
+    label = SNOOZES if operation.times > 1 else ENDS[operation.verb]
     return Moment(
-        label=gettext("attempt %(number)s released, because its worker stopped") % {"number": number},
+        label=str(label) % {"number": number, "times": operation.times},
         at=operation.at,
         status=operation.status,
         details=(*ran, operation.by),

@@ -93,7 +93,8 @@ def _attempt(entry: dict[str, Any], call: Redacted) -> list[str]:
 def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
     by = f" by {entry['by']}" if entry.get("by") else ""
     reason = f": {entry['reason']}" if entry.get("reason") else ""
-    return [call.text(f"{entry.get('verb', '')}{by}{reason}")]
+    times = f", {entry['times']} times in a row" if entry.get("times", 1) != 1 else ""
+    return [call.text(f"{entry.get('verb', '')}{by}{times}{reason}")]
 
 
 def _log(log: AttemptLog, call: Redacted) -> list[str]:

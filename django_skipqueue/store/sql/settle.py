@@ -77,6 +77,35 @@ RETURNING job.id, outcome.lease, job.batch_id
     run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
 )
 
+# settle, of a batch with snoozes: the same. A snooze is recorded in `operations`. Snoozes in a row are one entry with
+# their number, so that they do not displace the verbs of operators. Batches without a snooze do not pay for it.
+SETTLE_SNOOZES = SETTLE.replace(
+    "    deaths = ",
+    """    operations = CASE
+        WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
+        ELSE COALESCE(
+            CASE
+                WHEN job.operations -> -1 ->> 'verb' = 'snooze' THEN job.operations - -1
+                WHEN job.operations -> 49 IS NOT NULL THEN job.operations - 0
+                ELSE job.operations
+            END,
+            '[]'
+        ) || jsonb_build_object(
+            'at', statement_timestamp(), 'verb', 'snooze', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+            'reason', '', 'attempts', job.attempts,
+            'since', statement_timestamp() - outcome.started * interval '1 microsecond',
+            'times', 1 + CASE
+                WHEN
+                    job.operations -> -1 ->> 'verb' = 'snooze'
+                    AND jsonb_typeof(job.operations -> -1 -> 'times') = 'number'
+                THEN (job.operations -> -1 ->> 'times')::numeric
+                ELSE 0
+            END
+        )
+    END,
+    deaths = """,
+)
+
 # settle, after outcomes put jobs straight back into their queues → the queue of each job. Index: the primary key.
 QUEUES_OF = """
 SELECT queue_name

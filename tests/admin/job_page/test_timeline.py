@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from django_skipqueue.admin.job_page.attempts import attempts_of
+from django_skipqueue.admin.job_page.history import history_of
 from django_skipqueue.admin.job_page.timeline import timeline
 from django_skipqueue.models import Job
 
@@ -103,6 +104,17 @@ def test_an_attempt_that_was_released_and_one_that_was_recovered_are_named() -> 
         ("attempt 1 ended with its worker, and the job was recovered", "web-1/1"),
         ("attempt 2 released, because its worker stopped", "ran 30 s", "web-1/2"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "label"),
+    [(1, "attempt 2 snoozed"), (31, "attempt 2 snoozed, the last of 31 times"), ("x", "attempt 2 snoozed")],
+)
+def test_a_snooze_is_an_attempt_without_a_number_of_its_own(times: Any, label: str) -> None:
+    snooze = operation("snooze", seconds_ago=10, by="web-1/2", attempts=2, since=ago(40)) | {"times": times}
+    job = make_job("scheduled", attempts=1, enqueued_at=at(90), run_after=at(90), operations=[snooze])
+    assert (label, "ran 30 s", "web-1/2") in moments_of(job)
+    assert history_of(job) == []
 
 
 def test_what_is_ahead_is_marked() -> None:
