@@ -53,7 +53,9 @@ def _insert_copy(job: Any) -> Job:
 
 def spec_of(job: Any) -> JobSpec:
     """Everything that is set at an insert, except for the due time."""
-    columns: dict[str, Any] = {name: getattr(job, name, None) for name in JobSpec._fields if name != "run_after"}
+    columns: dict[str, Any] = {
+        name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
+    }
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)
     return JobSpec(**columns)
