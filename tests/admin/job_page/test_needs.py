@@ -1,0 +1,38 @@
+"""The sentence about the jobs that a blocked job waits for."""
+
+import pytest
+
+from django_skipqueue.admin.job_page.needs import why_it_waits_for_jobs
+from django_skipqueue.models import Dependency
+
+from ...app import jobs
+from ...app.rows import make_job
+
+pytestmark = pytest.mark.django_db
+
+
+def test_it_names_the_jobs() -> None:
+    before = jobs.noop.defer_many([()] * 7)
+    one = jobs.noop.using(after=before[:1]).defer()
+    many = jobs.noop.using(after=before).defer()
+    assert why_it_waits_for_jobs(one) == f"It waits for job {before[0]}."
+    assert why_it_waits_for_jobs(many) == f"It waits for 7 jobs: {', '.join(map(str, before[:5]))}, …."
+
+
+def test_it_says_that_one_has_not_completed() -> None:
+    before = make_job("failed")
+    last = jobs.noop.using(after=[before]).defer()
+    assert why_it_waits_for_jobs(last) == (
+        f"It needs job {before.pk}, which has not completed: retry that one, or discard this one."
+    )
+
+
+def test_it_says_that_all_are_finished() -> None:
+    before = jobs.noop.defer()
+    last = jobs.noop.using(after=[before]).defer()
+    Dependency.objects.update(is_met=True)
+    assert "goes into its queue" in why_it_waits_for_jobs(last)
+
+
+def test_a_job_that_waits_for_something_else() -> None:
+    assert why_it_waits_for_jobs(make_job("blocked")) == ""
