@@ -46,7 +46,7 @@ def job(
     on_conflict: if a job holds the key: "skip" returns it, "replace" gives it the arguments and the due time of the
     call if it waits, "raise" raises `UniqueKeyTaken`.
     backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
-    retry_on: only these exceptions are retried, others fail the job at once; default: all are.
+    retry_on: only these exceptions are retried, others fail the job at once; default: all but `RowMissing`.
     discard_on: these discard the job at once.
     timeout: seconds after which an attempt is interrupted by `JobTimeout`, and fails.
     atomic: the function and its outcome share one transaction on the queue's database; `def` only.
