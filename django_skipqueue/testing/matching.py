@@ -96,11 +96,15 @@ def _changed(task: Any, known: Task[Any, Any] | None) -> dict[str, Any]:
     if known is None or isinstance(task, str):
         return {}
     options = getattr(task, "options", task)  # Django's task has them as fields of its own
-    return {
+    changed = {
         name: getattr(options, name)
         for name in COLUMNS
         if hasattr(options, name) and getattr(options, name) not in (None, getattr(known.options, name))
     }
+    for name in changed:
+        if not hasattr(Job, name):
+            raise InvalidArguments(f"{name} is no column of a job, so no assertion can expect it: leave it out.")
+    return changed
 
 
 def _refuse_ambiguous(task: Task[Any, Any], options: Mapping[str, Any]) -> None:

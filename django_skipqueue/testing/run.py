@@ -92,19 +92,16 @@ class Forced:
         """How far the time of the jobs is ahead of the real time."""
         self._later: dict[int, timedelta] = {}
         """How much later than its row says a job is due: `_ahead` when it was scheduled."""
-        self._refused: set[int] = set()
-        """Jobs that could not be made due, because another session has locked them."""
 
     def make_one_due(self) -> bool:
         """Make the job with the earliest time due. Returns whether there was one."""
         scheduled = self._jobs.values_list("pk", "run_after")
         times = {id: run_after + self._later.setdefault(id, self._ahead) for id, run_after in scheduled}
         for id, due in sorted(times.items(), key=itemgetter(1, 0)):
-            if id in self._refused or (self._until is not None and due > self._until):
-                continue
+            if self._until is not None and due > self._until:
+                break
             if not self._jobs.get(pk=id).run_now(by="run_jobs"):
-                self._refused.add(id)
-                continue
+                continue  # another session has locked it
             del self._later[id]
             self._ahead = max(self._ahead, due - _now(self._alias))
             return True

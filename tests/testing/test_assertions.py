@@ -119,6 +119,10 @@ class Deferred(TestCase):
         assert_not_deferred(jobs.noop.using(queue_name="bulk"))
         assert_not_deferred(jobs.noop.using(run_after=timedelta(hours=1)))
 
+    def test_an_option_that_is_no_column_is_an_error(self) -> None:
+        with pytest.raises(InvalidArguments, match="after is no column of a job"):
+            assert_not_deferred(jobs.noop.using(after=[jobs.noop.defer()]))
+
     def test_parameters_that_are_called_like_an_option(self) -> None:
         tasks.report.using(queue_name="reports").defer(3, queue_name="mail")
         assert_deferred(tasks.report, arguments={"count": 3, "queue_name": "mail"})

@@ -165,6 +165,13 @@ class WithinATransaction(TestCase):
         assert tasks.entries() == ["atomic", "success"]
         assert run_jobs() == []
 
+    def test_a_job_waits_for_its_predecessor(self) -> None:
+        first = tasks.note.using(run_after=timedelta(hours=1)).defer("first")
+        tasks.note.using(after=[first]).defer("second")
+        assert run_jobs() == []
+        run_jobs(include_scheduled=True)
+        assert tasks.entries() == ["first", "second"]
+
 
 class Scheduled(TestCase):
     """`until`, `include_scheduled`, and what is due meanwhile."""
