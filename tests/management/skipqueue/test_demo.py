@@ -27,7 +27,7 @@ def of_demo() -> Any:
 
 def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage: Callable[..., Any]) -> None:
     project = manage("runworker", "--poll-interval", "0.1", "--name", "project")
-    theirs = {"theirs": {"task": "tests.app.jobs.noop", "every": timedelta(seconds=1)}}
+    theirs = {"theirs": {"task": "tests.app.jobs.noop", "cron": "* * * * * *"}}
     demo = manage("skipqueue", "demo", "--rate", "20", skipqueue={"PERIODIC": theirs})
     wait_until(lambda: of_demo().completed().count() >= 20, "jobs of the demo are completed", deadline=60)
     wait_until(lambda: of_demo().exclude(errors=[]).exists(), "one has failed", deadline=60)
