@@ -3,6 +3,7 @@
 Users import from this module. It loads no model, so that it can be imported while apps are still loading.
 """
 
+from .admission.options import by, limit
 from .batches.batch import Batch
 from .batches.call import TaskCall
 from .batches.chain import Chain, chain
@@ -28,8 +29,10 @@ __all__ = [
     "Task",
     "TaskCall",
     "__version__",
+    "by",
     "chain",
     "job",
+    "limit",
     "periodic",
     "unique_by",
     "with_options",

@@ -39,6 +39,16 @@ INDEXES = {
         "WHERE ((status = 'failed') OR ((attempts > 0) AND (status = 'scheduled')))"
     ),
     "skipqueue_job_batch": "(batch_id, status, id) WHERE (batch_id IS NOT NULL)",
+    "skipqueue_job_limit_held": (
+        "(limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued', 'running'])) "
+        "OR ((lease > 0) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) AND (status = 'scheduled')) "
+        "OR ((limit_kind = 'halting') AND (status = 'failed'))))"
+    ),
+    "skipqueue_job_limit_waiting": (
+        "(limit_key, (\nCASE\n    WHEN (limit_kind = 'concurrency') THEN ((- priority))::integer\n"
+        "    WHEN (lease > 0) THEN '-1'::integer\n    ELSE 0\nEND), id) "
+        "WHERE ((awaits_jobs IS NULL) AND (limit_key IS NOT NULL) AND (status = 'blocked'))"
+    ),
     "skipqueue_job_unique": (
         "UNIQUE (unique_key) WHERE ((unique_key IS NOT NULL) AND ((unique_seconds > (0.0)::double precision) "
         "OR ((finished_at IS NULL) AND ((unique_seconds IS NULL) OR (lease = 0)))))"
@@ -64,7 +74,7 @@ def test_the_models_have_no_change_without_a_migration() -> None:
 class TestTables:
     def test_the_indexes_are_those_of_the_design_and_no_others(self) -> None:
         found = {
-            name: re.sub(r"^CREATE (UNIQUE )?INDEX .* USING btree (.*)$", r"\1\2", definition).replace("::text", "")
+            name: re.sub(r"(?s)^CREATE (UNIQUE )?INDEX .* USING btree (.*)$", r"\1\2", definition).replace("::text", "")
             for name, definition in query(
                 "SELECT indexname, indexdef FROM pg_indexes "
                 "WHERE tablename IN ('skipqueue_job', 'skipqueue_worker') AND schemaname = 'public'"

@@ -45,10 +45,12 @@ FLOORS = (
     {"batches"},
     {"models"},
     {"store"},
-    {"store.policy_sql", "store.parameters"},
+    {"store.limits"},
+    {"store.notify"},
+    {"store.policy_sql", "store.parameters", "store.statements"},
     {"store.sql"},
     {"logging", "tracing"},
-    {"columns", "conf", "events"},
+    {"admission", "columns", "conf", "events"},
     {"values"},
     {"backoff", "signals"},
     {"exceptions"},
@@ -153,7 +155,7 @@ def test_surfaces_are_imported_by_nothing_but_the_app_its_commands_and_its_task(
 
 def test_only_the_store_knows_the_statements() -> None:
     users = {module for module in MODULES for imported, _ in imports(module) if imported.startswith("store.sql")}
-    assert {room_of(user) for user in users} <= {"store", "store.policy_sql", "store.sql"}
+    assert {room_of(user) for user in users} <= {"store", "store.notify", "store.policy_sql", "store.sql"}
 
 
 def test_what_is_pure_imports_nothing_of_django() -> None:

@@ -19,6 +19,9 @@ FULL_SCAN_SHARE = 1 / 20
 MAX_FULL_SCAN_PAUSE = 0.8
 """Seconds between claims from the front, at most, whatever they cost: every job is found within about a second."""
 
+CHEAP = 0.005
+"""Seconds: a claim from the front that takes less may come more often, for jobs that were admitted just now."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 4.0, 60.0
 """Seconds until the next claim from the front after one that timed out, doubled each time."""
 
@@ -34,12 +37,16 @@ class ClaimCursor:
     def __init__(self) -> None:
         self._positions: dict[str, QueuePosition] = {}
         self._failures = 0
+        self._is_front_cheap = True
         self.due_at = 0.0
         """When to claim from the front again."""
 
-    def start(self, now: float) -> Mapping[str, QueuePosition]:
-        """The position to claim from, by queue. A queue without one is searched from its front."""
-        if self.due_at > now:
+    def start(self, now: float, *, from_front: bool = False) -> Mapping[str, QueuePosition]:
+        """The position to claim from, by queue. A queue without one is searched from its front.
+
+        from_front: there may be jobs before the positions; search them as well, if that is cheap.
+        """
+        if self.due_at > now and not (from_front and self._is_front_cheap):
             return dict(self._positions)
         self.due_at = now + MAX_FULL_SCAN_PAUSE  # until the cost of this claim is known
         return {}
@@ -54,6 +61,7 @@ class ClaimCursor:
                 (job.claim_seconds for job in jobs), default=took
             )  # of the first row: the others count updates too
             self.due_at = now + pause_after(walk)
+            self._is_front_cheap = walk < CHEAP
             self._positions = {}
         for name, last in {job.queue_name: job for job in jobs}.items():
             # A claim from the front, sent later than this one, may have found earlier jobs: keep its position.
@@ -68,6 +76,7 @@ class ClaimCursor:
     def look_failed(self, now: float) -> bool:
         """Note that a claim from the front timed out. Returns whether a position is known to claim from meanwhile."""
         self._failures += 1
+        self._is_front_cheap = False
         self.due_at = now + min(FIRST_PAUSE * 2 ** (self._failures - 1), LONGEST_PAUSE)
         return bool(self._positions)
 

@@ -145,9 +145,12 @@ class ClaimPolicy:
         self._next_search = now + self._search_pause
         self.queue_names = self.queue_names or sorted({task.options.queue_name for task in registry})
 
-    def after(self, names: Sequence[str], now: float) -> Mapping[str, QueuePosition]:
-        """The position to claim from, by queue. A queue without one is searched from its front."""
-        return {} if len(self.queue_names) > len(names) >= FEW else self._cursor.start(now)
+    def after(self, names: Sequence[str], now: float, *, admitting: bool = False) -> Mapping[str, QueuePosition]:
+        """The position to claim from, by queue. A queue without one is searched from its front.
+
+        admitting: jobs are admitted right before the claim, and most of them stand before the positions.
+        """
+        return {} if len(self.queue_names) > len(names) >= FEW else self._cursor.start(now, from_front=admitting)
 
     def claimed(
         self,

@@ -35,7 +35,7 @@ class JobsDeferred(Event):
 
 @dataclass(frozen=True)
 class JobsAdmitted(Event):
-    """Jobs were admitted to their queues, because they are due."""
+    """Jobs were admitted to their queues: they are due, or a permit of their key is free."""
 
     database: str
     """The alias of the database that holds them."""

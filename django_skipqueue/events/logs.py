@@ -330,7 +330,7 @@ def notify_failed(queue_name: str, error: BaseException) -> None:
 
 
 def jobs_due(count: int) -> None:
-    """Scheduled jobs became due."""
+    """Scheduled jobs became due, or blocked jobs were admitted."""
     write(logging.DEBUG, "jobs_due", {"count": count})
 
 

@@ -34,6 +34,9 @@ class AbstractJob(models.Model):
     timeout = models.FloatField(_("timeout"), null=True)
     retention = models.JSONField(_("retention"), null=True)
     unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
+    limit_key = models.TextField(_("limit key"), null=True)  # noqa: DJ001 (NULL: no limit)
+    limit_kind = models.TextField(_("kind of limit"), null=True)  # noqa: DJ001 (NULL: no limit)
+    capacity = models.SmallIntegerField(_("capacity"), null=True)
     metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
     operations = models.JSONField(_("operations"), null=True)
 

@@ -38,3 +38,10 @@ class Row(Func):
 
     template = "(%(expressions)s)"
     output_field = TextField()  # never read: rows are only compared
+
+
+LIMIT_RANK = Func(
+    template="(CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END)",
+    output_field=SmallIntegerField(),
+)
+"""The order in which the blocked jobs of a key are admitted, before their ids. Index: limit_waiting."""

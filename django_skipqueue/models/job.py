@@ -19,7 +19,7 @@ from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
-from .expressions import CAUSE, CLAIM_ORDER, HOLDS_KEY
+from .expressions import CAUSE, CLAIM_ORDER, HOLDS_KEY, LIMIT_RANK
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .verbs import JobVerbs
@@ -102,6 +102,24 @@ class Job(JobVerbs, AbstractJob):
                 fields=["batch_id", "status", "id"],
                 name="skipqueue_job_batch",
                 condition=Q(batch_id__isnull=False),
+            ),
+            models.Index(
+                # The jobs that hold a permit of their key: `admission.sql`.
+                fields=["limit_key"],
+                name="skipqueue_job_limit_held",
+                condition=Q(limit_key__isnull=False)
+                & (
+                    Q(status__in=["queued", "running"])
+                    | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
+                    | Q(limit_kind="halting", status="failed")
+                ),
+            ),
+            models.Index(
+                "limit_key",
+                LIMIT_RANK,
+                "id",
+                name="skipqueue_job_limit_waiting",
+                condition=Q(status="blocked", limit_key__isnull=False, awaits_jobs__isnull=True),
             ),
         )
         constraints = (

@@ -123,10 +123,10 @@ class JobManager(_JobManager["Job"]):
         values = {
             **spec._asdict(),
             **inserted._asdict(),
+            **call._asdict(),
             "awaits_jobs": inserted.status == "blocked" or None if spec.after else None,
             "args": decode(call.args),
             "kwargs": decode(call.kwargs),
-            "unique_key": call.unique_key,
             "max_attempts": settings.max_attempts if spec.max_attempts is None else spec.max_attempts,
             "retention": spec.retention and decode(spec.retention),
             "metadata": decode(spec.metadata),

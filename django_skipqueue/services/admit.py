@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ..runtime.service import Periodic
 from ..store import Store
-from ..store.notify import SCHEDULED_PAYLOAD, SOON
+from ..store.notify import LIMITS_PAYLOAD, SCHEDULED_PAYLOAD, SOON
 
 DUE_CHECK = 1.0
 """Seconds between two checks, at most, while jobs are scheduled. A job due earlier shortens the interval."""
@@ -35,11 +35,14 @@ class Admit(Periodic):
             interval = min(next_due, DUE_CHECK)
         elif self._store.admit():
             interval = 0.0
-        else:  # another transaction has locked the due job, for example its discard
-            interval = DUE_CHECK
+        else:  # another transaction has locked the due job, for example its discard; or no permit is free
+            next_due = self._store.next_due() or 0.0
+            interval = min(next_due, DUE_CHECK) if next_due > 0 else DUE_CHECK
         self.run_again_in(interval)
 
     def notified(self, payloads: Collection[str]) -> None:
-        """Check at once: a job was scheduled that is due soon. After an error, the delay is not shortened."""
-        if SCHEDULED_PAYLOAD in payloads and not self.has_failed:
+        """Check at once: a job is due soon, or may be admitted. After an error, the delay is not shortened."""
+        if LIMITS_PAYLOAD in payloads:
+            self._store.sweep_limits_soon()
+        if not self.has_failed and (SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads):
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

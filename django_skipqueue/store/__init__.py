@@ -10,6 +10,7 @@ from .claim_costs import ClaimCosts
 from .failures import Failures
 from .gates import Admitting
 from .leases import Leases
+from .limits import Limiting
 from .notes import Noting
 from .notify import Notifying
 from .observe import Observing
@@ -33,6 +34,7 @@ class Store(
     Leases,
     Noting,
     Admitting,
+    Limiting,
     Recovering,
     Pruning,
     Archiving,

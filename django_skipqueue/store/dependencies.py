@@ -12,7 +12,7 @@ from django.db import transaction
 
 from ..exceptions import InvalidOption
 from . import policy_sql as sql
-from .notify import wake, wake_supervisors
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import as_array
 from .statements import BATCH, Statements
 
@@ -64,6 +64,8 @@ class Dependencies(Statements):
                 locked = [id for (id,) in self.rows(sql.LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
                 rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(locked)}) if locked else []
             admitted.update(queue_name for _, queue_name, status, _ in rows if status == "queued")
+            if any(status == "blocked" for _, _, status, _ in rows):  # they wait at the gate of limits now
+                notify_supervisors(self, LIMITS_PAYLOAD)
             discarded = {id for id, _, status, _ in rows if status == "discarded"}
             left = discarded | left if len(locked) == limit else discarded
         wake(self, admitted)

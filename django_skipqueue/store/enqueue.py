@@ -19,6 +19,7 @@ from ..values.records import EncodedCall, InsertedJob, JobSpec
 from . import sql
 from .current_batch import in_current_batch
 from .dependencies import Dependencies
+from .limits import admit_after_commit
 from .notify import wake, wake_supervisors
 from .parameters import calls_as_values
 from .unique import UniqueKeys, explained_deadlock
@@ -55,7 +56,7 @@ class Enqueueing(UniqueKeys, Dependencies):
 
     def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
         values = {**self._values(spec), **call._asdict()}
-        if call.unique_key is None and spec.run_after is None and self.connection.get_autocommit():
+        if call.unique_key is call.limit_key is None and spec.run_after is None and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
                 if _takes_transactions(cursor):
                     id, now, *_ = self._enqueue_and_notify(cursor, values)
@@ -65,9 +66,10 @@ class Enqueueing(UniqueKeys, Dependencies):
             rows = self.rows(sql.ENQUEUE_REPLACE if replaces else sql.ENQUEUE, values)
         for row in rows:
             inserted = InsertedJob._make(row)
-            delay = (inserted.run_after - inserted.enqueued_at).total_seconds()
+            is_later = inserted.status == "scheduled"  # a job that is replaced was enqueued before
+            delay = (inserted.run_after - inserted.enqueued_at).total_seconds() if is_later else 0.0
             new = [inserted.id] if inserted.is_new else []
-            statuses = self._enqueued(spec, new, queued=int(inserted.status == "queued"), delay=delay)
+            statuses = self._enqueued(spec, new, [call], queued=int(inserted.status == "queued"), delay=delay)
             return inserted._replace(status=statuses.get(inserted.id, inserted.status))
         return None
 
@@ -126,7 +128,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         if not calls:
             return DeferredJobs()
         [(inserted, queued, delay)] = self.rows(sql.ENQUEUE_MANY, {**values, **calls_as_values(calls)})
-        self._enqueued(spec, inserted, queued=queued, delay=delay)
+        self._enqueued(spec, inserted, calls, queued=queued, delay=delay)
         return DeferredJobs(sorted(inserted))
 
     def _values(self, spec: JobSpec) -> dict[str, Any]:
@@ -141,13 +143,19 @@ class Enqueueing(UniqueKeys, Dependencies):
         """A transaction for jobs and their dependencies; nothing for jobs without."""
         return transaction.atomic(using=self.alias) if spec.after else nullcontext()
 
-    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> dict[int, str]:
+    def _enqueued(
+        self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
+    ) -> dict[int, str]:
         """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
 
-        Has jobs wait for those that they need. Returns the status of those that need not wait after all, by id.
+        After the commit, jobs that have a limit are admitted. Has jobs wait for those that they need.
+        Returns the status of those that need not wait after all, by id.
         """
         statuses = self.hold(ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
         queued += list(statuses.values()).count("queued")
+        keys = {call.limit_key for call in calls if call.limit_key is not None}
+        if keys and delay <= 0:
+            admit_after_commit(self, keys)
         if queued:
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])

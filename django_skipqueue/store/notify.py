@@ -17,9 +17,9 @@ from .statements import Statements
 QUEUED, SUPERVISORS = "skipqueue", "skipqueue_supervisors"
 """The channels for queued jobs, and for supervisors. `Notification.payload` and `jobs_in` describe payloads of jobs."""
 
-SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD = "", ",queues", ",workers"
+SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, LIMITS_PAYLOAD = "", ",queues", ",workers", ",limits"
 """The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
-requested of a worker. No queue is called so: no name is empty or has a comma."""
+requested of a worker; a blocked job may be admitted. No queue is called so: no name is empty or has a comma."""
 
 PROBE_PREFIX = ",probe "
 """The beginning of a payload that only tests whether notifications arrive."""

@@ -14,7 +14,7 @@ from ..events.events import JobsOperated
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
 from . import sql
-from .notify import wake, wake_supervisors
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .unique import UniqueKeys
 
@@ -45,7 +45,7 @@ class Operating(UniqueKeys):
         )
 
     def discard(self, ids: Iterable[int], *, by: str = "", reason: str = "") -> dict[int, str]:
-        """Finish jobs that wait without running them."""
+        """Finish jobs that wait without running them; also a job that failed and at which a sequence halts."""
         values = _noted(ids, by, reason) | {"last_error": _reason_line("Discarded", by, reason)}
         return self._operated("discard", self.rows(sql.DISCARD, values), by, reason)
 
@@ -106,6 +106,8 @@ class Operating(UniqueKeys):
     def _operated(self, verb: str, rows: list[tuple[Any, ...]], by: str, reason: str) -> dict[int, str]:
         """Notify the workers that can claim these jobs, and send the event. Returns the ids, with the new status."""
         wake(self, (queue_name for _, queue_name, status in rows if status == "queued"))
+        if any(status == "blocked" for _, _, status in rows):
+            notify_supervisors(self, LIMITS_PAYLOAD)
         changed = {id: status for id, _, status in rows}
         if changed:
             self.send(JobsOperated(self.alias, verb, list(changed), by, reason))

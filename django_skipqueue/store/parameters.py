@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import repeat
 from operator import add, attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from django.db import DatabaseError
@@ -26,8 +26,15 @@ NAME_LIMIT = 200
 
 
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The parameters of ENQUEUE_MANY: a line of JSON for each call."""
-    return {"args": "\n".join([call.args for call in calls]), "kwargs": "\n".join([call.kwargs for call in calls])}
+    """The parameters of ENQUEUE_MANY: a line of JSON for each call, and its key if a call has a limit."""
+    limited = next((call for call in calls if call.limit_key is not None), None)
+    return {
+        "args": "\n".join([call.args for call in calls]),
+        "kwargs": "\n".join([call.kwargs for call in calls]),
+        "limit_keys": [call.limit_key for call in calls] if limited else [],
+        "limit_kind": limited and limited.limit_kind,
+        "capacity": limited and limited.capacity,
+    }
 
 
 def in_key_order(calls: Sequence[EncodedCall]) -> list[EncodedCall]:
@@ -125,6 +132,20 @@ def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> li
     return ordered
 
 
+class Admitted(NamedTuple):
+    """The results of LOCK_KEYS and ADMIT_BY_KEY."""
+
+    counts: Mapping[str, int]
+    """The number of admitted jobs, by queue."""
+    missed: list[str]
+    """The keys that another transaction had locked. It may not have seen what the caller has written."""
+
+    @classmethod
+    def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
+        """The rows of the two statements as a value."""
+        return cls(dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()])
+
+
 @dataclass(frozen=True)
 class ExchangeResult:
     """The rows that a settle and a claim returned. Decode them once; the next exchange can be sent before that."""
@@ -136,14 +157,16 @@ class ExchangeResult:
     """When the claim was sent, in monotonic seconds."""
     refused: Mapping[LeaseRef, Outcome] = field(default_factory=dict)
     """The outcomes that were written in place of those that PostgreSQL refused."""
+    admission: Admitted = field(default_factory=lambda: Admitted({}, []))
+    """What was admitted between the settle and the claim."""
 
     def settled(self) -> dict[LeaseRef, int | None]:
         """The leases that were valid, and whose outcomes are now written; for each the batch of its job, if any."""
-        return {(id, lease): batch_id for id, lease, batch_id in _fetch(self.settled_rows)}
+        return {(id, lease): batch_id for id, lease, batch_id in fetched(self.settled_rows)}
 
     def claimed(self) -> list[ClaimedJob]:
         """The claimed jobs, in claim order."""
-        rows = map(add, _fetch(self.claimed_rows), repeat((self.sent,)))
+        rows = map(add, fetched(self.claimed_rows), repeat((self.sent,)))
         return in_claim_order(map(ClaimedJob._make, rows), self.queue_names)
 
     def count_claimed(self) -> int:
@@ -152,23 +175,30 @@ class ExchangeResult:
 
 
 def pipelined(
-    connection: psycopg.Connection[Any], statements: Sequence[Statement | None], meanwhile: Callable[[], object] | None
+    connection: psycopg.Connection[Any],
+    statements: Sequence[Statement | None],
+    meanwhile: Callable[[], object] | None,
+    *,
+    is_brief: bool = False,
 ) -> list[Rows | Cursor]:
     """Run the statements in one round trip and one implicit transaction. Returns the rows of each.
 
     `meanwhile` is called while PostgreSQL runs them, and not at all if a statement fails while it is being sent. The
-    transaction is committed after `meanwhile` has returned.
+    transaction is committed after `meanwhile` has returned; if it `is_brief`, as soon as the statements are done.
     """
     is_lone = meanwhile is None and sum(statement is not None for statement in statements) <= 1
     results: list[Rows | Cursor]
-    with nullcontext() if is_lone else connection.pipeline():  # a pipeline costs more than a small statement
+    with nullcontext() if is_lone else connection.pipeline() as pipeline:  # costs more than a small statement
         results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
+        if is_brief and pipeline:
+            pipeline.sync()
         if meanwhile:
             meanwhile()
     return results
 
 
-def _fetch(rows: Rows | Cursor) -> Rows:
+def fetched(rows: Rows | Cursor) -> Rows:
+    """The rows of a result of `pipelined`."""
     return rows if isinstance(rows, list) else rows.fetchall()
 
 

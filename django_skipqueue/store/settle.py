@@ -9,13 +9,15 @@ from typing import Any
 
 from django.db import DatabaseError, transaction
 
-from ..events.events import OutcomeRefused
+from ..events.events import JobsAdmitted, OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
 from ..values.records import LeaseRef, QueuePosition
 from . import sql
 from .batches import Batches
+from .limits import admission
 from .notify import wake, wake_supervisors
 from .parameters import (
+    Admitted,
     ExchangeResult,
     as_array,
     claim_values,
@@ -57,11 +59,14 @@ class Settling(Batches):
         worker_id: str,
         after: Mapping[str, QueuePosition] | None = None,
         meanwhile: Callable[[], object] | None = None,
+        limited: Sequence[int] = (),
+        keys: Sequence[str] = (),
     ) -> ExchangeResult:
         """Settle and claim in one round trip and one transaction, on a connection in autocommit.
 
         after: positions to search from; a queue without one is searched from its front.
         meanwhile: called at most once, after the statements were sent; not if one fails while it is being sent.
+        limited: jobs that have ended. After the settle, jobs of their keys, and of `keys`, are admitted.
 
         If PostgreSQL refuses an outcome, the batch is written as `settle` does, and the claim is sent afterwards.
         """
@@ -69,25 +74,40 @@ class Settling(Batches):
         settle = _statement(batch) if batch else None
         values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
         claim = (sql.CLAIM, values) if limit > 0 and queue_names else None
+        admitting = admission(limited, keys) if limited or keys else [None, None]
         connection = self.connection
         connection.ensure_connection()
         sent = time.monotonic()
         try:
             with connection.wrap_database_errors:
-                settled, claimed = pipelined(connection.connection, [settle, claim], meanwhile)
+                statements = [settle, *admitting, claim]
+                results = pipelined(connection.connection, statements, meanwhile, is_brief=bool(limited or keys))
         except DatabaseError as error:
             if not is_refused(error) or not batch:
                 raise
             refused: dict[LeaseRef, Outcome] = {}
             written = self._settle(batch, refused)
-            result = self.exchange([], queue_names=queue_names, limit=limit, worker_id=worker_id, after=after)
+            again: dict[str, Any] = {"queue_names": queue_names, "limit": limit, "worker_id": worker_id, "after": after}
+            result = self.exchange([], limited=limited, keys=keys, **again)
             result = replace(result, settled_rows=list(written), refused=refused)
         else:
-            result = ExchangeResult(settled, claimed, queue_names, sent)
+            settled, *admitted, claimed = results
+            result = ExchangeResult(settled, claimed, queue_names, sent, admission=Admitted.decode(*admitted))
+            self._note_admitted(result)
         if settle and settle[1]["statuses"]:  # empty if all outcomes are `COMPLETED`
             with suppress(DatabaseError):  # an error here must not lose the result of the exchange
                 self._wake_for(batch)
         return result
+
+    def _note_admitted(self, result: ExchangeResult) -> None:
+        """Notify other workers if more jobs were admitted than this one has claimed, and send the event."""
+        counts = result.admission.counts
+        if not counts:
+            return
+        with suppress(DatabaseError):  # an error here must not lose the result of the exchange
+            if sum(counts.values()) > result.count_claimed():
+                wake(self, counts)
+        self.send(JobsAdmitted(self.alias, counts))
 
     def append_cancelled_errors(self, cancelled: Iterable[Settlement]) -> set[int]:
         """Append the attempts' errors to their jobs, which were cancelled while they ran. Returns the ids.

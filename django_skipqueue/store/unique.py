@@ -111,10 +111,12 @@ class UniqueKeys(Statements):
         if written:
             new = [each.id for each in written if each.is_new]
             queued = sum(each.status == "queued" for each in written)
-            self._enqueued(spec, new, queued=queued, delay=min(each.delay for each in written))
+            self._enqueued(spec, new, calls, queued=queued, delay=min(each.delay for each in written))
         return written
 
-    def _enqueued(self, spec: JobSpec, ids: list[int], *, queued: int, delay: float) -> dict[int, str]:
+    def _enqueued(
+        self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
+    ) -> dict[int, str]:
         raise NotImplementedError
 
 

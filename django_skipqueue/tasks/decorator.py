@@ -52,6 +52,8 @@ def job(
     atomic: the function and its outcome share one transaction on the queue's database; `def` only.
     redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
     their like.
+    concurrency: at most so many of its jobs run at once for each key: `limit(2, by="account_id")`.
+    sequence: its jobs run one after the other for each key: `by("order_id")`. A job has one of the two.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be

@@ -3,14 +3,14 @@
 Invariant: every `Given` holds values that the table can store and a worker can use.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..backoff import Backoff, check_backoff
 from ..exceptions import InvalidOption
 from ..values.redaction import words
 from ..values.retry_policy import RetryPolicy
-from .options import JobOptions, Options, RunOptions
+from .options import Options, RunOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def checked(options: RunOptions) -> Given:
     if backoff is not None:
         check_backoff(backoff)
     return Given(
-        Options(**{name: options[name] for name in JobOptions.__annotations__ if name in options}),  # type: ignore[literal-required]
+        Options(**{each.name: options[each.name] for each in fields(Options) if each.name in options}),  # type: ignore[literal-required]
         backoff=backoff,
         retry_on=_exceptions("retry_on", options.get("retry_on")),
         discard_on=_exceptions("discard_on", options.get("discard_on")) or (),

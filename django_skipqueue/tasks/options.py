@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from inspect import Signature
 from typing import Any, TypedDict
 
+from ..admission.options import By, Limit, require_arguments
 from ..backoff import Backoff
 from ..batches.call import AfterFailure
 from ..columns import check_columns, check_key
@@ -52,6 +53,8 @@ class RunOptions(JobOptions, total=False):
     retry_on: ExceptionClasses | None
     discard_on: ExceptionClasses
     redact: Sequence[str]
+    concurrency: Limit | None
+    sequence: By | None
 
 
 class TaskOptions(RunOptions, total=False):
@@ -84,6 +87,13 @@ class Options:
     after: tuple[int, ...] = ()
     """The ids of the jobs that must be finished before."""
     after_failure: AfterFailure = "wait"
+    concurrency: Limit | None = None
+    sequence: By | None = None
+
+    @property
+    def limit(self) -> Limit | By | None:
+        """What limits the number of the jobs of a key that may run at once."""
+        return self.concurrency or self.sequence
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
@@ -93,6 +103,7 @@ class Options:
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
         self._check_unique()
+        self._check_limits()
 
     @property
     def unique_seconds(self) -> float | None:
@@ -108,6 +119,8 @@ class Options:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
         if self.unique is not None:
             self.unique.check(signature)
+        if self.limit is not None:
+            require_arguments(self.limit, signature)
 
     def _check_unique(self) -> None:
         if not isinstance(self.unique, UniqueBy | None):
@@ -118,6 +131,16 @@ class Options:
             raise InvalidOption("Give unique or unique_key, not both.")
         if self.unique is None and self.unique_key is None and (self.until, self.on_conflict) != ("finished", "skip"):
             raise InvalidOption('until and on_conflict need a key: give unique=unique_by("payment_id") or unique_key.')
+
+    def _check_limits(self) -> None:
+        if not isinstance(self.concurrency, Limit | None):
+            raise InvalidOption(f"concurrency must be limit(…), not {self.concurrency!r}.")
+        if not isinstance(self.sequence, By | None):
+            raise InvalidOption(f"sequence must be by(…), not {self.sequence!r}.")
+        if self.concurrency and self.sequence:
+            raise InvalidOption(
+                "A job has one limit: give concurrency or sequence, not both. The jobs of a sequence run one at a time."
+            )
 
 
 COLUMNS = [field.name for field in fields(Options) if field.name in JobSpec._fields] + ["unique_seconds"]

@@ -31,6 +31,8 @@ class Registry:
         self._tasks: dict[str, Task[Any, Any]] = {}
         self.uses_threads_alone = True
         """Whether all tasks are `def` functions."""
+        self.has_limits = False
+        """Whether any task has a limit or a sequence."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
         self._late: set[str] = set()
@@ -51,6 +53,8 @@ class Registry:
         known = self._tasks.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
+        if task.options.limit is not None:
+            self.has_limits = True
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
         if apps.ready and known is None:  # before that, every process imports it, workers as well
@@ -67,6 +71,11 @@ class Registry:
         """The name of the runner of this task. The runner of `def` tasks also handles unknown tasks."""
         task = self._tasks.get(name)
         return THREADS if task is None else task.runner
+
+    def is_limited(self, name: str) -> bool:
+        """Whether the task of this name has a limit or a sequence; False if it is unknown."""
+        task = self._tasks.get(name)
+        return task is not None and task.options.limit is not None
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; False if it is unknown."""

@@ -224,17 +224,17 @@ class Task(Generic[P, R]):
 
         The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
         """
-        unique_key = self.options.unique_key
-        if self.options.unique is not None:
-            raw = arguments_by_name(self.signature, args, kwargs)
-            given = {name: self.encoded_argument(name, value) for name, value in raw.items()}
-            unique_key = self.options.unique.key(self.name, given, shown=self.redacted((), given).kwargs)
+        unique_key, unique, limit = self.options.unique_key, self.options.unique, self.options.limit
+        raw = arguments_by_name(self.signature, args, kwargs) if unique or limit else {}
+        given = {name: self.encoded_argument(name, value) for name, value in raw.items()}
+        if unique is not None:
+            unique_key = unique.key(self.name, given, shown=self.redacted((), given).kwargs)
         elif callable(unique_key):
             unique_key = unique_key(*args, **kwargs)
             if not isinstance(unique_key, str):
                 raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
             check_key("unique_key", unique_key)
-        return {"unique_key": unique_key} if unique_key is not None else {}
+        return {"unique_key": unique_key, **(limit.columns(self.name, given) if limit else {})}
 
     @property
     def database(self) -> str:

@@ -137,7 +137,7 @@ class InFlightJobs:
         """The time of the next exchange, or of applying a result. `room` is called only if the time depends on it."""
         if not self._buffer.is_empty or self.has_outcomes(now):
             return 0.0
-        pending = self._pending.next_turn
+        pending = min(self._pending.next_turn, self._exchanger.next_admission)
         if self.claiming.next_look >= pending:
             return pending
         return self.claiming.next_look if room(now) else pending

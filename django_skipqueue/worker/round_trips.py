@@ -12,12 +12,18 @@ from ..claiming.kinds import Free
 from ..claiming.policy import Claim, ClaimPolicy
 from ..runtime.control_connection import ANSWER_TIME, ControlConnection
 from ..store import Store
-from ..store.parameters import ExchangeResult
+from ..store.parameters import Admitted, ExchangeResult
+from ..tasks.registry import registry
 from ..values.records import Attempt, QueuePosition
+from ..values.times import NEVER
 from .pending_outcomes import PendingOutcomes
 
 SEARCH_TIME = 20.0
 """Seconds that the search for a position to claim from may take: longer than any other statement."""
+
+
+MISSED_DELAY = 0.002
+"""Seconds until a key is tried again whose lock another process had: it has it for the time of one round trip."""
 
 
 class Exchange(NamedTuple):
@@ -60,6 +66,9 @@ class Exchanger:
         self._pending = pending
         self._control = control
         self._worker_id = worker_id
+        self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
+        self.next_admission = NEVER
+        """When to try these again."""
         self._sent: Sent | None = None
         self._alone: list[
             Literal["settle", "claim"]
@@ -78,8 +87,11 @@ class Exchanger:
             room = 0
         if room and self._claiming.lost:
             self._find_position(self._claiming.lost)
+        limited = (
+            [each.job.id for each in attempts if registry.is_limited(each.job.task)] if registry.has_limits else []
+        )
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
-        after = self._claiming.after(names, started) if room else {}
+        after = self._claiming.after(names, started, admitting=bool(limited or self._missed)) if room else {}
         room = self._claiming.limit(room, after)
         self._sent = Sent(attempts, Claim(names, room, after) if room else None)
         answer = self._store.exchange(
@@ -89,7 +101,10 @@ class Exchanger:
             worker_id=self._worker_id,
             after=after,
             meanwhile=meanwhile,
+            limited=limited,
+            keys=self._missed,
         )
+        self._note_admitted(answer.admission)
         self._succeeded(attempts, room)
         return Exchange(answer, attempts, room, after, self._claiming.free, started, time.monotonic())
 
@@ -103,6 +118,10 @@ class Exchanger:
             self._claiming.failed(sent.claim, timed_out=timed_out, now=now)
         # If one half was tried alone, the other half is tried next.
         self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
+
+    def _note_admitted(self, admission: Admitted) -> None:
+        self._missed = admission.missed
+        self.next_admission = time.monotonic() + MISSED_DELAY if self._missed else NEVER
 
     def _succeeded(self, attempts: list[Attempt], room: int) -> None:
         self._sent = None
@@ -120,3 +139,10 @@ class Exchanger:
         found = self._store.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.resume_from(found, time.monotonic())
+
+
+def _limited(attempts: list[Attempt]) -> list[int]:
+    """The ids of the jobs whose tasks have a limit. A supervisor finds a key that this process does not know of."""
+    if not registry.has_limits:
+        return []
+    return [attempt.job.id for attempt in attempts if registry.is_limited(attempt.job.task)]

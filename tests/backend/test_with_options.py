@@ -11,6 +11,8 @@ from django_skipqueue.backend.framework import task_enqueued
 from django_skipqueue.backend.mapping import variant
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyTaken
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import registry
 
 from ..app import jobs
 from .app import tasks
@@ -38,6 +40,16 @@ def test_options_of_the_task_go_before_those_of_the_alias() -> None:
     assert job.status == "scheduled"
     assert job.started_at is not None
     assert 60 <= (job.run_after - job.started_at).total_seconds() < 90, "and its backoff"
+
+
+def test_a_limit_holds_for_djangos_tasks_as_well() -> None:
+    for account in ("a", "a", "b"):
+        tasks.limited.enqueue(account)
+    Store("default").sweep_limits()
+    found = Job.objects.order_by("id").values_list("status", "limit_key", "capacity")
+    a, b = (f'limit:{tasks.limited.module_path} account="{account}"' for account in "ab")
+    assert list(found) == [("queued", a, 1), ("blocked", a, 1), ("queued", b, 1)]
+    assert registry.is_limited(tasks.limited.module_path)
 
 
 @pytest.mark.skipif(not tasks.HAS_OPTIONS, reason="@task of Django 6.0 takes no options")

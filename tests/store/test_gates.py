@@ -22,7 +22,8 @@ from ..harness.processes import statuses
 
 store = Store("default")
 
-LIMIT = Condition("limit", "blocked", "{limit_key} IS NOT NULL")
+OTHER = Condition("other", "blocked", "{other_key} IS NOT NULL")
+LIMITED = "WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked'"
 
 
 def test_a_gate_has_both_halves() -> None:
@@ -31,18 +32,13 @@ def test_a_gate_has_both_halves() -> None:
 
 def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entering("{status}", column="job.{}", run_after="now()") == (
-        "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
-        "WHEN job.awaits_jobs::boolean THEN 'blocked' ELSE 'queued' END"
+        f"CASE WHEN now() > statement_timestamp() THEN 'scheduled' {LIMITED} ELSE 'queued' END"
     )
-    assert entering("{status}", column="job.{}", past="dependency") == "'queued'"
-    monkeypatch.setattr(gates, "CONDITIONS", (*CONDITIONS, LIMIT))
-    assert entering("{status}", column="%({})s", run_after="now()") == (
-        "CASE WHEN now() > statement_timestamp() THEN 'scheduled' "
-        "WHEN %(awaits_jobs)s::boolean THEN 'blocked' "
-        "WHEN %(limit_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
-    )
-    assert entering("{status}", column="job.{}", past="dependency") == (
-        "CASE WHEN job.limit_key IS NOT NULL THEN 'blocked' ELSE 'queued' END"
+    assert entering("{status}", column="job.{}", past="time") == f"CASE {LIMITED} ELSE 'queued' END"
+    assert entering("{status}", column="job.{}", past="limit") == "'queued'"
+    monkeypatch.setattr(gates, "CONDITIONS", (*CONDITIONS, OTHER))
+    assert entering("{status}", column="%({})s", past="limit") == (
+        "CASE WHEN %(other_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
+from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
 from django_skipqueue.rollups import counts, failures
 from django_skipqueue.rollups.counts import Counts
@@ -44,7 +45,10 @@ from ..app.sessions import LAST_MIGRATION, connect, schema
 
 PACKAGE = Path(django_skipqueue.__file__).parent
 STORE = PACKAGE / "store"
-SOURCES = [path.read_text() for room in ("sql", "policy_sql") for path in (STORE / room).glob("*.py")]
+SOURCES = [
+    path.read_text()
+    for path in (*(STORE / "sql").glob("*.py"), *(STORE / "policy_sql").glob("*.py"), Path(admission.__file__))
+]
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_NOTIFY", "EXPECTED_QUEUED",
     "EXPLAIN_CLAIM", "LOCK_ARCHIVE",
@@ -52,7 +56,9 @@ PLANLESS = {
 """Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
 
 STATEMENTS = {
-    name: text for name, text in (vars(sql) | vars(policy_sql)).items() if name.isupper() and isinstance(text, str)
+    name: text
+    for name, text in (vars(sql) | vars(policy_sql) | vars(admission)).items()
+    if name.isupper() and isinstance(text, str)
 }
 
 WORKER = "live:000000000001"
@@ -99,6 +105,7 @@ COMMON = {
     "batch_id": None,
     "awaits_jobs": None,
 }
+UNLIMITED = {"limit_key": None, "limit_kind": None, "capacity": None}
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
 LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
@@ -122,13 +129,18 @@ KEYED = {"unique_seconds": 3600.0}
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 
 CASES = [
-    Case("ENQUEUE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
-    Case("ENQUEUE_REPLACE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"}, {"unique"}),
+    Case("ENQUEUE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"} | UNLIMITED, {"unique"}),
+    Case(
+        "ENQUEUE_REPLACE",
+        COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"} | UNLIMITED,
+        {"unique"},
+    ),
     Case(
         "ENQUEUE",
         COMMON
         | KEYED
-        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)},
+        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)}
+        | UNLIMITED,
         {"unique"},
         "with a time",
     ),
@@ -143,7 +155,11 @@ CASES = [
     Case("NOTIFY_ALONE", {"channel": "skipqueue", "payload": "mail"}, set()),
     Case(
         "ENQUEUE_AND_NOTIFY",
-        {"call": "x"} | COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None},
+        {"call": "x"}
+        | COMMON
+        | KEYED
+        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": None}
+        | UNLIMITED,
         {"unique"},
     ),
     Case("INSERTED", {"call": "x"}, set()),
@@ -323,6 +339,9 @@ CASES = [
     Case("PAUSE_QUEUE", NOTED | {"name": "mail", "seconds": 60.0}, {QUEUE}),
     Case("RESUME_QUEUE", {"name": "queue 7"}, {QUEUE}),
     Case("PAUSED_QUEUES", {"limit": 10}, set()),
+    Case("LOCK_KEYS", {"ids": as_array(range(100_001, 100_301)), "keys": ["key 7"]}, {"pkey"}),
+    Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting"}),
+    Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
 
@@ -366,6 +385,17 @@ FROM
     ) AS state
 """
 
+
+# Five hundred keys of limits and sequences: each with a job that holds a permit, and nineteen that wait for one.
+LIMITED = """
+INSERT INTO skipqueue_job
+    (id, queue_name, task, args, kwargs, status, lease, limit_key, limit_kind, capacity)
+SELECT
+    number, 'limited', 'shop.limited', '[]', '{}', CASE WHEN number <= 100500 THEN 'queued' ELSE 'blocked' END,
+    0, 'key ' || number % 500, (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3],
+    CASE WHEN number % 500 % 3 = 0 THEN 2 ELSE 1 END
+FROM generate_series(100001, 110000) AS number
+"""
 
 # Two thousand queues that were paused once, and a few that are.
 PAUSED = """
@@ -428,6 +458,7 @@ def fill(connection: psycopg.Connection[Any]) -> None:
         "(%s, 'live', 'h', 1, '[]', 4, now()), (%s, 'dead', 'h', 2, '[]', 4, now() - interval '1 hour')",
         [WORKER, DEAD_WORKER],
     )
+    connection.execute(LIMITED)
     connection.execute(PAUSED)
     connection.execute(FILL_ROLLUPS)
     connection.execute(FILL_BATCHES)

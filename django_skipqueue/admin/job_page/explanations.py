@@ -25,6 +25,7 @@ from ...values.retry_policy import RetryPolicy
 from ..verbs.table import RETRY
 from ..verbs.waiting_jobs import POSTPONE, RESCHEDULE
 from .attempts import Attempt, number_of_attempts
+from .limits import why_it_is_blocked
 from .needs import why_it_waits_for_jobs
 from .operations import operations_of
 
@@ -41,7 +42,11 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
         case Status.SCHEDULED:
             return _why_it_is_scheduled(job, now, workforce)
         case Status.BLOCKED:
-            return why_it_waits_for_jobs(job) or gettext("It is due, and waits for a limit or another job.")
+            return (
+                why_it_waits_for_jobs(job)
+                or why_it_is_blocked(job)
+                or gettext("It is due, and waits for a limit or another job.")
+            )
         case Status.RUNNING:
             return _whether_its_worker_is_late(job, workforce)
     return ""

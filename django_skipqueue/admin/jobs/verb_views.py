@@ -95,7 +95,7 @@ class VerbViews(JobViews):
     ) -> HttpResponse:
         """Ask whether to apply the verb to this job, unless its status does not allow it."""
         page = self.address("change", job.pk)
-        if not verb.is_offered_for(job.status):
+        if not verb.fits(job):
             self.message_user(request, one_job.does_not_fit(button, job), messages.WARNING)
             return HttpResponseRedirect(page)
         question_title = str(button.question_title) % {"id": job.pk}

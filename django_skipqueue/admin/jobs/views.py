@@ -119,7 +119,7 @@ class JobViews(FailureViews):
         buttons = [
             (button, self.address(verb.name, job.pk))
             for verb, button in BUTTONS
-            if verb.is_offered_for(job.status) and self.may(request, verb)
+            if verb.fits(job) and self.may(request, verb)
         ]
         if RUN_AGAIN.is_offered_for(job.status) and self.may(request, RUN_AGAIN):
             buttons.append((EDIT, self.address("edit", job.pk)))

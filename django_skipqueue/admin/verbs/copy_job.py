@@ -1,4 +1,4 @@
-"""Copying finished jobs: the same task, arguments, queue, priority, attempts, timeout, retention and unique key.
+"""Copying finished jobs: the same task, arguments, queue, priority, attempts, timeout, retention, unique key and limit.
 
 Invariant: a job that acts for a user is not copied, because the copy would act for that user as well.
 """
@@ -48,7 +48,8 @@ def copy_archived_job(job: ArchivedJob) -> Job:
 
 
 def _insert_copy(job: Any) -> Job:
-    return Job.objects.insert(spec_of(job), EncodedCall(job.args_text, job.kwargs_text, job.unique_key))
+    columns = {name: getattr(job, name) for name in EncodedCall._fields[2:]}
+    return Job.objects.insert(spec_of(job), EncodedCall(job.args_text, job.kwargs_text, **columns))
 
 
 def spec_of(job: Any) -> JobSpec:

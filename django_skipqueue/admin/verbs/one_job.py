@@ -58,7 +58,7 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
     now = Job.objects.filter(pk=job.pk).first()
     if now is None:
         return gettext("Job %(id)s was deleted meanwhile.") % {"id": job.pk}
-    if now.status not in verb.statuses:
+    if now.status not in verb.statuses and not verb.fits(now):
         return does_not_fit(button, now)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason

@@ -54,6 +54,7 @@ DISCARD = Verb(
     name="discard",
     permission="discard",
     statuses=WAITING,
+    also_for=lambda job: job.status == Status.FAILED and job.limit_kind == "halting",  # its sequence goes on
     change=by_store(Store.discard),
     button=Button(
         label=_("Discard"),

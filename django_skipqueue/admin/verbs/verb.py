@@ -102,6 +102,8 @@ class Verb:
     """The statuses in which a job can be changed."""
     offered_for: Collection[str] | None = None
     """The statuses for which it is offered, if not for all: for the others another verb has the same effect."""
+    also_for: Callable[[Job], bool] | None = None
+    """Whether a single job can be changed although its status alone does not allow it."""
     change: Callable[[Collection[int], Instruction], Changed]
     """Apply it to the jobs with these ids whose status allows it."""
     why_unchanged: Callable[[Job, Instruction], str] | None = None
@@ -128,6 +130,10 @@ class Verb:
     def action_name(self) -> str:
         """The name of its action in Django's admin."""
         return f"{self.name}_selected"
+
+    def fits(self, job: Job) -> bool:
+        """Whether the page of this job offers it."""
+        return self.is_offered_for(job.status) or (self.also_for is not None and self.also_for(job))
 
     def is_offered_for(self, status: str) -> bool:
         """Whether the page of a job, or the list of jobs, in this status offers it."""

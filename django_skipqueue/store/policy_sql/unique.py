@@ -13,16 +13,19 @@ _INSERT_CALLS = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs)
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END
 FROM
     ROWS FROM (
-        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[])
-    ) AS call (args, kwargs, unique_key),
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key),
     (
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
@@ -30,6 +33,7 @@ FROM
 """,
     column="%({})s",
     run_after="due.run_after",
+    limit_key="call.limit_key",
 )
 # enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, the
 # seconds until it is due, and that it is new. Index: unique. `unique_keys` has an element for each call; NULL: a call
@@ -53,10 +57,9 @@ ON CONFLICT (unique_key)
 WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
 DO UPDATE
-SET args = EXCLUDED.args,
-    kwargs = EXCLUDED.kwargs,
-    run_after = EXCLUDED.run_after,
-    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END
+SET (args, kwargs, run_after) = (EXCLUDED.args, EXCLUDED.kwargs, EXCLUDED.run_after),
+    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END,
+    (limit_key, limit_kind, capacity) = (EXCLUDED.limit_key, EXCLUDED.limit_kind, EXCLUDED.capacity)
 WHERE job.finished_at IS NULL AND job.status <> 'running'
 RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, xmax = 0 AS is_new
 """

@@ -2,7 +2,8 @@
 
 from .gates import entering
 
-# supervisor, worker before a drain ends → the number of admitted jobs, by queue. Index: admit.
+# supervisor, worker before a drain ends → by queue: the number of jobs that are queued now, and the keys of those that
+# wait at the gate of limits now. Index: admit.
 ADMIT = entering(
     """
 WITH due AS MATERIALIZED (
@@ -17,9 +18,14 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET status = {status}
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
-    RETURNING job.queue_name
+    RETURNING job.queue_name, job.status, job.limit_key
 )
-SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+SELECT
+    queue_name,
+    count(*) FILTER (WHERE status = 'queued'),
+    array_agg(limit_key) FILTER (WHERE status = 'blocked' AND limit_key IS NOT NULL)
+FROM admitted
+GROUP BY queue_name
 """,
     column="job.{}",
     past="time",

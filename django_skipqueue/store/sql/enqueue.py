@@ -8,14 +8,14 @@ _INSERT = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs)
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(awaits_jobs)s
+    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s
 )
 """,
     column="%({})s",
@@ -40,10 +40,9 @@ ON CONFLICT (unique_key)
 WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
 DO UPDATE
-SET args = EXCLUDED.args,
-    kwargs = EXCLUDED.kwargs,
-    run_after = EXCLUDED.run_after,
-    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END
+SET (args, kwargs, run_after) = (EXCLUDED.args, EXCLUDED.kwargs, EXCLUDED.run_after),
+    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END,
+    (limit_key, limit_kind, capacity) = (EXCLUDED.limit_key, EXCLUDED.limit_kind, EXCLUDED.capacity)
 WHERE job.finished_at IS NULL AND job.status <> 'running'
 RETURNING id, status, run_after, enqueued_at, xmax = 0 AS is_new
 """
@@ -70,20 +69,25 @@ WHERE part[1] = %(call)s
 
 # enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
 # and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
+# `limit_keys` has an element for each call, or none at all: NULL.
 # There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
 ENQUEUE_MANY = entering(
     """
 WITH inserted AS (
     INSERT INTO skipqueue_job
         (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
-        batch_id, awaits_jobs)
+        batch_id, awaits_jobs, limit_key, limit_kind, capacity)
     SELECT
         %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
         {status},
         %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-        %(batch_id)s::bigint, %(awaits_jobs)s::boolean
+        %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END
     FROM
-        ROWS FROM (string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10))) AS call (args, kwargs),
+        ROWS FROM (
+            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(limit_keys)s::text[])
+        ) AS call (args, kwargs, limit_key),
         (
             SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
             AS run_after
@@ -98,4 +102,5 @@ FROM inserted
 """,
     column="%({})s",
     run_after="due.run_after",
+    limit_key="call.limit_key",
 )

@@ -24,6 +24,7 @@ CONDITIONS = (
     Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
     # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
     Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
+    Condition("limit", "blocked", "{limit_key}::text IS NOT NULL"),
 )
 """In the order in which a job meets the gates."""
 

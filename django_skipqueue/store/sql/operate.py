@@ -66,14 +66,20 @@ RETURNING job.id, job.queue_name, job.status
     run_after="statement_timestamp() + make_interval(secs => %(over)s::float8)",
 )
 
-# operators → the waiting jobs that were discarded. Index: the primary key.
+# operators → the waiting jobs that were discarded, and the failed ones at which a sequence halts: it goes on without
+# them. Index: the primary key.
 DISCARD = recording(
     "discard",
     """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE id = ANY (%(ids)s::bigint[]) AND finished_at IS NULL AND status <> 'running'
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND (
+            (finished_at IS NULL AND status <> 'running')
+            OR (status = 'failed' AND limit_kind = 'halting')
+        )
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
@@ -81,7 +87,7 @@ UPDATE skipqueue_job AS job
 SET status = 'discarded',
     lease = job.lease + 1,
     finished_at = statement_timestamp(),
-    last_error = %(last_error)s,
+    last_error = CASE WHEN job.status = 'failed' THEN job.last_error ELSE %(last_error)s END,
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status

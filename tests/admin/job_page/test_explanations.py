@@ -177,3 +177,33 @@ class TestNotRetried:
     def test_nor_where_an_operator_ended_it(self) -> None:
         assert self.reason("discarded", operations=[operation("discard", seconds_ago=-1)]) == ""
         assert self.reason("completed", errors=[], started_at=at(1)) == ""
+
+
+class TestBlocked:
+    def test_by_a_limit(self) -> None:
+        columns: dict[str, Any] = {"limit_key": 'limit:t account="a"', "limit_kind": "concurrency", "capacity": 2}
+        make_job("queued", **columns)
+        make_job("running", **columns)
+        first, job = (make_job("blocked", **columns) for _ in range(2))
+        permits = 'It waits for a permit of the key “limit:t account="a"”: 2 of 2 are taken.'
+        assert waits(first) == permits
+        assert waits(job) == f"{permits} 1 job comes before it."
+
+    def test_by_a_sequence(self) -> None:
+        columns: dict[str, Any] = {"limit_key": "sequence:t", "limit_kind": "halting", "capacity": 1}
+        first, job = make_job("running", **columns), make_job("blocked", **columns)
+        assert waits(job) == f"It waits for job {first.pk} of its sequence “sequence:t”, which is running."
+        Job.objects.filter(pk=first.pk).delete()
+        assert waits(job) == "It is to be admitted by its sequence “sequence:t” within a second or two."
+        failed = make_job("failed", **columns)
+        assert waits(job) == (
+            f"Its sequence “sequence:t” has halted: job {failed.pk} failed. Retry that job, or discard it."
+        )
+
+    def test_a_secret_of_the_key_is_masked(self) -> None:
+        columns: dict[str, Any] = {"limit_key": 'limit:t token="hush-hush"', "limit_kind": "concurrency", "capacity": 1}
+        job = make_job("blocked", kwargs={"token": "hush-hush"}, **columns)
+        assert "hush" not in waits(job)
+
+    def test_by_something_else(self) -> None:
+        assert waits(make_job("blocked")) == "It is due, and waits for a limit or another job."

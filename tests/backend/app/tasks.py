@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import django
 from asgiref.sync import sync_to_async
 
-from django_skipqueue import unique_by, with_options
+from django_skipqueue import limit, unique_by, with_options
 from tests.app.models import Ledger
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -223,3 +223,9 @@ def unplaced(value: int) -> int:
 
 def unplaced_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
     return value
+
+
+@task()
+@with_options(concurrency=limit(1, by="account"))
+def limited(account: str, cents: int = 0) -> None:
+    """A task of which one runs at once for each account."""

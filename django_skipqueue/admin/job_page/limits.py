@@ -1,0 +1,62 @@
+"""Why a blocked job waits: the permits of its key, and the jobs before it. Queries read along the indexes of limits."""
+
+from django.db.models import F, Q, QuerySet, Value
+from django.db.models.lookups import LessThan
+from django.utils.translation import gettext, ngettext
+
+from ...models import Job, Status
+from ...models.expressions import LIMIT_RANK, Row
+from ...operators.arguments import redacted
+from ...operators.counts import Count
+from ...values.codec import shorten
+
+KEY_LIMIT = 200
+
+
+def why_it_is_blocked(job: Job) -> str:
+    """What a job that has a limit waits for; empty if it has none, or still waits for other jobs."""
+    if job.limit_key is None or job.awaits_jobs:
+        return ""
+    values = {"key": shorten(redacted(job.task, job.args, job.kwargs).text(job.limit_key), KEY_LIMIT)}
+    holders = _holders(job.limit_key)
+    if job.limit_kind != "concurrency":
+        return _why_its_sequence_waits(holders[:1], values)
+    count = Count.of(holders)
+    before = _before(job)
+    held = gettext("It waits for a permit of the key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
+        **values,
+        "held": count,
+        "capacity": job.capacity,
+    }
+    if not before.found:
+        return held
+    return f"{held} " + ngettext("%(number)s job comes before it.", "%(number)s jobs come before it.", before.found) % {
+        "number": before
+    }
+
+
+def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) -> str:
+    for holder in holders:
+        found = {**values, "id": holder.pk, "status": holder.get_status_display()}
+        if holder.status == Status.FAILED:
+            return (
+                gettext("Its sequence “%(key)s” has halted: job %(id)s failed. Retry that job, or discard it.") % found
+            )
+        return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % found
+    return gettext("It is to be admitted by its sequence “%(key)s” within a second or two.") % values
+
+
+def _holders(key: str) -> "QuerySet[Job]":
+    """The jobs that hold a permit of this key. Index: limit_held."""
+    held = (
+        Q(status__in=["queued", "running"])
+        | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
+        | Q(limit_kind="halting", status="failed")
+    )
+    return Job.objects.filter(held, limit_key=key)
+
+
+def _before(job: Job) -> Count:
+    """The number of blocked jobs that will be admitted first, up to the limit of a count. Index: limit_waiting."""
+    rank = LessThan(Row(LIMIT_RANK, F("id")), Row(Value(-job.priority), Value(job.pk)))
+    return Count.of(Job.objects.filter(rank, status="blocked", awaits_jobs=None, limit_key=job.limit_key))

@@ -1,0 +1,95 @@
+"""The methods that admit jobs by the limits of their keys."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from django.db import DatabaseError, connections, transaction
+
+from ..admission import sql
+from ..events.events import JobsAdmitted
+from ..events.sinks import Send, send
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
+from .parameters import Admitted, Statement, as_array, pipelined
+from .statements import Statements
+
+KEYS_AT_ONCE = 1_000
+"""Keys that are admitted in one transaction, at most."""
+
+
+def admission(ids: Iterable[int], keys: Iterable[str]) -> list[Statement | None]:
+    """The two statements that admit jobs of the keys of these jobs, and of these keys."""
+    return [(sql.LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (sql.ADMIT_BY_KEY, {})]
+
+
+class Limiting(Statements):
+    """Used after a key has changed: by enqueues, the time gate and the sweep. A worker admits with its exchange."""
+
+    def admit_keys(self, keys: Collection[str]) -> Admitted:
+        """Admit jobs of these keys, as far as permits are free. Notifies nobody.
+
+        In a transaction of the caller the keys stay locked until its end.
+        """
+        connection = self.connection
+        connection.ensure_connection()
+        with connection.wrap_database_errors:
+            locked, admitted = pipelined(connection.connection, admission((), keys), None)
+            return Admitted.decode(locked, admitted)
+
+    def blocked_keys(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
+        """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
+        return dict(self.rows(sql.BLOCKED_KEYS, {"after": after, "limit": limit}))
+
+
+def admit_all(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> dict[str, int]:
+    """Admit jobs of these keys in batches. Returns their number, by queue. Notifies nobody of these jobs.
+
+    The supervisors are notified of a key that another transaction has locked, to look again; a sweep comes again.
+    """
+    admitted: Counter[str] = Counter()
+    limiting = Limiting(store.alias, send=store.send)
+    is_missed = False
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        counts, missed = limiting.admit_keys(keys[start : start + KEYS_AT_ONCE])
+        admitted.update(counts)
+        is_missed = is_missed or bool(missed)
+    if is_missed and not is_sweep:
+        notify_supervisors(store, LIMITS_PAYLOAD)
+    return dict(admitted)
+
+
+@dataclass
+class Admission:
+    """Admits jobs of these keys, once the transaction that enqueued them is committed."""
+
+    database: str
+    send: Send = send
+    keys: set[str] = field(default_factory=set)
+
+    def __call__(self) -> None:
+        """Admit now. What fails here, or is locked, a supervisor does: it is notified."""
+        store = Statements(self.database, send=self.send)
+        try:
+            admitted = admit_all(store, sorted(self.keys))
+        except DatabaseError:
+            notify_supervisors(store, LIMITS_PAYLOAD)
+            raise  # Django logs it: the caller's rows are committed
+        wake(store, admitted)
+        if admitted:
+            self.send(JobsAdmitted(self.database, admitted))
+
+
+def admit_after_commit(store: Statements, keys: Collection[str]) -> None:
+    """Admit jobs of these keys after the caller's transaction is committed.
+
+    Not within it: its locks of the keys would stop all other jobs of these keys until its end.
+    """
+    connection = connections[store.alias]
+    if not connection.get_autocommit() and not connection.in_atomic_block:
+        notify_supervisors(store, LIMITS_PAYLOAD)  # the caller manages the transaction by hand: there is no hook
+        return
+    for _, hook, *_ in connection.run_on_commit:
+        if isinstance(hook, Admission) and hook.database == store.alias:
+            hook.keys.update(keys)
+            return
+    transaction.on_commit(Admission(store.alias, store.send, set(keys)), using=store.alias, robust=True)

@@ -1,0 +1,47 @@
+"""The options on Django's tasks and with the testing kit, and what a replaced job keeps."""
+
+import pytest
+
+from django_skipqueue import by, job, limit, unique_by
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.testing import run_jobs
+
+from ..app.limited_jobs import free_two, in_order, moving
+from ..harness.processes import statuses
+
+store = Store("default")
+
+
+@pytest.mark.django_db
+def test_run_jobs_runs_blocked_jobs_in_the_transaction_of_a_test() -> None:
+    """No commit ever comes there, after which they would be admitted."""
+    free_two.defer_many([("a",)] * 5)
+    in_order.defer_many([("a", number) for number in range(3)])
+    assert statuses() == {"blocked": 8}
+    assert [job.status for job in run_jobs()] == ["completed"] * 8
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_waiting_job_whose_arguments_are_replaced_takes_the_key_of_the_new_ones() -> None:
+    """Else the new account would have one job too many, and the old one too few."""
+    moving.defer(1, "a")
+    assert moving.defer(1, "b").pk == Job.objects.get().pk
+    job = Job.objects.get()
+    assert job.limit_key == 'limit:tests.app.limited_jobs.moving account="b"'
+    assert (job.status, job.capacity) == ("queued", 1)
+    moving.defer_many([(1, "c"), (2, "c")])
+    assert Job.objects.filter(limit_key__endswith='"c"').count() == 2
+    assert statuses() == {"queued": 1, "blocked": 1}
+
+
+def test_one_task_may_be_unique_and_limited() -> None:
+    def send(order_id: int) -> None: ...
+
+    send.__module__, send.__qualname__ = "tests.admission.test_options", "send"
+    task = job(unique=unique_by("order_id"), sequence=by("order_id"))(send)
+    call = task.encoded((7,), {})
+    assert call.unique_key
+    assert call.limit_key == "sequence:tests.admission.test_options.send order_id=7"
+    assert (call.limit_kind, call.capacity) == ("halting", 1)
+    assert limit(3).capacity == 3

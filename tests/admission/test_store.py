@@ -1,0 +1,362 @@
+"""Admission by key: who is let in, when, and in which order."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue import by, job, limit
+from django_skipqueue.admission import sql
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store, gates
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app import jobs
+from ..app.limited_jobs import alone, free_two, going_on, in_order, shares, shares_too
+from ..app.rows import make_job
+from ..app.sessions import Session, connect
+from ..app.waiting import wait_until
+from ..harness.processes import statuses
+
+store = Store("default")
+FAILED = Outcome("failed", last_error="no", error={"message": "no"})
+RETRY = Outcome("scheduled", delay=60.0, last_error="no", error={"message": "no"})
+
+ADVISORY_LOCKS = """
+SELECT count(*)
+FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+WHERE locktype = 'advisory' AND datname = current_database()
+"""
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    """A second user of the queue."""
+    other = Session()
+    yield other
+    other.close()
+
+
+def claim(limit: int = 100) -> list[int]:
+    """The ids of the jobs that a worker gets."""
+    return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
+
+
+def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
+    """Settle these running jobs and claim, as a worker does. Returns the ids of the claimed jobs."""
+    leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
+    settlements = [Settlement(id, leases[id], outcome) for id in ids]
+    result = store.exchange(settlements, queue_names=["default"], limit=100, worker_id="w", limited=ids)
+    return [job.id for job in result.claimed()]
+
+
+def test_a_job_beyond_the_limit_is_blocked_until_one_ends() -> None:
+    first, second, third, fourth = free_two.defer_many([("a",)] * 4)
+    other = free_two.defer("b")
+    assert statuses() == {"queued": 3, "blocked": 2}
+    assert claim() == [first, second, other.pk]
+    assert settle(second) == [third]
+    assert settle(first, third) == [fourth]
+    assert settle(fourth, other.pk) == []
+    assert statuses() == {"completed": 5}
+
+
+def test_a_single_job_is_queued_at_once() -> None:
+    job = free_two.defer("a")
+    assert Job.objects.get(pk=job.pk).status == "queued"
+
+
+def test_a_job_is_admitted_after_the_commit_and_not_within_the_transaction() -> None:
+    """The lock of the key would otherwise last as long as the transaction of the user."""
+    with transaction.atomic():
+        first = free_two.defer("a")
+        free_two.defer_many([("a",)] * 2)
+        assert statuses() == {"blocked": 3}
+        with connect() as other:
+            assert other.execute(ADVISORY_LOCKS).fetchone() == (0,)
+    assert statuses() == {"queued": 2, "blocked": 1}
+    assert first.pk in claim()
+
+
+def test_two_transactions_that_defer_the_same_keys_in_opposite_order_do_not_wait(session: Session) -> None:
+    session.begin()
+    session(free_two.defer, "a")
+    with transaction.atomic():
+        free_two.defer("b")
+        session(free_two.defer, "b")
+        free_two.defer("a")
+    session.commit()
+    assert statuses() == {"queued": 4}
+
+
+def test_a_rolled_back_enqueue_leaves_nothing() -> None:
+    with transaction.atomic():
+        free_two.defer("a")
+        transaction.set_rollback(True)
+    assert statuses() == {}
+
+
+def test_the_highest_priority_and_then_the_oldest_is_admitted() -> None:
+    running = free_two.defer_many([("a",)] * 2)
+    claim()
+    low, high, late = (
+        free_two.using(priority=-5).defer("a").pk,
+        free_two.using(priority=5).defer("a").pk,
+        free_two.using(priority=5).defer("a").pk,
+    )
+    assert settle(*running) == [high, late]
+    assert settle(high) == [low]
+
+
+def test_limits_of_one_name_are_shared_and_others_are_not() -> None:
+    shares.defer("a")
+    shares_too.defer("a")
+    shares_too.defer("b")
+    alone.defer()
+    assert statuses() == {"queued": 3, "blocked": 1}
+
+
+def test_a_sequence_runs_in_the_order_of_its_enqueues_whatever_the_priority() -> None:
+    first, second = in_order.defer("a").pk, in_order.defer("a").pk
+    third = in_order.using(priority=100).defer("a").pk
+    assert claim() == [first]
+    assert settle(first) == [second]
+    assert settle(second) == [third]
+
+
+def test_a_job_that_waits_for_its_retry_holds_its_sequence_and_not_a_limit() -> None:
+    sequence, limited = in_order.defer_many([("a",)] * 2), free_two.defer_many([("a",)] * 3)
+    assert claim() == [sequence[0], *limited[:2]]
+    assert settle(sequence[0], outcome=RETRY) == []
+    assert settle(limited[0], outcome=RETRY) == [limited[2]]
+    assert statuses() == {"scheduled": 2, "running": 2, "blocked": 1}
+    Job.objects.scheduled().run_now()
+    store.sweep_limits()
+    assert claim() == [sequence[0]]
+
+
+def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_now() -> None:
+    early = in_order.using(run_after=timedelta(hours=1)).defer("a").pk
+    first = in_order.defer("a").pk
+    assert claim() == [first]
+    assert settle(first, outcome=RETRY) == []
+    Job.objects.scheduled().run_now()
+    store.sweep_limits()
+    assert claim() == [first]
+    assert settle(first) == [early]
+
+
+def test_a_future_job_does_not_block_those_that_are_due_before_it() -> None:
+    in_order.using(run_after=timedelta(hours=1)).defer("a")
+    second = in_order.defer("a").pk
+    assert claim() == [second]
+
+
+def test_a_future_job_is_admitted_when_it_is_due() -> None:
+    first = in_order.defer("a").pk
+    later = in_order.using(run_after=timedelta(milliseconds=1)).defer("a").pk
+    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=later).status == "blocked")
+    assert claim() == [first]
+    assert settle(first) == [later]
+    free = in_order.using(run_after=timedelta(milliseconds=1)).defer("b").pk
+    wait_until(lambda: store.admit() is not None and Job.objects.get(pk=free).status == "queued")
+
+
+def test_a_halting_sequence_waits_for_the_operator_after_a_failure() -> None:
+    first, second, third = in_order.defer_many([("a",)] * 3)
+    claim()
+    assert settle(first, outcome=FAILED) == []
+    assert not store.sweep_limits()
+    Job.objects.filter(pk=first).retry()
+    store.sweep_limits()
+    assert claim() == [first]
+    assert settle(first) == [second]
+    assert settle(second, outcome=FAILED) == []
+    Job.objects.filter(pk=second).discard()
+    store.sweep_limits()
+    assert claim() == [third]
+    assert Job.objects.get(pk=second).status == "discarded"
+
+
+def test_a_deleted_job_halts_no_sequence() -> None:
+    first, second = in_order.defer_many([("a",)] * 2)
+    claim()
+    assert settle(first, outcome=FAILED) == []
+    Job.objects.filter(pk=first).delete()
+    assert store.sweep_limits()
+    assert claim() == [second]
+
+
+def test_a_sequence_that_continues_goes_on_after_a_failure() -> None:
+    first, second = going_on.defer_many([("a",)] * 2)
+    claim()
+    assert settle(first, outcome=FAILED) == [second]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "discard", "delete", "postpone"])
+def test_the_sweep_admits_after_a_verb(verb: str) -> None:
+    first, second = in_order.defer_many([("a",)] * 2)
+    chosen = Job.objects.filter(pk=first)
+    chosen.postpone(timedelta(hours=1)) if verb == "postpone" else getattr(chosen, verb)()
+    assert store.sweep_limits()
+    assert claim() == [second]
+
+
+def test_release_and_recovery_keep_the_permit() -> None:
+    first, _ = in_order.defer_many([("a",)] * 2)
+    [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
+    store.release([claimed.ref])
+    assert not store.sweep_limits()
+    assert claim() == [first]
+    store.recover(worker_ids=["w"])
+    assert not store.sweep_limits()
+    assert claim() == [first]
+
+
+def test_a_manual_retry_waits_at_the_gate_again() -> None:
+    first, second, third = free_two.defer_many([("a",)] * 3)
+    claim()
+    assert settle(first) == [third]
+    Job.objects.filter(pk=first).retry()
+    Job.objects.filter(pk=second).discard()
+    made = make_job("failed", limit_key=Job.objects.get(pk=first).limit_key, limit_kind="concurrency", capacity=2)
+    made.retry()
+    store.sweep_limits()
+    assert statuses() == {"running": 2, "blocked": 1, "completed": 1} or statuses() == {"running": 2, "blocked": 1}
+
+
+def test_a_lower_limit_counts_what_already_runs() -> None:
+    free_two.defer_many([("a",)] * 2)
+    key = Job.objects.values_list("limit_key", flat=True)[0]
+    Job.objects.create(
+        task="t", queue_name="default", status="blocked", limit_key=key, limit_kind="concurrency", capacity=1
+    )
+    assert not store.sweep_limits()
+    claimed = claim()
+    assert settle(claimed[0]) == []
+    assert len(settle(claimed[1])) == 1
+
+
+# Locks
+
+
+def lock_keys(cursor: Any, *keys: str | None) -> None:
+    cursor.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": list(keys)})
+
+
+def test_a_key_that_another_has_locked_is_reported_and_not_waited_for() -> None:
+    first, second = in_order.defer_many([("a",)] * 2)
+    key = Job.objects.get(pk=first).limit_key
+    claim()
+    with connect(autocommit=False) as other:
+        lock_keys(other, key)
+        lease = Job.objects.get(pk=first).lease
+        result = store.exchange(
+            [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, worker_id="w", limited=[first]
+        )
+        assert result.admission.missed == [key]
+        assert result.settled() == {(first, lease): None}
+        assert not result.claimed()
+    again = store.exchange([], queue_names=["default"], limit=9, worker_id="w", keys=result.admission.missed)
+    assert again.admission.missed == []
+    assert [job.id for job in again.claimed()] == [second]
+
+
+def test_the_count_is_taken_after_the_lock() -> None:
+    """A statement that locked and counted at once would not see what the previous holder has committed."""
+    assert "pg_try_advisory_xact_lock" not in sql.ADMIT_BY_KEY
+    assert "skipqueue_job" in sql.ADMIT_BY_KEY
+
+
+def test_at_repeatable_read_nothing_is_admitted() -> None:
+    """The count would be that of the transaction's first statement."""
+    make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert store.admit_keys(["k"]) == ({}, ["k"])
+    assert store.admit_keys(["k"]) == ({"default": 1}, [])
+
+
+def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -> None:
+    keys = {"concurrency": "limit", "sequence": "seq", "halting": "halt"}
+    made = {
+        kind: [make_job("blocked", limit_key=key, limit_kind=kind, capacity=1) for _ in range(2)]
+        for kind, key in keys.items()
+    }
+    with connect(autocommit=False) as other:
+        heads = [pair[0].pk for pair in made.values()]
+        other.execute("SELECT FROM skipqueue_job WHERE id = ANY (%s) FOR UPDATE", [heads])
+        store.sweep_limits()
+        assert claim() == [made["concurrency"][1].pk]
+    store.sweep_limits()
+    assert claim() == [made["sequence"][0].pk, made["halting"][0].pk]
+
+
+# The sweep
+
+
+def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
+    for number in range(5):
+        make_job("blocked", limit_key=f"k{number}", limit_kind="concurrency", capacity=1)
+    sweep = gates.Sweep()
+    assert [sum(sweep.run(store, limit=2).values()) for _ in range(3)] == [2, 2, 1]
+    assert sweep.after == ""
+
+
+def test_no_sweep_is_due_while_nothing_is_blocked() -> None:
+    gates.LIMIT_GATE.sweep_now("default")
+    assert store.next_due() is None
+    make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    assert store.next_due() == 0.0
+    assert store.admit() == {"default": 1}
+    assert (store.next_due() or 0.0) > 0.0
+
+
+# Options
+
+
+def test_what_cannot_be_a_limit_is_refused_at_import() -> None:
+    for make in (
+        lambda: limit(0),
+        lambda: limit(True),
+        lambda: limit(10_001),
+        lambda: limit(2, by=3),  # type: ignore[arg-type]
+        lambda: limit(2, name=""),
+        lambda: by("a", on_failure="wait"),  # type: ignore[arg-type]
+        lambda: by(4),  # type: ignore[arg-type]
+        lambda: job(concurrency=2),  # type: ignore[call-overload]
+        lambda: job(sequence="order_id"),  # type: ignore[call-overload]
+        lambda: job(concurrency=limit(2), sequence=by("a")),
+    ):
+        with pytest.raises(InvalidOption):
+            make()
+
+
+def test_a_key_must_be_an_argument() -> None:
+    def send(order_id: int) -> None: ...
+
+    send.__module__, send.__qualname__ = "tests.admission.test_store", "send"
+    with pytest.raises(InvalidOption, match="by names the argument 'order', and the task has order_id"):
+        job(concurrency=limit(2, by="order"))(send)
+
+
+def test_the_key_has_the_values_and_long_ones_are_hashed() -> None:
+    assert free_two.encoded(("x",), {}).limit_key == 'limit:tests.app.limited_jobs.free_two account="x"'
+    assert free_two.encoded((), {"account": "x"}).limit_key == free_two.encoded(("x",), {}).limit_key
+    long = free_two.encoded(("x" * 5_000,), {}).limit_key
+    assert long
+    assert len(long) < 200
+    assert long != free_two.encoded(("x" * 5_001,), {}).limit_key
+    assert alone.encoded((), {}).limit_key == "limit:tests.app.limited_jobs.alone"
+
+
+def test_a_plain_job_has_no_key() -> None:
+    job = jobs.noop.defer()
+    job.refresh_from_db()
+    assert (job.limit_key, job.limit_kind, job.capacity) == (None, None, None)

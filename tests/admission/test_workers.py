@@ -1,0 +1,186 @@
+"""Live workers: no key ever exceeds its limit, sequences run in order, and no free permit is forgotten."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from django_skipqueue.admission import sql
+from django_skipqueue.models import Job
+
+from ..app.limited_jobs import free_two, going_on, in_order, two_at_once
+from ..app.models import Ledger
+from ..app.sessions import connect
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from ..harness.threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+Run = Callable[..., ManagePy]
+HOUR = 3600.0
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+RUNNING = """
+SELECT limit_key, max(capacity), count(*), count(*) FILTER (WHERE status = 'running')
+FROM skipqueue_job
+WHERE limit_key IS NOT NULL AND status IN ('queued', 'running')
+GROUP BY limit_key
+"""
+
+
+class Witness:
+    """Reads again and again how many jobs of each key hold a permit. A statement sees one instant of the database."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.most: Counter[str] = Counter()
+        self.broken: list[tuple[Any, ...]] = []
+
+    def look(self, session: Any) -> None:
+        for key, capacity, held, running in session.execute(RUNNING).fetchall():
+            self.most[key] = max(self.most[key], running)
+            if held > capacity:
+                self.broken.append((key, capacity, held))
+        self.looks += 1
+
+
+@contextmanager
+def witnessed() -> Iterator[Witness]:
+    """Within this block no key may exceed its limit."""
+    witness, is_over = Witness(), threading.Event()
+
+    def watch() -> None:
+        with connect() as session:
+            while not is_over.is_set():
+                witness.look(session)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield witness
+    finally:
+        is_over.set()
+        thread.join()
+    assert witness.looks > 10
+    assert not witness.broken
+
+
+def overlaps() -> dict[str, int]:
+    """How many attempts of each key were inside their task at once, at most: by the order of the rows they wrote."""
+    inside: defaultdict[str, set[int]] = defaultdict(set)
+    most: Counter[str] = Counter()
+    for entry, job_id in Ledger.objects.filter(job_id__gt=0).order_by("id").values_list("entry", "job_id"):
+        assert job_id
+        event, key, _ = entry.split()
+        inside[key] = inside[key] | {job_id} if event == "start" else inside[key] - {job_id}
+        most[key] = max(most[key], len(inside[key]))
+    return dict(most)
+
+
+def order_of(key: str, event: str = "end") -> list[int]:
+    """The numbers of the jobs of a key, in the order in which they ended."""
+    entries = Ledger.objects.filter(entry__startswith=f"{event} {key} ").order_by("id").values_list("entry", flat=True)
+    return [int(re.split(" ", entry)[2]) for entry in entries]
+
+
+def test_a_drain_runs_all_jobs_within_their_limits(worker_thread: Start) -> None:
+    two_at_once.defer_many([(f"k{number % 5}", number) for number in range(300)])
+    with witnessed():
+        drains = [worker_thread(drain=True, concurrency=8) for _ in range(3)]
+        for drain in drains:
+            drain.wait()
+    assert statuses() == {"completed": 300}
+    assert max(overlaps().values()) == 2
+
+
+def test_a_drain_runs_sequences_in_order(worker_thread: Start) -> None:
+    in_order.defer_many([(f"k{number % 7}", number) for number in range(210)])
+    with witnessed():
+        drains = [worker_thread(drain=True, concurrency=8) for _ in range(3)]
+        for drain in drains:
+            drain.wait()
+    assert statuses() == {"completed": 210}
+    for key in range(7):
+        assert order_of(f"k{key}") == list(range(key, 210, 7))
+    assert set(overlaps().values()) == {1}
+
+
+def test_a_job_that_is_retried_holds_its_sequence(runworker: Run) -> None:
+    in_order.defer_many([("a", number, 3 if number == 1 else 0) for number in range(4)])
+    runworker("--concurrency", "4")
+    wait_for_statuses(completed=4)
+    assert order_of("a") == [0, 1, 2, 3]
+    assert order_of("a", "start") == [0, 1, 1, 1, 2, 3]
+
+
+def test_a_worker_alone_lets_a_blocked_job_in_without_any_sweep(worker_thread: Start) -> None:
+    """No supervisor runs here: what admits is the exchange that settles, and the enqueue."""
+    worker = worker_thread(poll_interval=HOUR, concurrency=2)
+    wait_until(lambda: worker.listens)
+    free_two.defer_many([("a",)] * 50)
+    wait_for_statuses(completed=50)
+    going_on.defer_many([("a", number, number % 2) for number in range(20)])
+    wait_for_statuses(completed=60, failed=10)
+
+
+def test_a_key_whose_lock_another_has_is_tried_again(worker_thread: Start, gates: Any) -> None:
+    worker = worker_thread(poll_interval=HOUR, concurrency=1)
+    wait_until(lambda: worker.listens)
+    with connect(autocommit=False) as other:
+        key = two_at_once.encoded(("a",), {}).limit_key
+        first = two_at_once.defer("a", 0, seconds=0.3)
+        wait_until(lambda: Job.objects.running().count() == 1)
+        two_at_once.defer_many([("a", number) for number in range(1, 4)])
+        other.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": [key]})
+        wait_for_statuses(completed=2, blocked=2)
+        assert first.pk
+    wait_for_statuses(completed=4)
+
+
+def test_an_admitted_job_that_this_worker_does_not_serve_is_announced(worker_thread: Start) -> None:
+    first = worker_thread(poll_interval=HOUR, concurrency=1, queue_names=("a",))
+    second = worker_thread(poll_interval=HOUR, concurrency=1, queue_names=("b",), id="v:1")
+    wait_until(lambda: first.listens and second.listens)
+    in_order.using(queue_name="a").defer("x", 0, seconds=0.1)
+    in_order.using(queue_name="b").defer("x", 1)
+    wait_for_statuses(completed=2)
+    assert order_of("x") == [0, 1]
+
+
+@pytest.mark.parametrize("task", ["limit", "sequence"])
+def test_no_limit_is_exceeded_while_workers_are_killed(runworker: Run, task: str) -> None:
+    """Processes die at any line, jobs are cancelled and retried by hand, and in the end every job has run."""
+    with witnessed() as witness:
+        running = [runworker("--processes", "2", "--concurrency", "4") for _ in range(2)]
+        wait_until(lambda: len(workers(4)) == 4)
+        for start in range(0, 240, 60):
+            if task == "limit":
+                two_at_once.defer_many([(f"k{n % 6}", n, 0.01) for n in range(start, start + 60)])
+            else:
+                in_order.defer_many([(f"k{n % 6}", n, 0, 0.005) for n in range(start, start + 60)])
+            time.sleep(0.2)
+            with suppress(ProcessLookupError):
+                os.kill(workers(1)[0].pid, signal.SIGKILL)
+            cancelled = list(Job.objects.running().values_list("pk", flat=True)[:2])
+            Job.objects.filter(pk__in=cancelled).cancel()
+            Job.objects.filter(pk__in=cancelled).retry()
+        wait_for_statuses(completed=240, deadline=60)
+        assert len(running) == 2
+    assert witness.most
+
+
+def test_a_death_between_the_settle_and_the_admission_loses_no_wake_up(runworker: Run) -> None:
+    """The rows as such a death leaves them: no job of the key holds a permit, and one is blocked."""
+    in_order.defer_many([("a", number) for number in range(3)])
+    Job.objects.queued().update(status="blocked")
+    runworker("--processes", "1")
+    wait_for_statuses(completed=3)
+    assert order_of("a") == [0, 1, 2]

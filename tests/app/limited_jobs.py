@@ -1,0 +1,64 @@
+"""Tasks with limits and sequences."""
+
+import time
+
+from django_skipqueue import JobContext, by, job, limit
+from django_skipqueue.backoff import constant
+
+from .models import Ledger
+
+
+def note(event: str, key: str, number: int, job_id: int) -> None:
+    """Write that this happens now. The ids of the rows have the order of the events."""
+    Ledger.objects.create(entry=f"{event} {key} {number}", job_id=job_id)
+
+
+@job(concurrency=limit(2, by="account"), takes_context=True)
+def two_at_once(context: JobContext, account: str, number: int = 0, seconds: float = 0.0) -> None:
+    """Note the start and the end."""
+    note("start", account, number, context.job_id)
+    time.sleep(seconds)
+    note("end", account, number, context.job_id)
+
+
+@job(concurrency=limit(2, by="account"))
+def free_two(account: str) -> None:
+    """Do nothing."""
+
+
+@job(sequence=by("order"), takes_context=True, max_attempts=3, backoff=constant(0.05))
+def in_order(context: JobContext, order: str, number: int = 0, fail_before: int = 0, seconds: float = 0.0) -> None:
+    """Note the start and the end; fail in the attempts before one."""
+    note("start", order, number, context.job_id)
+    time.sleep(seconds)
+    if context.attempt < fail_before:
+        note("failure", order, number, context.job_id)
+        raise ValueError("not yet")
+    note("end", order, number, context.job_id)
+
+
+@job(sequence=by("order", on_failure="continue"), max_attempts=1)
+def going_on(order: str, number: int = 0, fails: bool = False) -> None:
+    """Fail, or not."""
+    if fails:
+        raise ValueError("as it was told")
+
+
+@job(concurrency=limit(1))
+def alone() -> None:
+    """Do nothing."""
+
+
+@job(concurrency=limit(1, by="account", name="shared"))
+def shares(account: str) -> None:
+    """Do nothing."""
+
+
+@job(concurrency=limit(1, by="account", name="shared"))
+def shares_too(account: str) -> None:
+    """Do nothing."""
+
+
+@job(concurrency=limit(1, by="account"), unique_key=lambda number, account: f"moving {number}", on_conflict="replace")
+def moving(number: int, account: str) -> None:
+    """Do nothing."""
