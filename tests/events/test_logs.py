@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.events import alert_logs, liveness_logs, log_context, logs, queue_logs, schedule_logs
+from django_skipqueue.events import alert_logs, batch_logs, liveness_logs, log_context, logs, queue_logs, schedule_logs
 from django_skipqueue.events.events import (
     AlertOver,
     AlertRaised,
@@ -37,6 +37,7 @@ from django_skipqueue.events.log_format import COLOURS, in_words, pairs, printab
 from django_skipqueue.events.log_sink import LogSink
 from django_skipqueue.events.sinks import send
 from django_skipqueue.management.log_setup import configure
+from django_skipqueue.values.batches import FinishedBatch
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
 from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
 
@@ -179,6 +180,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     alert_logs.alert_raised(AlertRaised(*incident))
     alert_logs.alert_over(AlertOver(*incident, datetime.now(UTC)))
     alert_logs.webhook_failed("example.com", "HTTP status 500")
+    batch_logs.batch_finished(FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True))
     schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
     schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
     schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))

@@ -168,11 +168,10 @@ def test_a_verb_works_on_the_database_of_its_query_set(name: str) -> None:
 
 
 def test_what_enqueue_takes_is_what_a_row_has() -> None:
-    """Beside the task and the metadata, which it takes otherwise, and the retention, which only the backend chooses."""
+    """Beside the task and the metadata, which it takes otherwise, and what other code chooses."""
+    others = ("task", "metadata", "retention", "batch_id", "after", "after_failure", "unique_seconds")
     hints = get_type_hints(JobSpec)
-    assert get_type_hints(JobColumns) == {
-        name: hints[name] for name in hints if name not in ("task", "retention", "metadata")
-    }
+    assert get_type_hints(JobColumns) == {name: hints[name] for name in hints if name not in others}
 
 
 def test_enqueue_writes_each_column_that_it_is_given() -> None:
