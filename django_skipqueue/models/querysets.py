@@ -81,7 +81,7 @@ class JobManager(_JobManager["Job"]):
         store = Store(self.db)
         spec = in_current_batch(spec, store.connection)
         while True:
-            inserted = store.enqueue(spec, call, replaces=on_conflict == "replace")
+            inserted = store.enqueue(spec, call, replaces=on_conflict in ("replace", "rerun"))
             if inserted and inserted.is_new:
                 return self._as_inserted(spec, call, inserted)
             if inserted:

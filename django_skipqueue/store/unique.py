@@ -77,7 +77,7 @@ class UniqueKeys(Statements):
         """Do the same as `enqueue_many` where some calls have unique keys. Repeats until each key belongs to a job."""
         if on_conflict == "raise":
             _check_distinct(calls)
-        chosen = _one_for_each_key(calls, last=on_conflict == "replace")
+        chosen = _one_for_each_key(calls, last=on_conflict in ("replace", "rerun"))
         plain: list[int] = []
         keyed: dict[str, tuple[int, CallOutcome]] = {}
         with transaction.atomic(using=self.alias) if on_conflict == "raise" else nullcontext():
@@ -105,7 +105,7 @@ class UniqueKeys(Statements):
     ) -> list[Written]:
         """Send the INSERT of these calls, sorted by key. Returns the jobs that it has written."""
         keys = [call.unique_key for call in calls]
-        statement = sql.ENQUEUE_MANY_REPLACE if on_conflict == "replace" else sql.ENQUEUE_MANY_UNIQUE
+        statement = sql.ENQUEUE_MANY_REPLACE if on_conflict in ("replace", "rerun") else sql.ENQUEUE_MANY_UNIQUE
         rows = self.rows(statement, {**values, **calls_as_values(calls), "unique_keys": keys})
         written = list(starmap(Written, rows))
         if written:

@@ -44,7 +44,7 @@ def job(
     unique_key, or unique, made by `unique_by`: at most one job holds a key at a time.
     until: how long: "finished", "started", or a timedelta from the enqueue, and until it is finished.
     on_conflict: if a job holds the key: "skip" returns it, "replace" gives it the arguments and the due time of the
-    call if it waits, "raise" raises `UniqueKeyTaken`.
+    call if it waits, "raise" raises `UniqueKeyTaken`, "rerun" has one more run after the job that runs.
     backoff: from the number of the failed attempt to seconds; default `backoff.exponential()`.
     retry_on: only these exceptions are retried, others fail the job at once; default: all but `RowMissing`.
     discard_on: these discard the job at once.

@@ -102,13 +102,18 @@ class Options:
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
-        self._check_unique()
         self._check_limits()
+        self._check_unique()
 
     @property
     def unique_seconds(self) -> float | None:
         """The column for `until`."""
-        return seconds_of(self.until)
+        return 0.0 if self.on_conflict == "rerun" else seconds_of(self.until)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the number of the jobs of a key that may run at once is limited."""
+        return self.limit is not None or self.on_conflict == "rerun"
 
     @property
     def makes_key(self) -> bool:
@@ -131,6 +136,11 @@ class Options:
             raise InvalidOption("Give unique or unique_key, not both.")
         if self.unique is None and self.unique_key is None and (self.until, self.on_conflict) != ("finished", "skip"):
             raise InvalidOption('until and on_conflict need a key: give unique=unique_by("payment_id") or unique_key.')
+        if self.on_conflict == "rerun" and (self.until != "finished" or self.limit is not None):
+            raise InvalidOption(
+                'on_conflict="rerun" has its jobs wait and run one after the other: give it without until, concurrency '
+                "or sequence."
+            )
 
     def _check_limits(self) -> None:
         if not isinstance(self.concurrency, Limit | None):

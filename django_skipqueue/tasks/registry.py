@@ -53,7 +53,7 @@ class Registry:
         known = self._tasks.get(task.name)
         if known is not None and _source(known) != _source(task):
             self.duplicates[task.name] = (known, task)
-        if task.options.limit is not None:
+        if task.options.is_limited:
             self.has_limits = True
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
@@ -75,7 +75,7 @@ class Registry:
     def is_limited(self, name: str) -> bool:
         """Whether the task of this name has a limit or a sequence; False if it is unknown."""
         task = self._tasks.get(name)
-        return task is not None and task.options.limit is not None
+        return task is not None and task.options.is_limited
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; False if it is unknown."""

@@ -31,7 +31,7 @@ from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
-from .unique import arguments_by_name, within_retention
+from .unique import arguments_by_name, one_at_a_time, within_retention
 
 if TYPE_CHECKING:
     from ..arguments.call_types import CallTypes
@@ -146,6 +146,8 @@ class Task(Generic[P, R]):
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "after" in given:
             given["after"] = job_ids(given["after"])
+        if given.get("on_conflict", self.options.on_conflict) == "rerun" != self.options.on_conflict:
+            raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
         if given.get("database", "default") not in connections:
             aliases = ", ".join(sorted(connections))
             raise InvalidOption(
@@ -234,6 +236,8 @@ class Task(Generic[P, R]):
             if not isinstance(unique_key, str):
                 raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
             check_key("unique_key", unique_key)
+        if self.options.on_conflict == "rerun" and unique_key is not None:
+            return {"unique_key": unique_key, **one_at_a_time(unique_key)}
         return {"unique_key": unique_key, **(limit.columns(self.name, given) if limit else {})}
 
     @property

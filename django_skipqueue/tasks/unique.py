@@ -21,7 +21,7 @@ from ..values.limits import LIMITS
 from ..values.records import JobSpec
 
 Until = Literal["finished", "started"] | timedelta
-CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise")
+CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
 
 FINISHED = ("completed", "discarded", "failed")
 
@@ -130,6 +130,11 @@ def within_retention(spec: JobSpec) -> JobSpec:
                 f"Raise SKIPQUEUE['RETENTION'][{status!r}], or keep the fact in a table of your own."
             )
     return spec
+
+
+def one_at_a_time(unique_key: str) -> dict[str, Any]:
+    """The columns of a job with `on_conflict="rerun"`: the jobs of its unique key are a sequence."""
+    return {"limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
 
 
 def _canonical(name: str, value: Any) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-OnConflict = Literal["skip", "replace", "raise"]
+OnConflict = Literal["skip", "replace", "raise", "rerun"]
 """What an enqueue does if a job holds the unique key of a call."""
 
 CallOutcome = Literal["created", "existing", "replaced"]

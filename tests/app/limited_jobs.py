@@ -2,7 +2,7 @@
 
 import time
 
-from django_skipqueue import JobContext, by, job, limit
+from django_skipqueue import JobContext, by, job, limit, unique_by
 from django_skipqueue.backoff import constant
 
 from .models import Ledger
@@ -62,3 +62,11 @@ def shares_too(account: str) -> None:
 @job(concurrency=limit(1, by="account"), unique_key=lambda number, account: f"moving {number}", on_conflict="replace")
 def moving(number: int, account: str) -> None:
     """Do nothing."""
+
+
+@job(unique=unique_by("key"), on_conflict="rerun", takes_context=True)
+def runs_again(context: JobContext, key: str, number: int = 0, seconds: float = 0.0) -> None:
+    """Note the start and the end."""
+    note("start", key, number, context.job_id)
+    time.sleep(seconds)
+    note("end", key, number, context.job_id)

@@ -1,0 +1,140 @@
+"""`on_conflict="rerun"`: while a job of the key runs, exactly one more waits, and runs after it with new arguments."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from django_skipqueue import job, limit, unique_by
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app.limited_jobs import runs_again
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy
+
+store = Store("default")
+
+Run = Callable[..., ManagePy]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KEY = 'rerun:tests.app.limited_jobs.runs_again(key="k")'
+
+
+def claim() -> list[Job]:
+    return Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
+
+
+def statuses() -> list[str]:
+    return [str(status) for status in Job.objects.order_by("pk").values_list("status", flat=True)]
+
+
+def test_while_one_runs_exactly_one_waits_and_has_the_newest_arguments() -> None:
+    first = runs_again.defer("k", 1)
+    assert first.created
+    (running,) = claim()
+    second = runs_again.defer("k", 2)
+    third = runs_again.defer("k", 3)
+    assert (second.created, third.created, third.replaced) == (True, False, True)
+    assert runs_again.defer_many([("k", 4), ("k", 5)]).outcomes == ["existing", "replaced"]
+    assert statuses() == ["running", "blocked"]
+    assert claim() == []
+    running.complete()
+    store.admit_keys([KEY])
+    (again,) = claim()
+    assert (again.pk, again.args) == (second.pk, ["k", 5])
+    again.complete()
+    assert statuses() == ["completed", "completed"]
+
+
+def test_one_that_has_not_started_is_given_the_newest_arguments() -> None:
+    first = runs_again.defer("k", 1)
+    again = runs_again.defer("k", 2)
+    assert (again.pk, again.replaced) == (first.pk, True)
+    (running,) = claim()
+    assert running.args == ["k", 2]
+
+
+def test_other_keys_do_not_wait() -> None:
+    runs_again.defer("k")
+    claim()
+    runs_again.defer("other")
+    assert [job.args for job in claim()] == [["other"]]
+
+
+def test_it_also_waits_for_the_retry_of_the_one_before_it() -> None:
+    runs_again.defer("k", 1)
+    (running,) = claim()
+    runs_again.defer("k", 2)
+    store.settle([Settlement(running.pk, running.lease, Outcome("scheduled", delay=3600.0))])
+    store.admit_keys([KEY])
+    assert statuses() == ["scheduled", "blocked"]
+    Job.objects.filter(pk=running.pk).cancel()
+    store.admit_keys([KEY])
+    assert [job.args for job in claim()] == [["k", 2]]
+
+
+def test_a_manual_retry_runs_beside_none() -> None:
+    runs_again.defer("k", 1)
+    (failed,) = claim()
+    store.settle([Settlement(failed.pk, failed.lease, Outcome("failed"))])
+    runs_again.defer("k", 2)
+    assert not Job.objects.get(pk=failed.pk).retry(), "another waits, with the key"
+    (running,) = claim()
+    assert Job.objects.get(pk=failed.pk).retry()
+    assert claim() == []
+    store.settle([Settlement(running.pk, running.lease, COMPLETED)])
+    store.admit_keys([KEY])
+    assert [job.pk for job in claim()] == [failed.pk]
+
+
+def test_workers_run_the_last_call_after_all_others_and_never_two_at_once(runworker: Run) -> None:
+    """Six callers at once, while a worker with four slots runs: the last run begins after every call."""
+    runworker("--concurrency", "4")
+
+    def enqueue(caller: int) -> None:
+        try:
+            for number in range(25):
+                runs_again.defer("k", 100 * caller + number, seconds=0.005)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(enqueue, range(6)))
+    last = runs_again.defer("k", 9999)
+    wait_until(lambda: not Job.objects.unfinished().exists())
+    events = list(Ledger.objects.order_by("id").values_list("entry", "job_id"))
+    kinds = [entry.split()[0] for entry, _ in events]
+    assert kinds == ["start", "end"] * (len(kinds) // 2), "never two at once"
+    assert events[-1] == ("end k 9999", last.pk)
+    assert Job.objects.count() == len(kinds) // 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"until": "started"},
+        {"concurrency": limit(2)},
+    ],
+)
+def test_what_cannot_be_combined_is_refused(options: Any, registry: Registry) -> None:
+    def refused(key: str) -> None: ...
+
+    refused.__qualname__ = "refused"
+    with pytest.raises(InvalidOption, match="one after the other: give it without"):
+        job(unique=unique_by("key"), on_conflict="rerun", **options)(refused)  # type: ignore[no-untyped-call]
+
+
+def test_a_single_call_cannot_ask_for_it(registry: Registry) -> None:
+    def plain(key: str) -> None: ...
+
+    plain.__qualname__ = "plain"
+    with pytest.raises(InvalidOption, match='Give on_conflict="rerun" to @job'):
+        job(unique=unique_by("key"))(plain).using(on_conflict="rerun")
