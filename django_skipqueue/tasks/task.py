@@ -16,7 +16,6 @@ from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
 from ..batches.call import TaskCall, job_ids
-from ..columns import check_key
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
 from ..store import Store
@@ -31,7 +30,7 @@ from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
-from .unique import arguments_by_name, one_at_a_time, within_retention
+from .unique import arguments_by_name, one_at_a_time, unique_key_of, within_retention
 
 if TYPE_CHECKING:
     from ..arguments.call_types import CallTypes
@@ -226,16 +225,10 @@ class Task(Generic[P, R]):
 
         The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
         """
-        unique_key, unique, limit = self.options.unique_key, self.options.unique, self.options.limit
+        unique, limit = self.options.unique, self.options.limit
         raw = arguments_by_name(self.signature, args, kwargs) if unique or limit else {}
         given = {name: self.encoded_argument(name, value) for name, value in raw.items()}
-        if unique is not None:
-            unique_key = unique.key(self.name, given, shown=self.redacted((), given).kwargs)
-        elif callable(unique_key):
-            unique_key = unique_key(*args, **kwargs)
-            if not isinstance(unique_key, str):
-                raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
-            check_key("unique_key", unique_key)
+        unique_key = unique_key_of(self, given, args, kwargs)
         if self.options.on_conflict == "rerun" and unique_key is not None:
             return {"unique_key": unique_key, **one_at_a_time(unique_key)}
         return {"unique_key": unique_key, **(limit.columns(self.name, given) if limit else {})}

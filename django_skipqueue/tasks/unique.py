@@ -10,15 +10,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..columns import MAX_KEY_BYTES
+from ..columns import MAX_KEY_BYTES, check_key
 from ..conf import did_you_mean, settings
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import decode, encode
 from ..values.deferred import OnConflict
 from ..values.limits import LIMITS
 from ..values.records import JobSpec
+
+if TYPE_CHECKING:
+    from .task import Task
 
 Until = Literal["finished", "started"] | timedelta
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
@@ -130,6 +133,24 @@ def within_retention(spec: JobSpec) -> JobSpec:
                 f"Raise SKIPQUEUE['RETENTION'][{status!r}], or keep the fact in a table of your own."
             )
     return spec
+
+
+def unique_key_of(
+    task: "Task[Any, Any]", given: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
+    """The unique key of a call, by the options of the task. `given`: the arguments by name, as they are stored.
+
+    Raises `InvalidOption` for what the function of a key returns.
+    """
+    unique_key = task.options.unique_key
+    if task.options.unique is not None:
+        return task.options.unique.key(task.name, given, shown=task.redacted((), given).kwargs)
+    if callable(unique_key):
+        unique_key = unique_key(*args, **kwargs)
+        if not isinstance(unique_key, str):
+            raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
+        check_key("unique_key", unique_key)
+    return unique_key
 
 
 def one_at_a_time(unique_key: str) -> dict[str, Any]:
