@@ -87,9 +87,7 @@ class Exchanger:
             room = 0
         if room and self._claiming.lost:
             self._find_position(self._claiming.lost)
-        limited = (
-            [each.job.id for each in attempts if registry.is_limited(each.job.task)] if registry.has_limits else []
-        )
+        limited = _limited(attempts)
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
         after = self._claiming.after(names, started, admitting=bool(limited or self._missed)) if room else {}
         room = self._claiming.limit(room, after)
