@@ -61,6 +61,7 @@ def test_any_other_outcome_is_described_in_the_place_of_its_lease() -> None:
         "results": [None, None, "[1]"],
         "last_errors": [None, "no", None],
         "unknown": [False, True, False],
+        "notes": [None, None, None],
     }
     assert [error and json.loads(error) for error in errors] == [None, {"message": "ü"}, None]
 
