@@ -28,6 +28,7 @@ from typing import assert_type
 from django_skipqueue import Discard, JobContext, Retry, Snooze, Task, job
 from django_skipqueue.backoff import constant, exponential, linear
 from django_skipqueue.models import Job
+from django_skipqueue.values.deferred import DeferredJobs
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from django_skipqueue.store import Store
 
@@ -66,7 +67,7 @@ def calls(context: JobContext) -> None:
     assert_type(bare(1), bool)
     assert_type(bare.defer(1), Job)
     assert_type(bare.defer(payment_id=1, note="x"), Job)
-    assert_type(bare.defer_many([{"payment_id": 1}, (2, "x")]), list[int])
+    assert_type(bare.defer_many([{"payment_id": 1}, (2, "x")]), DeferredJobs)
     assert_type(bare.using(priority=3, run_after=timedelta(1)).defer(1), Job)
     assert_type(optioned.defer(payment_id=1), Job)
     assert_type(keyed.using(unique_key="k").defer(1), Job)
@@ -110,7 +111,7 @@ async def awaited(context: JobContext) -> None:
     assert_type(await coroutine(1), str)
     assert_type(await coroutine.adefer(1), Job)
     assert_type(await acontextual(context, 1), int)
-    assert_type(await bare.adefer_many([(1,)]), list[int])
+    assert_type(await bare.adefer_many([(1,)]), DeferredJobs)
     await coroutine.adefer(payment_id="x")  # error: incompatible type "str"; expected "int"
     await acontextual.adefer(payment_id="x")  # error: incompatible type "str"; expected "int"
 
