@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -166,7 +165,7 @@ def test_no_limit_is_exceeded_while_workers_are_killed(runworker: Run, task: str
                 two_at_once.defer_many([(f"k{n % 6}", n, 0.01) for n in range(start, start + 60)])
             else:
                 in_order.defer_many([(f"k{n % 6}", n, 0, 0.005) for n in range(start, start + 60)])
-            time.sleep(0.2)
+            wait_until(lambda begun=start: Job.objects.completed().count() > begun)
             with suppress(ProcessLookupError):
                 os.kill(workers(1)[0].pid, signal.SIGKILL)
             cancelled = list(Job.objects.running().values_list("pk", flat=True)[:2])
