@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -154,6 +155,10 @@ def test_an_admitted_job_that_this_worker_does_not_serve_is_announced(worker_thr
     assert order_of("x") == [0, 1]
 
 
+def has_completed_more_than(number: int) -> bool:
+    return Job.objects.completed().count() > number
+
+
 @pytest.mark.parametrize("task", ["limit", "sequence"])
 def test_no_limit_is_exceeded_while_workers_are_killed(runworker: Run, task: str) -> None:
     """Processes die at any line, jobs are cancelled and retried by hand, and in the end every job has run."""
@@ -165,7 +170,7 @@ def test_no_limit_is_exceeded_while_workers_are_killed(runworker: Run, task: str
                 two_at_once.defer_many([(f"k{n % 6}", n, 0.01) for n in range(start, start + 60)])
             else:
                 in_order.defer_many([(f"k{n % 6}", n, 0, 0.005) for n in range(start, start + 60)])
-            wait_until(lambda begun=start: Job.objects.completed().count() > begun)
+            wait_until(partial(has_completed_more_than, start))
             with suppress(ProcessLookupError):
                 os.kill(workers(1)[0].pid, signal.SIGKILL)
             cancelled = list(Job.objects.running().values_list("pk", flat=True)[:2])
