@@ -15,10 +15,13 @@ holder of the lock has done. Neither waits for a lock, so neither can be part of
 # and `keys`. A lock is one of 1,024 advisory locks, until the end of the transaction: rows of a table of keys would
 # have to be inserted and deleted, and a lock for each key could fill PostgreSQL's table of locks. Two keys with the
 # same lock only wait for each other. At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the
-# previous holder of the lock has done. Index: the primary key.
+# previous holder of the lock has done. The array is a subquery, so that the planner does not see its
+# length: with that, it reads a small table whole. Index: the primary key.
 LOCK_KEYS = """
 WITH wanted AS MATERIALIZED (
-    SELECT limit_key AS key FROM skipqueue_job WHERE id = ANY (%(ids)s::bigint[]) AND limit_key IS NOT NULL
+    SELECT limit_key AS key
+    FROM skipqueue_job
+    WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
     UNION
     SELECT unnest((SELECT %(keys)s::text[]))
 ),
