@@ -11,8 +11,9 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
 # or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
-# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. Index: the
-# primary key.
+# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The arrays are
+# subqueries, so that the planner does not see their length: with that, it reads a small table whole, more than once.
+# Index: the primary key, and unique.
 RETRY = entering(
     recording(
         "retry",
@@ -21,7 +22,7 @@ WITH chosen AS MATERIALIZED (
     SELECT job.id
     FROM skipqueue_job AS job
     WHERE
-        job.id = ANY (%(ids)s::bigint[])
+        job.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
         AND job.status IN ('failed', 'discarded')
         AND NOT EXISTS (
             SELECT FROM skipqueue_job AS holder
@@ -41,7 +42,7 @@ WITH chosen AS MATERIALIZED (
         AND NOT EXISTS (
             SELECT FROM skipqueue_job AS twin
             WHERE
-                twin.id = ANY (%(ids)s::bigint[])
+                twin.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
                 AND twin.unique_key = job.unique_key
                 AND twin.id > job.id
                 AND twin.status IN ('failed', 'discarded')
