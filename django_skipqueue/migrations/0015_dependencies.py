@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("job_id", models.BigIntegerField()),
-                ("position", models.SmallIntegerField()),
+                ("position", models.IntegerField()),
                 ("needs_job_id", models.BigIntegerField()),
                 ("after_failure", models.TextField()),
                 ("is_met", models.BooleanField(db_default=False)),

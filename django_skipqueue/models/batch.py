@@ -53,7 +53,7 @@ class Dependency(models.Model):
     pk = models.CompositePrimaryKey("job_id", "position")
     job_id = models.BigIntegerField()
     """The job that waits."""
-    position = models.SmallIntegerField()
+    position = models.IntegerField()
     needs_job_id = models.BigIntegerField()
     after_failure = models.TextField()
     """`wait`, `discard` or `run`."""

@@ -55,29 +55,40 @@ class Dependencies(Statements):
 
         What a discarded job keeps waiting is discarded, or admitted, as well.
         """
+        return self.look_after(ids, limit=limit)[0]
+
+    def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> tuple[dict[str, int], bool]:
+        """Do the same. Returns also whether any job was found that waits for one of these."""
         admitted: Counter[str] = Counter()
         left = set(ids)
+        found_any = False
         for _ in range(MOST_ROUNDS):
             if not left:
                 break
             with transaction.atomic(using=self.alias):
                 locked = [id for (id,) in self.rows(sql.LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
                 rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(locked)}) if locked else []
+            found_any = found_any or bool(locked)
             admitted.update(queue_name for _, queue_name, status, _ in rows if status == "queued")
             if any(status == "blocked" for _, _, status, _ in rows):  # they wait at the gate of limits now
                 notify_supervisors(self, LIMITS_PAYLOAD)
             discarded = {id for id, _, status, _ in rows if status == "discarded"}
             left = discarded | left if len(locked) == limit else discarded
         wake(self, admitted)
-        return dict(admitted)
+        return dict(admitted), found_any
 
     def predecessors(self, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
         """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""
         return dict(self.rows(sql.PREDECESSORS, {"after": after, "limit": limit}))
 
-    def forget_dependants(self, ids: Collection[int]) -> None:
-        """Delete what jobs that were deleted have left of their dependencies on these."""
-        self.execute(sql.FORGET_DEPENDANTS, {"ids": as_array(ids)})
+    def forget_dependants(self, ids: Collection[int], *, limit: int = BATCH) -> bool:
+        """Clear dependencies on these that nobody waits for, some at each call. Returns whether there were any."""
+        values = {"ids": as_array(ids), "limit": limit}
+        for rounds in range(MOST_ROUNDS):
+            [(number,)] = self.rows(sql.FORGET_DEPENDANTS, values)
+            if number < limit:
+                return bool(rounds or number)
+        return True
 
     def needs(self, ids: Collection[int], *, limit: int = BATCH) -> list[Need]:
         """The jobs that these need, in their order."""

@@ -77,32 +77,37 @@ class DependencyGate:
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
         """Admit jobs whose predecessors are finished."""
         dependencies = Dependencies(store.alias, send=store.send)
-        ready = self._ready(dependencies, limit=limit)
-        admitted = dependencies.admit_dependants(ready, limit=limit)
-        if ready and not admitted:
-            dependencies.forget_dependants(ready)
+        ready, end = self._ready(dependencies, limit=limit)
+        admitted, found_any = dependencies.look_after(ready, limit=limit)
+        if ready and not found_any and not dependencies.forget_dependants(ready, limit=limit):
+            self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
         return admitted
 
     def next_due(self, store: Statements) -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
         dependencies = Dependencies(store.alias, send=store.send)
-        if self._ready(dependencies, limit=BATCH):
+        if self._ready(dependencies, limit=BATCH)[0]:
             return 0.0
         return DEPENDENCY_CHECK if dependencies.predecessors(limit=1) else None
 
-    def _ready(self, dependencies: Dependencies, *, limit: int) -> list[int]:
-        """Predecessors that let a job through, among the next ones. If there are none, the next look goes on."""
+    def _ready(self, dependencies: Dependencies, *, limit: int) -> tuple[list[int], int]:
+        """Predecessors that let a job through, among the next ones, and the id after which the next look may go on.
+
+        Goes round once, from where the last look has ended, as far as a look may go.
+        """
         alias = dependencies.alias
+        began = self._after.get(alias, 0)
         for _ in range(MOST_PAGES):
-            after = self._after.get(alias, 0)
-            found = dependencies.predecessors(after=after, limit=limit)
-            ready = [id for id, lets_through in found.items() if lets_through]
-            if ready:
-                return ready
-            self._after[alias] = max(found) if len(found) == limit else 0
-            if not self._after[alias]:
+            found = dependencies.predecessors(after=self._after.get(alias, 0), limit=limit)
+            end = max(found) if len(found) == limit else 0
+            if ready := [id for id, lets_through in found.items() if lets_through]:
+                return ready, end
+            self._after[alias] = end
+            if not (end or began):
                 break
-        return []
+            if not end:
+                began = 0
+        return [], 0
 
 
 class LimitGate:

@@ -6,14 +6,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.db.models.functions import Now
 
 from django_skipqueue import Batch, chain
 from django_skipqueue.batches.call import AfterFailure
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Dependency, Job, JobBatch
 from django_skipqueue.running import run
-from django_skipqueue.store import Store
+from django_skipqueue.store import Store, dependencies
 from django_skipqueue.testing import run_jobs
 
 from ..app import jobs
@@ -38,6 +39,11 @@ def admitted() -> dict[str, int]:
     """What a supervisor admits now."""
     due = store.next_due()
     return store.admit() if due is not None and due <= 0 else {}
+
+
+def unmet() -> list[int]:
+    """The jobs with unmet dependencies."""
+    return list(Dependency.objects.filter(is_met=False).values_list("job_id", flat=True))
 
 
 def status(job: Job) -> str:
@@ -277,9 +283,127 @@ class TestClean:
         assert not admitted()
         assert not Dependency.objects.exists()
 
+    def test_a_job_that_is_discarded_needs_its_other_predecessors_no_more(self) -> None:
+        first, second = jobs.fail.using(max_attempts=1).defer(), jobs.noop.defer()
+        last = jobs.noop.using(after=[first, second], after_failure="discard").defer()
+        run_first()
+        admitted()
+        assert status(last) == "discarded"
+        assert not unmet()
+        run_first()
+        assert store.next_due() is None
+
+    def test_what_nobody_waits_for_any_more_does_not_hold_up_the_others(self) -> None:
+        """Dependencies that are unmet although their job waits no more, or was deleted."""
+        ended, needed = jobs.noop.defer(), jobs.noop.defer()
+        gone = jobs.noop.using(after=[ended]).defer()
+        no_more = jobs.noop.using(after=[ended]).defer()
+        last = jobs.noop.using(after=[needed]).defer()
+        gone.delete()
+        Job.objects.filter(pk=no_more.pk).update(awaits_jobs=None, status="discarded", finished_at=Now())
+        run_first()
+        run_first()
+        assert store.admit(limit=1) == {}
+        assert store.admit(limit=1) == {"default": 1}
+        assert status(last) == "queued"
+        assert store.next_due() is None
+        assert list(Dependency.objects.values_list("job_id", flat=True)) == [no_more.pk, last.pk]
+
+    def test_one_clearing_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = jobs.noop.defer()
+        ids = list(jobs.noop.using(after=[before]).defer_many([()] * 5))
+        Job.objects.filter(pk__in=ids).delete()
+        run_first()
+        monkeypatch.setattr(dependencies, "MOST_ROUNDS", 2)
+        assert store.forget_dependants([before.pk], limit=2)
+        assert len(unmet()) == 1
+        assert store.forget_dependants([before.pk], limit=2)
+        assert not store.forget_dependants([before.pk], limit=2)
+
+    def test_a_job_needs_more_than_a_few_thousand_others(self) -> None:
+        before = jobs.noop.defer()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                """
+                INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after,
+                    metadata)
+                SELECT queue_name, task, args, kwargs, status, priority, max_attempts, run_after, metadata
+                FROM skipqueue_job, generate_series(1, 33000)
+                """
+            )
+        last = jobs.noop.using(after=list(Job.objects.values_list("pk", flat=True))).defer()
+        assert status(last) == "blocked"
+        assert Dependency.objects.filter(job_id=last.pk).count() == 33_001
+        assert before.discard()
+
 
 @pytest.mark.django_db(transaction=True)
 class TestConcurrency:
+    def test_a_job_whose_row_is_locked_does_not_hold_up_the_others(self, session: Callable[[], Session]) -> None:
+        first, second = jobs.noop.defer(), jobs.noop.defer()
+        locked, last = (jobs.noop.using(after=[before]).defer() for before in (first, second))
+        run_first()
+        run_first()
+        other = session()
+        other.begin()
+        other(lambda: Job.objects.filter(pk=locked.pk).update(metadata={}))
+        for _ in range(3):
+            store.admit(limit=1)
+        assert status(last) == "queued"
+        assert store.next_due() == 0.0, "the locked one is ready"
+        other.rollback()
+        assert store.admit() == {"default": 1}
+        assert status(locked) == "queued"
+
+    def test_a_needed_job_is_not_pruned_before_the_enqueue_commits(
+        self, session: Callable[[], Session], settings: Any
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        other = session()
+        other.begin()
+        last: Job = other(jobs.noop.using(after=[before], after_failure="discard").defer)
+        assert run_first().pk == before.pk, "a claim and a settle do not wait for the enqueue"
+        assert status(before) == "completed"
+        assert store.prune() == {}
+        other.commit()
+        assert store.prune() == {"completed": 1}
+        assert admitted() == {"default": 1}
+        assert status(last) == "queued"
+
+    def test_an_enqueue_sees_that_a_needed_job_is_being_pruned(
+        self, session: Callable[[], Session], settings: Any
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        run_first()
+        other = session()
+        other.begin()
+        assert other(store.prune) == {"completed": 1}
+        late = session()
+        waiting = late.start(jobs.noop.using(after=[before]).defer)
+        late.wait_until_blocked()
+        other.commit()
+        with pytest.raises(InvalidOption, match="which does not exist"):
+            waiting.result(10)
+        assert not Dependency.objects.exists()
+
+    def test_the_gate_waits_for_no_dependency_that_a_prune_has_locked(
+        self, session: Callable[[], Session], settings: Any
+    ) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before]).defer()
+        run_first()
+        other = session()
+        other.begin()
+        assert other(store.prune) == {"completed": 1}
+        assert admitted() == {"default": 1}, "the deletion is not committed: the gate sees a completed job"
+        other.commit()
+        assert status(last) == "queued"
+        assert not admitted()
+        assert not unmet()
+
     def test_two_predecessors_that_end_at_once(
         self, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -328,7 +452,7 @@ class TestConcurrency:
     def test_a_worker_runs_a_chain_without_waiting_for_the_supervisor(self, runworker: Callable[..., ManagePy]) -> None:
         slow = """
         from django_skipqueue.store import gates
-        gates.DependencyGate._ready = lambda self, dependencies, *, limit: []
+        gates.DependencyGate._ready = lambda self, dependencies, *, limit: ([], 0)
         """
         runworker("--concurrency", "2", jobs=slow)
         made = chain(*[jobs.noop] * 20).defer()

@@ -3,14 +3,21 @@
 from ..sql.gates import entering
 
 # enqueue, in the transaction of the INSERT → the ids that no job has. Each of the jobs `ids` waits for all of `needs`.
-# Index: the primary key.
+# The lock keeps the needed jobs from being pruned before the commit: a prune sees only committed dependencies, and
+# notes in those how the job ended. Claims and settles do not wait for it. Index: the primary key.
 INSERT_DEPENDENCIES = """
-WITH needed AS MATERIALIZED (
-    SELECT
-        needs.id,
-        needs.position,
-        (SELECT job.id FROM skipqueue_job AS job WHERE job.id = needs.id) IS NOT NULL AS is_found
-    FROM unnest(%(needs)s::bigint[]) WITH ORDINALITY AS needs (id, position)
+WITH locked AS MATERIALIZED (
+    SELECT job.id
+    FROM skipqueue_job AS job
+    WHERE job.id = ANY (%(needs)s::bigint[])
+    ORDER BY job.id
+    FOR KEY SHARE
+),
+needed AS MATERIALIZED (
+    SELECT needs.id, needs.position, locked.id IS NOT NULL AS is_found
+    FROM
+        unnest(%(needs)s::bigint[]) WITH ORDINALITY AS needs (id, position)
+        LEFT JOIN locked ON locked.id = needs.id
 ),
 inserted AS (
     INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
@@ -122,16 +129,6 @@ WITH needed AS MATERIALIZED (
     FROM skipqueue_dependency AS needs
     WHERE needs.job_id = ANY (%(ids)s::bigint[]) AND NOT needs.is_met
 ),
-met AS (
-    UPDATE skipqueue_dependency AS needs
-    SET is_met = true
-    FROM needed
-    WHERE
-        needs.job_id = ANY (%(ids)s::bigint[])
-        AND needs.job_id = needed.job_id
-        AND needs.position = needed.position
-        AND (needed.state = 'completed' OR (needed.state IN ('failed', 'discarded') AND needed.after_failure <> 'wait'))
-),
 verdict AS MATERIALIZED (
     SELECT
         job_id,
@@ -141,6 +138,27 @@ verdict AS MATERIALIZED (
         min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard') AS without
     FROM needed
     GROUP BY job_id
+),
+settled AS MATERIALIZED (
+    SELECT needs.ctid AS place
+    FROM
+        skipqueue_dependency AS needs
+        JOIN needed ON needed.job_id = needs.job_id AND needed.position = needs.position
+        JOIN verdict ON verdict.job_id = needs.job_id
+    WHERE
+        needs.job_id = ANY (%(ids)s::bigint[])
+        AND (
+            verdict.without IS NOT NULL
+            OR needed.state = 'completed'
+            OR (needed.state IN ('failed', 'discarded') AND needed.after_failure <> 'wait')
+        )
+    ORDER BY needs.job_id, needs.position
+    FOR UPDATE OF needs SKIP LOCKED
+),
+met AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = true
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM settled))
 )
 UPDATE skipqueue_job AS job
 SET awaits_jobs = NULL,
@@ -171,14 +189,32 @@ RETURNING job.id, job.queue_name, job.status, job.batch_id
     past="dependency",
 )
 
-# admit, for predecessors that let nobody through: deletes what jobs that were deleted have left. Indexes: unmet of
-# dependencies, the primary key.
+# admit, for predecessors that let nobody through → the number of dependencies on them that nobody waits for. Deletes
+# what jobs that were deleted have left, and marks those of jobs that wait no more. Indexes: unmet of dependencies, the
+# primary key.
 FORGET_DEPENDANTS = """
-DELETE FROM skipqueue_dependency AS needed
-WHERE
-    needed.needs_job_id = ANY (%(ids)s::bigint[])
-    AND NOT needed.is_met
-    AND (SELECT job.id FROM skipqueue_job AS job WHERE job.id = needed.job_id) IS NULL
+WITH left_over AS MATERIALIZED (
+    SELECT
+        needs.ctid AS place,
+        (SELECT job.id FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NULL AS is_gone
+    FROM skipqueue_dependency AS needs
+    WHERE
+        needs.needs_job_id = ANY (%(ids)s::bigint[])
+        AND NOT needs.is_met
+        AND (SELECT job.awaits_jobs FROM skipqueue_job AS job WHERE job.id = needs.job_id) IS NOT TRUE
+    LIMIT %(limit)s
+    FOR UPDATE OF needs SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM skipqueue_dependency AS needs
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM left_over WHERE is_gone))
+),
+met AS (
+    UPDATE skipqueue_dependency AS needs
+    SET is_met = true
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM left_over WHERE NOT is_gone))
+)
+SELECT count(*) FROM left_over
 """
 
 # JobContext, admin → the jobs that these need, in their order, with status and result; NULL: deleted, or pruned.

@@ -27,11 +27,20 @@ WITH pruned AS (
     WHERE batch_id IS NOT NULL
     GROUP BY batch_id, status
 ),
+unmet AS MATERIALIZED (
+    SELECT needs.job_id, needs.position, pruned.status
+    FROM
+        pruned
+        JOIN skipqueue_dependency AS needs ON needs.needs_job_id = pruned.id
+    WHERE NOT needs.is_met
+    ORDER BY needs.job_id, needs.position
+    FOR UPDATE OF needs
+),
 needed AS (
     UPDATE skipqueue_dependency AS needs
-    SET pruned_as = pruned.status
-    FROM pruned
-    WHERE needs.needs_job_id = pruned.id AND NOT needs.is_met
+    SET pruned_as = unmet.status
+    FROM unmet
+    WHERE needs.job_id = unmet.job_id AND needs.position = unmet.position
 ),
 forgotten AS (
     DELETE FROM skipqueue_dependency AS needs
