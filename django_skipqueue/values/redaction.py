@@ -4,6 +4,7 @@ Pure. The name of a value decides whether it is masked, at any depth. Invariant:
 keeps the real values, because the task needs them.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,9 +50,15 @@ class Redacted(NamedTuple):
     """The texts that were masked, the longest first."""
 
     def text(self, text: str) -> str:
-        """Mask the secret values in `text`, for example in the message of an error."""
-        for secret in self.secrets:
-            text = text.replace(secret, MASK)
+        """Mask the secret values in `text`, for example in the message of an error.
+
+        Also as Python and JSON write them within quotes. Where that differs, there is a backslash.
+        """
+        forms: Iterable[str] = self.secrets
+        if "\\" in text:
+            forms = sorted({form for secret in self.secrets for form in _written(secret)}, key=len, reverse=True)
+        for form in forms:
+            text = text.replace(form, MASK)
         return text
 
 
@@ -161,6 +168,15 @@ def _hidden(name: str, value: Any, secrets: Secrets) -> Iterator[str]:
             waiting += [("", item, within) for item in value]
         elif within and len(text := str(value)) >= SHORTEST and not isinstance(value, bool):
             yield text
+
+
+def _written(text: str) -> Iterator[str]:
+    """The text as it is, and as it stands between quotes in Python and in JSON."""
+    yield text
+    yield repr(text)[1:-1]
+    yield repr(f'"{text}')[2:-1]  # in a longer string that has double quotes
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _is_secret(name: str, secrets: Secrets) -> bool:

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,6 +107,15 @@ class TestValues:
             kwargs={"token": [SECRET, 1234567], "password": SECRET + SECRET, "api_key": "short", "a": "plain-a"}
         )
         assert shown.text(f"{SECRET}{SECRET} {SECRET} 1234567 short plain-a") == f"{MASK} {MASK} {MASK} short plain-a"
+
+    @pytest.mark.parametrize("secret", ["pa\"ss\\word'", "it's-a-secret", "-----KEY-----\nabcdef\n", "größe\tüber"])
+    @pytest.mark.parametrize("written", [repr, json.dumps, partial(json.dumps, ensure_ascii=False)])
+    def test_secrets_are_masked_as_python_and_json_write_them(self, secret: str, written: Callable[[Any], str]) -> None:
+        shown = redact(kwargs={"token": secret})
+        for whole in ({"data": secret}, f"no {secret} \" '"):
+            masked = shown.text(written(whole))
+            assert masked.count(MASK) == 1
+            assert not any(part in masked for part in ("pa", "secret", "KEY", "abcdef", "größe", "gr\\u00f6", "ber"))
 
 
 def charge_card(login: str, password: str, *card: str, **more: Any) -> None:

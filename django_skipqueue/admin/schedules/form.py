@@ -1,6 +1,7 @@
 """The form of a schedule of the admin.
 
-Invariant: what it accepts can be fired: it is checked by the code of `@periodic`.
+Invariant: what it accepts can be fired: it is checked by the code of `@periodic`. A secret is never sent to the
+browser: a mask that is left as it is stands for the schedule's own value.
 """
 
 from typing import Any
@@ -12,9 +13,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Schedule
+from ...operators.arguments import redacted
 from ...periodic.entry import Entry, jitter_seconds
 from ...periodic.timetable import timetable, zone_names
 from ...tasks.registry import registry
+from ...values.redaction import UnknownMask, restored
 
 DEFINITION = ("name", "task", "args", "kwargs", "cron", "interval", "timezone", "catch_up", "overlap", "jitter")
 
@@ -50,6 +53,11 @@ class ScheduleForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        row = self.instance
+        self._saved = {"task": row.task, "args": row.args, "kwargs": row.kwargs} if row.pk else {}
+        if self._saved:
+            self._shown = redacted(row.task, row.args, row.kwargs)
+            self.initial.update(args=self._shown.args, kwargs=self._shown.kwargs)
         if "interval" in self.fields:  # not of somebody who may only look
             self.fields["timezone"].initial = settings.TIME_ZONE
             self.fields["interval"].required = self.fields["jitter"].required = False
@@ -59,11 +67,11 @@ class ScheduleForm(forms.ModelForm):
 
     def clean_args(self) -> Any:
         """An empty field is an empty list."""
-        return [] if self.cleaned_data["args"] is None else self.cleaned_data["args"]
+        return [] if self.cleaned_data["args"] is None else self._restored("args")
 
     def clean_kwargs(self) -> Any:
         """An empty field is an empty object."""
-        return {} if self.cleaned_data["kwargs"] is None else self.cleaned_data["kwargs"]
+        return {} if self.cleaned_data["kwargs"] is None else self._restored("kwargs")
 
     def clean_cron(self) -> str:
         """One space between the fields."""
@@ -89,5 +97,16 @@ class ScheduleForm(forms.ModelForm):
         try:
             Entry(source="admin", **{name: cleaned[name] for name in DEFINITION}).check()
         except SkipQueueError as error:
-            self.add_error("name" if str(error).startswith("name") else "kwargs", str(error))
+            text = self._shown.text(str(error)) if self._saved else str(error)  # the error may quote an argument
+            self.add_error("name" if text.startswith("name") else "kwargs", text)
         return cleaned
+
+    def _restored(self, name: str) -> Any:
+        """The value of the field with its secrets put back: not for another task, which might show them."""
+        given = self.cleaned_data[name]
+        is_same = bool(self._saved) and self.cleaned_data.get("task") == self._saved["task"]
+        shown, saved = (getattr(self._shown, name), self._saved[name]) if is_same else (None, None)
+        try:
+            return restored(given, shown, saved)
+        except UnknownMask:
+            raise forms.ValidationError(_("This mask stands for no value of the schedule. Type the value.")) from None

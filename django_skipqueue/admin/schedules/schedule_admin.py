@@ -19,14 +19,13 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...exceptions import SkipQueueError, UnknownTask
+from ...exceptions import SkipQueueError
 from ...models import Schedule
+from ...operators.arguments import redacted
 from ...operators.durations import exact
 from ...operators.schedule_states import MOST, ScheduleState, schedule_states
 from ...periodic import operate
 from ...store import Store
-from ...tasks.registry import registry
-from ...values.redaction import redact
 from ..ui.cells import shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
@@ -203,10 +202,7 @@ class ScheduleAdmin(OwnViews):
     @admin.display(description=_("arguments"))
     def arguments(self, row: Schedule) -> SafeString:
         """The call, with a mask in place of secrets."""
-        try:
-            call = registry.get(row.task).redacted(row.args, row.kwargs)
-        except UnknownTask:
-            call = redact(row.args, row.kwargs, names=[], also=())
+        call = redacted(row.task, row.args, row.kwargs)
         return format_html("<code>{} {}</code>", str(call.args), str(call.kwargs))
 
     def _row(self, schedule: ScheduleState, *, may_run: bool) -> dict[str, Any]:

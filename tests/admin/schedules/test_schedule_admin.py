@@ -1,5 +1,6 @@
 """Schedules in the admin: the list, the page of one, the form, the buttons."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -9,8 +10,11 @@ from django.db.models.functions import Now
 from django.test import Client
 
 from django_skipqueue import job
+from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job, Schedule
+from django_skipqueue.periodic.entry import Entry
 from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.redaction import MASK
 
 from ...app import jobs
 from ...app.rows import make_job
@@ -229,6 +233,57 @@ def test_an_edit_writes_over_nothing_that_a_supervisor_has_written(operator: Cli
     after = Schedule.objects.get()
     assert (after.name, after.last_job_id, after.error) == ("other", 7, "")
     assert after.last_run_at is not None
+
+
+SECRET = "hunter22-correct-horse"
+
+GATHER = {"task": "tests.app.jobs.gather", "args": "[1]"}
+
+
+def make_secret(**fields: Any) -> Schedule:
+    kwargs = {"token": SECRET, "id": 5}
+    return make_schedule("sum", task="tests.app.jobs.gather", args=[1], kwargs=kwargs, source="admin", **fields)
+
+
+def test_the_form_shows_masks_and_an_edit_keeps_the_secrets(operator: Client) -> None:
+    schedule = make_secret()
+    response = operator.get(address(schedule))
+    assert SECRET not in response.text
+    shown = str(response.context["adminform"].form["kwargs"].value())
+    assert MASK in shown
+    assert operator.post(address(schedule), FILLED | GATHER | {"kwargs": shown, "jitter": "3"}).status_code == 302
+    edited = shown.replace("5", "6")
+    assert operator.post(address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
+    assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 6}
+    edited = shown.replace(MASK, "another-token")
+    assert operator.post(address(schedule), FILLED | GATHER | {"kwargs": edited}).status_code == 302
+    assert Schedule.objects.get().kwargs == {"token": "another-token", "id": 5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"kwargs": json.dumps({"id": MASK})}, "kwargs"),
+        ({"kwargs": json.dumps({"token": MASK, "id": 5}), "task": "tests.app.jobs.add"}, "kwargs"),
+        ({"args": json.dumps([MASK])}, "args"),
+    ],
+)
+def test_a_mask_stands_for_a_value_of_the_same_name_and_task_alone(
+    operator: Client, fields: dict[str, str], field: str
+) -> None:
+    response = operator.post(address(make_secret()), FILLED | GATHER | fields)
+    assert "This mask stands for no value of the schedule" in str(errors_of(response)[field])
+    assert SECRET not in response.text
+    assert Schedule.objects.get().kwargs == {"token": SECRET, "id": 5}
+
+
+def test_an_error_of_the_form_shows_no_secret(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(self: Entry) -> None:
+        raise InvalidOption(f"no {self.kwargs['token']}")
+
+    monkeypatch.setattr(Entry, "check", check)
+    response = operator.post(address(make_secret()), FILLED | GATHER | {"kwargs": json.dumps({"token": MASK, "id": 6})})
+    assert errors_of(response) == {"kwargs": [f"no {MASK}"]}
 
 
 # The dashboard
