@@ -34,6 +34,7 @@ class AbstractJob(models.Model):
     timeout = models.FloatField(_("timeout"), null=True)
     retention = models.JSONField(_("retention"), null=True)
     unique_key = models.TextField(_("unique key"), null=True)  # noqa: DJ001 (NULL is what a unique index ignores)
+    unique_seconds = models.FloatField(_("seconds of the unique key"), null=True)
     limit_key = models.TextField(_("limit key"), null=True)  # noqa: DJ001 (NULL: no limit)
     limit_kind = models.TextField(_("kind of limit"), null=True)  # noqa: DJ001 (NULL: no limit)
     capacity = models.SmallIntegerField(_("capacity"), null=True)

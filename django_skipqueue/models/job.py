@@ -44,7 +44,6 @@ class Job(JobVerbs, AbstractJob):
 
     lease = models.BigIntegerField(_("lease"), db_default=0)
     locked_at = models.DateTimeField(_("locked at"), null=True)
-    unique_seconds = models.FloatField(_("seconds of the unique key"), null=True)
     deaths = models.JSONField(_("deaths"), null=True)
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     batch_id = models.BigIntegerField(_("batch"), null=True)

@@ -63,9 +63,11 @@ class Enqueueing(UniqueKeys, Dependencies):
                     self.send(JobsDeferred(spec.task, spec.queue_name, [id]))
                     return InsertedJob(id, "queued", now, now)
         with explained_deadlock(call.unique_key is not None):
-            rows = self.rows(sql.ENQUEUE_REPLACE if replaces else sql.ENQUEUE, values)
-        for row in rows:
-            inserted = InsertedJob._make(row)
+            rows = [InsertedJob._make(row) for row in self.rows(sql.ENQUEUE, values)]
+            if replaces and not rows:
+                replaced = self.replace_waiting(values, [call])
+                rows = [InsertedJob(each.id, each.status, each.run_after, each.enqueued_at, False) for each in replaced]
+        for inserted in rows:
             is_later = inserted.status == "scheduled"  # a job that is replaced was enqueued before
             delay = (inserted.run_after - inserted.enqueued_at).total_seconds() if is_later else 0.0
             new = [inserted.id] if inserted.is_new else []

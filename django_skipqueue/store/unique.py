@@ -1,14 +1,16 @@
 """The methods about unique keys: which job holds one, and the enqueue of calls whose keys may be taken.
 
 Invariant: the unique index decides whether a job is inserted. What is read before or after only says which job holds
-the key; where that has changed in between, the enqueue starts again.
+the key; where that has changed in between, the enqueue starts again. After a method returns, the caller's transaction
+has no running job locked, so the settle of its outcome never waits for the caller's commit.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from datetime import datetime
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from django.db import OperationalError, transaction
@@ -21,6 +23,8 @@ from .notify import wake
 from .parameters import calls_as_values, in_key_order
 from .statements import Statements
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
 
 class Written(NamedTuple):
     """A job that an enqueue has inserted, or given new arguments."""
@@ -30,6 +34,27 @@ class Written(NamedTuple):
     status: str
     delay: float
     is_new: bool
+
+
+class Replaced(NamedTuple):
+    """A job that has waited, and now has the arguments of a call."""
+
+    unique_key: str
+    id: int
+    status: str
+    run_after: datetime
+    enqueued_at: datetime
+    delay: float
+
+
+class Holder(NamedTuple):
+    """A job that holds a unique key."""
+
+    unique_key: str
+    id: int
+    is_finished: bool
+    waits: bool
+    is_unclaimed: bool
 
 
 class UniqueKeys(Statements):
@@ -45,23 +70,76 @@ class UniqueKeys(Statements):
         others = [key for key in keys if key not in found]
         if not others:
             return found
-        rows = self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": others})
-        if finished := [key for key, _, is_finished in rows if is_finished]:
+        rows = self._holders(others)
+        if finished := [each.unique_key for each in rows if each.is_finished]:
             self.free_unique_keys(finished)
-            rows = self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": others})
-        return found | {key: id for key, id, _ in rows}
+            rows = self._holders(others)
+        return found | {each.unique_key: each.id for each in rows}
+
+    def _holders(self, keys: Sequence[str]) -> list[Holder]:
+        return list(starmap(Holder, self.rows(sql.UNIQUE_KEY_HOLDERS, {"unique_keys": list(keys)})))
 
     def lock_waiting_holders(self, keys: Sequence[str]) -> dict[str, int]:
         """Lock the jobs that hold these unique keys and have not been claimed, until the caller's transaction ends.
 
         Returns their ids, by key. Claims pass over the locked rows, so the workers are notified again at the commit.
         """
-        rows = self.rows(sql.LOCK_WAITING_HOLDERS, {"unique_keys": list(keys)})
+
+        def lock(keys: Sequence[str], waits: bool) -> list[tuple[Any, ...]]:
+            statement = sql.LOCK_WAITING_HOLDERS if waits else sql.LOCK_UNLOCKED_HOLDERS
+            return self.rows(statement, {"unique_keys": list(keys)})
+
+        if len(keys) > 1:
+            keys = [each.unique_key for each in self._holders(keys) if each.is_unclaimed]
+        rows = self._lock_by_key(sorted(keys), lock)
         if not self.connection.get_autocommit() and (
             queued := Counter(queue for _, _, queue, status in rows if status == "queued")
         ):
             wake(self, queued)
         return {key: id for key, id, _, _ in rows}
+
+    def replace_waiting(self, values: Mapping[str, Any], calls: Sequence[EncodedCall]) -> list[Replaced]:
+        """Give the waiting holders of these calls' keys the arguments, the due time and the limit of the call.
+
+        A holder that runs stays as it is. One that somebody writes is waited for.
+        """
+        by_key = {call.unique_key: call for call in calls if call.unique_key is not None}
+
+        def replace(keys: Sequence[str], waits: bool) -> list[Replaced]:
+            statement = sql.REPLACE_WAITING if waits else sql.REPLACE_UNLOCKED
+            chosen = [by_key[key] for key in keys]
+            rows = self.rows(statement, {**values, **calls_as_values(chosen), "unique_keys": list(keys)})
+            return list(starmap(Replaced, rows))
+
+        keys = list(by_key)
+        if len(keys) > 1:
+            keys = [each.unique_key for each in self._holders(keys) if each.waits]
+        return self._lock_by_key(sorted(keys), replace)
+
+    def _lock_by_key(self, keys: Sequence[str], lock: Callable[[Sequence[str], bool], list[Row]]) -> list[Row]:
+        """Call `lock` with these sorted keys: a statement that locks the jobs that wait, and returns rows by key.
+
+        PostgreSQL locks the newest version of a row, and looks at the condition afterwards: a job that was claimed in
+        between is locked, and not returned. So a statement that returns fewer jobs than it was asked for is rolled
+        back, and its keys are tried by halves. Several are locked without waiting, one alone is waited for: what is
+        waited for comes after all that is kept in the order of the keys, and none of that runs.
+        """
+        if not keys:
+            return []
+        waits, in_transaction = len(keys) == 1, not self.connection.get_autocommit()
+        with transaction.atomic(using=self.alias) if in_transaction else nullcontext():
+            rows = lock(keys, waits)
+            if len(rows) == len(keys):
+                return rows
+            if in_transaction:
+                transaction.set_rollback(True, using=self.alias)
+        if waits:
+            return []
+        kept = [] if in_transaction else rows
+        done = {row[0] for row in kept}
+        rest = [key for key in keys if key not in done]
+        half = (len(rest) + 1) // 2
+        return kept + self._lock_by_key(rest[:half], lock) + self._lock_by_key(rest[half:], lock)
 
     def free_unique_keys(self, keys: Sequence[str]) -> list[str]:
         """Free those of these unique keys whose jobs are finished and whose time is over. Returns them."""
@@ -103,11 +181,17 @@ class UniqueKeys(Statements):
     def _write_unique(
         self, spec: JobSpec, values: Mapping[str, Any], calls: Sequence[EncodedCall], on_conflict: OnConflict
     ) -> list[Written]:
-        """Send the INSERT of these calls, sorted by key. Returns the jobs that it has written."""
+        """Insert these calls, sorted by key, or replace. Returns the jobs that it has written."""
         keys = [call.unique_key for call in calls]
-        statement = sql.ENQUEUE_MANY_REPLACE if on_conflict in ("replace", "rerun") else sql.ENQUEUE_MANY_UNIQUE
-        rows = self.rows(statement, {**values, **calls_as_values(calls), "unique_keys": keys})
+        rows = self.rows(sql.ENQUEUE_MANY_UNIQUE, {**values, **calls_as_values(calls), "unique_keys": keys})
         written = list(starmap(Written, rows))
+        if on_conflict in ("replace", "rerun"):
+            inserted = {each.unique_key for each in written}
+            taken = [call for call in calls if call.unique_key not in inserted]
+            written += [
+                Written(each.id, each.unique_key, each.status, each.delay, is_new=False)
+                for each in self.replace_waiting(values, taken)
+            ]
         if written:
             new = [each.id for each in written if each.is_new]
             queued = sum(each.status == "queued" for each in written)

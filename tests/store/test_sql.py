@@ -82,9 +82,7 @@ class Case(NamedTuple):
     label: str = ""
 
 
-@pytest.mark.parametrize(
-    "name", ["ENQUEUE", "ENQUEUE_REPLACE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_MANY_REPLACE"]
-)
+@pytest.mark.parametrize("name", ["ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_MANY_UNIQUE"])
 def test_an_insert_writes_all_that_a_job_is_specified_by(name: str) -> None:
     """The driver ignores values that a statement does not name: a forgotten column would be lost without an error."""
     asked = set(re.findall(r"%\((\w+)\)s", STATEMENTS[name]))
@@ -131,11 +129,6 @@ TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
 CASES = [
     Case("ENQUEUE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"} | UNLIMITED, {"unique"}),
     Case(
-        "ENQUEUE_REPLACE",
-        COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"} | UNLIMITED,
-        {"unique"},
-    ),
-    Case(
         "ENQUEUE",
         COMMON
         | KEYED
@@ -146,9 +139,11 @@ CASES = [
     ),
     Case("ENQUEUE_MANY", COMMON | CALLS, set()),
     Case("ENQUEUE_MANY_UNIQUE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
-    Case("ENQUEUE_MANY_REPLACE", COMMON | KEYED | CALLS | {"unique_keys": NEW_KEYS}, {"unique"}),
+    Case("REPLACE_WAITING", COMMON | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
+    Case("REPLACE_UNLOCKED", COMMON | CALLS | {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
     Case("UNIQUE_KEY_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
     Case("LOCK_WAITING_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
+    Case("LOCK_UNLOCKED_HOLDERS", {"unique_keys": TAKEN_KEYS}, {"unique"}),
     Case("FREE_UNIQUE_KEYS", {"unique_keys": TAKEN_KEYS}, {"unique", "pkey"}),
     Case("UNIQUE_KEYS_OF", {"ids": SOME_IDS}, {"pkey"}),
     Case("NOTIFY", {"channel": "skipqueue", "payload": "mail"}, set()),

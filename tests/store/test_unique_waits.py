@@ -5,8 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import transaction
 
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
 
 from ..app import jobs
 from ..app.rows import make_job
@@ -67,6 +70,20 @@ def claim() -> None:
     Job.objects.claim(queue_names=["default"], limit=1, worker_id="w")
 
 
+def replace_running() -> None:
+    assert not task(on_conflict="replace").defer(2).replaced
+
+
+def replace_running_of_many() -> None:
+    several = jobs.echo.using(unique_key=lambda key: key, on_conflict="replace")
+    assert several.defer_many([("k",), ("l",)]).outcomes == ["existing", "created"]
+
+
+def settle() -> None:
+    running = Job.objects.get(status="running")
+    assert Store("default").settle([Settlement(running.pk, running.lease, COMPLETED)])
+
+
 def cancel() -> None:
     Job.objects.all().cancel()
 
@@ -85,6 +102,9 @@ GOES_ON = [
     ("waiting", find, [find, replace, find_until_started, claim]),
     ("started", find_until_started, [find_until_started, find, claim, cancel, plain]),
     ("failed", retry, [plain, claim, cancel]),
+    ("running", replace_running, [settle]),
+    ("running", replace_running_of_many, [settle]),
+    ("running", find_until_started, [settle]),
 ]
 
 
@@ -93,6 +113,9 @@ def scene(name: str) -> None:
         task().defer(1)
     elif name == "started":
         task(until="started").defer(1)
+    elif name == "running":
+        task().defer(1)
+        claim()
     elif name == "failed":
         make_job("failed", unique_key="k")
         make_job("failed", unique_key="k")
@@ -131,3 +154,87 @@ def test_it_does_not_wait(
     first(one)
     second.start(other).result(20)
     first.commit()
+
+
+def lock() -> None:
+    Job.objects.select_for_update().get(unique_key="k")
+
+
+def begin_to_run() -> None:
+    """What a claim writes. The claim itself would pass over a row that a caller waits for."""
+    Job.objects.filter(unique_key="k").update(status="running", lease=1)
+
+
+def by_key(**options: Any) -> Any:
+    return jobs.echo.using(unique_key=lambda key: key, **options)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
+@pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
+def test_a_job_that_was_claimed_while_a_caller_waited_for_it_is_not_kept_locked(
+    options: dict[str, Any], many: bool, session: Callable[[], Session]
+) -> None:
+    """Its settle does not wait for the commit of the caller."""
+    for key in ("j", "k"):
+        by_key().defer(key)
+    worker, caller = session(), session()
+    worker.begin()
+    worker(lock)
+    caller.begin()
+    called = by_key(**options)
+    found = caller.start(called.defer_many, [("j",), ("k",)]) if many else caller.start(called.defer, "k")
+    caller.wait_until_blocked()
+    worker(begin_to_run)
+    worker.commit()
+    found.result(20)
+    assert Store("default").locked([(Job.objects.get(unique_key="k").pk, 1)]) == set()
+    caller.commit()
+    assert Job.objects.get(unique_key="k").status == "running"
+
+
+@pytest.mark.parametrize("options", [{"on_conflict": "replace"}, {"until": "started"}], ids=str)
+def test_while_a_batch_waits_for_a_key_it_holds_no_later_one(
+    options: dict[str, Any], session: Callable[[], Session]
+) -> None:
+    """A worker claims and settles the job of the later key; the batch finds the key free, and makes a job."""
+    for key in ("k", "l"):
+        by_key().defer(key)
+    other, caller = session(), session()
+    other.begin()
+    other(lock)
+    caller.begin()
+    found = caller.start(by_key(**options).defer_many, [("k",), ("l",)])
+    caller.wait_until_blocked()
+    (later,) = Job.objects.claim(queue_names=["default"], limit=9, worker_id="w")
+    assert later.unique_key == "l"
+    later.complete()
+    other.commit()
+    outcome = "replaced" if "on_conflict" in options else "existing"
+    assert found.result(20).outcomes == [outcome, "created"]
+    caller.commit()
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["defer", "defer_many"])
+def test_of_two_replacements_at_once_the_last_one_counts(many: bool, session: Callable[[], Session]) -> None:
+    task().defer(1)
+    first, second = session(), session()
+    first.begin()
+    first(task(on_conflict="replace").defer, 2)
+    last = task(on_conflict="replace")
+    called = second.start(last.defer_many, [(3,)]) if many else second.start(last.defer, 3)
+    second.wait_until_blocked()
+    first.commit()
+    called.result(20)
+    assert Job.objects.get().args == [3]
+
+
+def test_a_batch_replaces_those_that_wait_and_leaves_those_that_run() -> None:
+    """In a transaction and outside: of many keys, some whose jobs run, some that wait, some that are free."""
+    keys = [f"k{number:02}" for number in range(20)]
+    by_key().defer_many([(key,) for key in keys[:15]])
+    running = {job.unique_key for job in Job.objects.claim(queue_names=["default"], limit=5, worker_id="w")}
+    expected = ["existing" if key in running else "replaced" for key in keys[:15]] + ["created"] * 5
+    assert by_key(on_conflict="replace").defer_many([(key,) for key in keys]).outcomes == expected
+    with transaction.atomic():
+        again = by_key(on_conflict="replace").defer_many([(key,) for key in keys])
+    assert again.outcomes == [*expected[:15], *["replaced"] * 5]

@@ -53,9 +53,13 @@ def _insert_copy(job: Any) -> Job:
 
 
 def spec_of(job: Any) -> JobSpec:
-    """Everything that is set at an insert, except for the due time."""
+    """Everything that is set at an insert, except for the due time and the batch.
+
+    A batch ends when its jobs are finished, and has called back then: a copy made later is none of them.
+    """
+    own = ("run_after", "batch_id")
     columns: dict[str, Any] = {
-        name: getattr(job, name) for name in JobSpec._fields if name != "run_after" and hasattr(job, name)
+        name: getattr(job, name) for name in JobSpec._fields if name not in own and hasattr(job, name)
     }
     columns["retention"] = job.retention and json.dumps(job.retention)
     columns["metadata"] = json.dumps(job.metadata)

@@ -8,8 +8,11 @@ finished; the next who needs the key then writes NULL.
 
 from ..sql.gates import entering
 
-# The beginning of the next two statements.
-_INSERT_CALLS = entering(
+# enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, the
+# seconds until it is due, and that it is new. Index: unique. `unique_keys` has an element for each call; NULL: a call
+# without a key. The calls are sorted by key, so that two batches with the same keys wait for each other and never
+# deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the batch.
+ENQUEUE_MANY_UNIQUE = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
@@ -30,44 +33,71 @@ FROM
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
     ) AS due
-""",
-    column="%({})s",
-    run_after="due.run_after",
-    limit_key="call.limit_key",
-)
-# enqueue_many, calls with unique keys → id, unique_key and status of each inserted job, in the order of the calls, the
-# seconds until it is due, and that it is new. Index: unique. `unique_keys` has an element for each call; NULL: a call
-# without a key. The calls are sorted by key, so that two batches with the same keys wait for each other and never
-# deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the batch.
-ENQUEUE_MANY_UNIQUE = f"""
-{_INSERT_CALLS}
 ON CONFLICT (unique_key)
 WHERE unique_key IS NOT NULL
     AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
 DO NOTHING
 RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, true AS is_new
-"""
+""",
+    column="%({})s",
+    run_after="due.run_after",
+    limit_key="call.limit_key",
+)
 
-# enqueue_many that replaces → the same, and the jobs that have waited and now have the arguments of the call. No row
-# for a key whose holder runs or is finished. PostgreSQL locks a row before it updates it in this statement: the new
-# version has an xmax. Index: unique. Each key is there once.
-ENQUEUE_MANY_REPLACE = f"""
-{_INSERT_CALLS}
-ON CONFLICT (unique_key)
-WHERE unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-DO UPDATE
-SET (args, kwargs, run_after) = (EXCLUDED.args, EXCLUDED.kwargs, EXCLUDED.run_after),
-    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END,
-    (limit_key, limit_kind, capacity) = (EXCLUDED.limit_key, EXCLUDED.limit_kind, EXCLUDED.capacity)
-WHERE job.finished_at IS NULL AND job.status <> 'running'
-RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, xmax = 0 AS is_new
-"""
+# enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
+# call: unique_key, id, status, run_after, enqueued_at, and the seconds until it is due. Each key is there once. Not by
+# ON CONFLICT DO UPDATE: that locks the row before it looks at the condition, and so would keep a running job locked
+# until the caller's commit. Index: unique, the primary key.
+REPLACE_WAITING = entering(
+    """
+WITH waiting AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
+    WHERE
+        unique_key = ANY (%(unique_keys)s::text[])
+        AND unique_key IS NOT NULL
+        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+        AND finished_at IS NULL
+        AND status <> 'running'
+    ORDER BY unique_key
+    FOR NO KEY UPDATE
+)
+UPDATE skipqueue_job AS job
+SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_after),
+    status = CASE WHEN job.awaits_jobs AND {status} = 'queued' THEN 'blocked' ELSE {status} END,
+    limit_key = call.limit_key,
+    limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key),
+    (
+        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+        AS run_after
+    ) AS due
+WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.unique_key
+RETURNING
+    job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
+    extract(epoch FROM job.run_after - statement_timestamp())::float8
+""",
+    column="%({})s",
+    run_after="due.run_after",
+    limit_key="call.limit_key",
+)
 
-# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, and whether it is finished.
-# Index: unique.
+# enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the
+# primary key.
+REPLACE_UNLOCKED = REPLACE_WAITING.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
+
+# enqueue_many, after a conflict → the keys that jobs hold, each with the id of its job, whether it is finished, whether
+# it waits, and whether it waits for its first attempt. Index: unique.
 UNIQUE_KEY_HOLDERS = """
-SELECT unique_key, id, finished_at IS NOT NULL AS is_finished
+SELECT
+    unique_key, id, finished_at IS NOT NULL AS is_finished,
+    finished_at IS NULL AND status <> 'running' AS waits,
+    finished_at IS NULL AND lease = 0 AS is_unclaimed
 FROM skipqueue_job
 WHERE
     unique_key = ANY (%(unique_keys)s::text[])
@@ -91,6 +121,10 @@ WHERE
 ORDER BY unique_key
 FOR SHARE
 """
+
+# enqueue_many that asks for several keys until the start → the same, without the holders that somebody writes. Index:
+# unique.
+LOCK_UNLOCKED_HOLDERS = LOCK_WAITING_HOLDERS.replace("FOR SHARE", "FOR SHARE SKIP LOCKED")
 
 # enqueue, enqueue_many, retry, after a conflict with a finished job → the keys that are free now: their jobs are
 # finished, and their time is over. Locks in the order of the keys. Index: unique.

@@ -32,21 +32,6 @@ DO NOTHING
 RETURNING id, status, run_after, enqueued_at, true AS is_new
 """
 
-# enqueue that replaces → the same, of the inserted job, or of the one that has waited and now has the arguments of the
-# call; no row if the holder of the unique key runs or is finished. Index: unique.
-ENQUEUE_REPLACE = f"""
-{_INSERT}
-ON CONFLICT (unique_key)
-WHERE unique_key IS NOT NULL
-    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-DO UPDATE
-SET (args, kwargs, run_after) = (EXCLUDED.args, EXCLUDED.kwargs, EXCLUDED.run_after),
-    status = CASE WHEN job.awaits_jobs AND EXCLUDED.status = 'queued' THEN 'blocked' ELSE EXCLUDED.status END,
-    (limit_key, limit_kind, capacity) = (EXCLUDED.limit_key, EXCLUDED.limit_kind, EXCLUDED.capacity)
-WHERE job.finished_at IS NULL AND job.status <> 'running'
-RETURNING id, status, run_after, enqueued_at, xmax = 0 AS is_new
-"""
-
 # enqueue without a unique key, outside of a transaction → the id and the time of the enqueue, and what was set, as the
 # second of four results. The client sends all of it in one message: the INSERT, its commit, and the NOTIFY after it,
 # in a transaction of its own. A setting of the session keeps what was inserted, under a text that is different in each

@@ -212,6 +212,13 @@ class TestRunAgain:
         assert f"job {holder.pk}" in messages_of(response)[0]
         assert Job.objects.count() == 1
 
+    @pytest.mark.parametrize("seconds", [0.0, 3600.0, None])
+    def test_a_copy_holds_its_unique_key_as_long(self, operator: Client, seconds: float | None) -> None:
+        job_id = archive(unique_key="k", unique_seconds=seconds)
+        operator.post(archived_page(job_id, "run_again"), {"confirmed": "yes"})
+        copy = Job.objects.get()
+        assert (copy.unique_key, copy.unique_seconds) == ("k", seconds)
+
     def test_it_needs_the_permission_to_add_jobs(self, log_in: Callable[..., Client]) -> None:
         job_id = archive()
         client = log_in("view_archivedjob", "view_job")

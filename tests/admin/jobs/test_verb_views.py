@@ -9,8 +9,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from django_skipqueue import Batch
 from django_skipqueue.models import Job
 
+from ...app import jobs
 from ...app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
 from ..conftest import LIST, messages_of, page
 
@@ -288,6 +290,15 @@ class TestRunAgain:
             str(job.pk): f"Run again as job {copy.pk}.",
             str(copy.pk): f"Copied from job {job.pk}.",
         }
+
+    def test_a_copy_does_not_enter_the_batch_of_the_job(self, operator: Client) -> None:
+        """The batch may be finished, and has called back then."""
+        with Batch() as batch:
+            job = jobs.noop.defer()
+        assert job.batch_id == batch.id
+        Job.objects.filter(pk=job.pk).cancel()
+        press(operator, "run_again", job)
+        assert Job.objects.exclude(pk=job.pk).get().batch_id is None
 
     def test_numbers_that_python_could_not_keep_are_copied_as_they_are(self, operator: Client) -> None:
         from django.db import connection
