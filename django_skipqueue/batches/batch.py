@@ -63,6 +63,12 @@ class Batch:
         self._id: int | None = None
         given = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
         calls = {key: as_call(key, call, self.database) for key, call in given.items() if call is not None}
+        for key, call in calls.items():
+            if call.spec.after:
+                raise InvalidOption(
+                    f"{key} cannot wait for other jobs with after: it is enqueued when the last job of the batch is "
+                    "finished. Have the callback defer a job that waits, or defer it in the batch."
+                )
         self._callbacks = {key: call.as_callback() for key, call in calls.items()}
         self._blocks: list[_Block] = []
 
@@ -168,7 +174,7 @@ class Batch:
         current_batch.reset(block.token)
         try:
             if error is None and block.is_first:
-                self._store.finish_batches([self.id], outside=False)
+                self._store.finish_empty_batch(self.id)
         except BaseException as failure:
             block.transaction.__exit__(type(failure), failure, failure.__traceback__)
             raise

@@ -3,6 +3,8 @@
 import logging
 
 from ..values.batches import FinishedBatch
+from .events import BatchNotFinished, CallbackSkipped
+from .log_format import in_a_line
 from .logs import write
 
 
@@ -11,3 +13,21 @@ def batch_finished(batch: FinishedBatch) -> None:
     counts = {"completed": batch.completed, "failed": batch.failed, "discarded": batch.discarded}
     shown = {"batch": batch.id, **({"name": batch.name} if batch.name else {}), **counts}
     write(logging.INFO, "batch_finished", shown, extra={"batch_id": batch.id, **counts})
+
+
+def batch_not_finished(event: BatchNotFinished) -> None:
+    """The callbacks of a batch could not be enqueued. The next try is later."""
+    error = in_a_line(event.error) or type(event.error).__name__
+    shown = {"batch": event.batch_id, "error": error}
+    write(logging.ERROR, "batch_not_finished", shown, extra={"batch_id": event.batch_id})
+
+
+def callback_skipped(event: CallbackSkipped) -> None:
+    """A callback was not enqueued, because another job holds its unique key."""
+    shown = {
+        "batch": event.batch_id,
+        "callback": event.callback,
+        "task": event.task,
+        "reason": "another job holds its unique key",
+    }
+    write(logging.WARNING, "callback_skipped", shown, extra={"batch_id": event.batch_id})

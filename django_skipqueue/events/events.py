@@ -91,6 +91,29 @@ class BatchesFinished(Event):
 
 
 @dataclass(frozen=True)
+class BatchNotFinished(Event):
+    """The last job of a batch is finished, and its callbacks could not be enqueued. A supervisor tries again."""
+
+    database: str
+    """The alias of the database that holds it."""
+    batch_id: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class CallbackSkipped(Event):
+    """A callback of a finished batch was not enqueued, because another job holds its unique key."""
+
+    database: str
+    """The alias of the database that holds them."""
+    batch_id: int
+    callback: str
+    """`on_success`, `on_failure` or `on_finish`."""
+    task: str
+    unique_key: str
+
+
+@dataclass(frozen=True)
 class JobsPruned(Event):
     """Finished jobs were deleted."""
 

@@ -52,6 +52,8 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.SchedulePaused: (WARNING, schedule_logs.schedule_paused),
     events.ScheduleResumed: (INFO, schedule_logs.schedule_resumed),
     events.BatchesFinished: (INFO, _batches),
+    events.BatchNotFinished: (ERROR, batch_logs.batch_not_finished),
+    events.CallbackSkipped: (WARNING, batch_logs.callback_skipped),
     events.AlertRaised: (ERROR, alert_logs.alert_raised),
     events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),

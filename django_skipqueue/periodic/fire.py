@@ -6,7 +6,7 @@ with one schedule is kept in its row, and stops no other.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -15,9 +15,10 @@ from django.db import DatabaseError, Error, transaction
 from ..events.events import ScheduleFailed, ScheduleFired, ScheduleSkipped
 from ..exceptions import SkipQueueError, UnknownTask
 from ..store import Store
+from ..store.enqueue import new_job
 from ..store.parameters import is_refused
 from ..values.codec import decode, encode, shorten
-from ..values.records import EncodedCall, InsertedJob, JobSpec
+from ..values.records import JobSpec
 from . import sql
 from .entry import prepared
 from .timetable import Timetable, timetable
@@ -37,9 +38,6 @@ LOCK_NOT_AVAILABLE = "55P03"
 
 METADATA_KEY = "schedule"
 """The key in a job's metadata for the schedule that has enqueued it: its name, and the time that was planned."""
-
-
-Enqueue = Callable[[JobSpec, EncodedCall], InsertedJob | None]
 
 
 @dataclass(frozen=True)
@@ -188,14 +186,6 @@ def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime, *, jitter: 
     if not jitter:
         return spec
     return spec._replace(run_after=timedelta(seconds=random.uniform(0, jitter)))  # noqa: S311 (spreads load)
-
-
-def new_job(store: Store, enqueue: Enqueue, spec: JobSpec, call: EncodedCall) -> InsertedJob | None:
-    """Insert a job. `None` if another job holds its unique key; a key whose time is over is free."""
-    inserted = enqueue(spec, call)
-    if inserted is None and call.unique_key is not None and store.free_unique_keys([call.unique_key]):
-        return enqueue(spec, call)
-    return inserted
 
 
 def is_unfinished(store: Store, job_id: int) -> bool:

@@ -11,11 +11,12 @@ from django.db import transaction
 from ..events.events import SchedulePaused, ScheduleResumed
 from ..exceptions import InvalidOption, SkipQueueError
 from ..store import Store
+from ..store.enqueue import new_job
 from ..store.parameters import noted
 from ..values.codec import decode
 from . import sql
 from .entry import known_task
-from .fire import DueSchedule, instant, is_unfinished, new_job, spec_at
+from .fire import DueSchedule, instant, is_unfinished, spec_at
 
 
 def pause(store: Store, schedule_id: int, *, by: str = "") -> bool:

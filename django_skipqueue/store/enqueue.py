@@ -1,6 +1,6 @@
 """The methods that insert jobs, on the caller's connection and in the caller's transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from secrets import token_hex
 from typing import Any
@@ -164,6 +164,16 @@ class Enqueueing(UniqueKeys, Dependencies):
         if ids:
             self.send(JobsDeferred(spec.task, spec.queue_name, ids))
         return statuses
+
+
+def new_job(
+    store: Enqueueing, enqueue: Callable[[JobSpec, EncodedCall], InsertedJob | None], spec: JobSpec, call: EncodedCall
+) -> InsertedJob | None:
+    """Insert a job by a method. `None` if another job holds its unique key; a key whose time is over is free."""
+    inserted = enqueue(spec, call)
+    if inserted is None and call.unique_key is not None and store.free_unique_keys([call.unique_key]):
+        return enqueue(spec, call)
+    return inserted
 
 
 def _check_replace(spec: JobSpec) -> None:

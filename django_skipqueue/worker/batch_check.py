@@ -1,8 +1,8 @@
 """Finishes the batches whose last job this worker may have settled, and admits the jobs that waited for these jobs.
 
 Invariant: a job without a batch costs nothing here. A check of a batch may take long, if it has millions of jobs or if
-an old snapshot keeps dead entries of an index: the checks take at most a twentieth of the worker's time. A worker that
-dies, or whose statement fails, leaves the batch to the supervisors.
+an old snapshot keeps dead entries of an index: the checks take at most a twentieth of the worker's time, and each
+finishes a limited number. A worker that dies, or whose statement fails, leaves the batch to the supervisors.
 """
 
 import time
@@ -51,6 +51,7 @@ class BatchCheck(Service):
         looked = self._store.finish_batches(batch_ids)
         ended = time.monotonic()
         self._not_before = ended + (ended - now) * SHARE
+        self._batch_ids |= looked.left
         if looked.missed:
-            self._batch_ids |= batch_ids
+            self._batch_ids |= batch_ids - looked.failed
             self._not_before = max(self._not_before, ended + LOCKED_DELAY)

@@ -14,6 +14,7 @@ from django_skipqueue.exceptions import BatchFinished, InvalidArguments, Invalid
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
 from django_skipqueue.running import run
 from django_skipqueue.store import Store
+from django_skipqueue.store.batches import Looked
 from django_skipqueue.testing import run_jobs
 from django_skipqueue.values.batches import BatchProgress
 
@@ -302,7 +303,7 @@ class TestNested:
         with Batch(name="1", **EVERY), Batch(name="2"), Batch(name="3") as innermost:
             jobs.fail.using(max_attempts=1).defer()
         run_first()
-        assert store.finish_batches([innermost.id]) == (3, False)
+        assert store.finish_batches([innermost.id]) == Looked(3)
         assert [batch.name for batch in JobBatch.objects.exclude(finished_at=None).order_by("id")] == ["1", "2", "3"]
         assert callbacks_of("1") == [BAD, OVER]
         assert counts_of(JobBatch.objects.get(name="1")) == (0, 1, 0)
@@ -343,10 +344,10 @@ class TestConcurrency:
         assert job.discard()
         other = session()
         other.begin()
-        assert other(store.finish_batches, [batch.id]) == (1, False)
-        assert store.finish_batches([batch.id]) == (0, True), "the other has locked it"
+        assert other(store.finish_batches, [batch.id]) == Looked(1)
+        assert store.finish_batches([batch.id]) == Looked(missed=True), "the other has locked it"
         other.commit()
-        assert store.finish_batches([batch.id]) == (0, False)
+        assert store.finish_batches([batch.id]) == Looked()
         assert callbacks_of() == [("noop", [])]
 
     def test_a_job_that_is_added_after_the_look_and_before_the_lock_is_seen(
@@ -366,7 +367,7 @@ class TestConcurrency:
             return rows(self, statement, values)
 
         monkeypatch.setattr(Store, "rows", add_before_the_lock)
-        assert store.finish_batches([batch.id]) == (0, True)
+        assert store.finish_batches([batch.id]) == Looked(missed=True)
         assert not finished()
         assert batch.progress().total == 2
 
@@ -426,9 +427,10 @@ class TestPrune:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
         with Batch():
             jobs.noop.defer()
-        run_jobs()
+        run_first()
         store.prune()
         assert PrunedOfBatch.objects.count() == 1
+        assert finished()
         assert store.prune_batches() == 1
         assert not PrunedOfBatch.objects.exists()
 

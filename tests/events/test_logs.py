@@ -21,6 +21,8 @@ from django_skipqueue.events.events import (
     AttemptsFailed,
     AttemptsRetrying,
     AttemptStarted,
+    BatchNotFinished,
+    CallbackSkipped,
     Event,
     JobsDeferred,
     JobsRecovered,
@@ -181,6 +183,8 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     alert_logs.alert_over(AlertOver(*incident, datetime.now(UTC)))
     alert_logs.webhook_failed("example.com", "HTTP status 500")
     batch_logs.batch_finished(FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True))
+    batch_logs.batch_not_finished(BatchNotFinished("default", 4, OSError("no")))
+    batch_logs.callback_skipped(CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k"))
     schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
     schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
     schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))

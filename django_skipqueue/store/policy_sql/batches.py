@@ -70,6 +70,10 @@ def _if_done(statement: str) -> str:
     return statement.replace("{done}", _IS_DONE)
 
 
+# finish_batches, before it enqueues callbacks: how long an INSERT may wait for the transaction that holds its unique
+# key. Reads no table.
+LIMIT_LOCKS = "SELECT set_config('lock_timeout', %(timeout)s, true)"
+
 # finish_batches → the ids of those batches, and of the batches outside of them, that are open although all of their
 # jobs are finished. Locks nothing. Indexes: as above.
 DONE_BATCHES = _if_done(
@@ -101,8 +105,8 @@ FOR UPDATE SKIP LOCKED
 
 # finish_batches → the batches that are finished now: for each the calls to be made. A statement of its own after the
 # locks, since a statement does not see what was committed while it waited, or while it chose its rows.
-# `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed. The jobs of
-# inner batches are in the totals. Indexes: batch, inner, pruned_of, the primary key.
+# `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed; it may have
+# been pruned. The jobs of inner batches are in the totals. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = _if_done(
     """
 WITH counted AS MATERIALIZED (
@@ -120,6 +124,10 @@ WITH counted AS MATERIALIZED (
                         skipqueue_batch AS inside
                         JOIN skipqueue_job AS callback ON callback.id = ANY (inside.callback_ids)
                     WHERE inside.parent_id = batch.id AND callback.status IN ('failed', 'discarded')
+                ) OR EXISTS (
+                    SELECT
+                    FROM skipqueue_batch AS inside JOIN skipqueue_batch_pruned AS pruned ON pruned.batch_id = inside.id
+                    WHERE inside.parent_id = batch.id AND pruned.status IN ('failed', 'discarded')
                 ) AS has_failed_callbacks
             FROM (
                 SELECT status, count(*) AS jobs

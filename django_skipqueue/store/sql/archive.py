@@ -2,7 +2,8 @@
 
 # supervisor, prunejobs, in the transaction of `EXPIRED` → the number of pruned jobs, by status. One statement moves the
 # rows, so that each is in exactly one of the tables at any time. A row that is past the retention of the archive (NULL:
-# for ever) as well is not archived: its partition may be gone already. Index: the primary key.
+# for ever) as well is not archived: its partition may be gone already. Jobs of batches are noted as by `PRUNE`.
+# Indexes: the primary keys.
 ARCHIVE = """
 WITH pruned AS (
     DELETE FROM skipqueue_job
@@ -22,10 +23,20 @@ WITH pruned AS (
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ), noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT batch_id, status, count(*)
-    FROM pruned
-    WHERE batch_id IS NOT NULL
-    GROUP BY batch_id, status
+    SELECT part.batch_id, part.status, part.jobs
+    FROM (
+        SELECT batch_id, status, count(*) AS jobs
+        FROM pruned
+        WHERE batch_id IS NOT NULL
+        GROUP BY batch_id, status
+    ) AS part
+    WHERE (
+        SELECT
+            batch.finished_at IS NULL
+            OR (SELECT outside.finished_at IS NULL FROM skipqueue_batch AS outside WHERE outside.id = batch.parent_id)
+        FROM skipqueue_batch AS batch
+        WHERE batch.id = part.batch_id
+    )
 ),
 unmet AS MATERIALIZED (
     SELECT needs.job_id, needs.position, pruned.status

@@ -43,7 +43,8 @@ FROM (
 LIMIT %(limit)s
 """
 
-# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Index: the primary key.
+# supervisor, prunejobs, in the same transaction → the number of deleted jobs, by status. Those of a batch that is open,
+# or in one that is open, are noted for its end. Indexes: the primary keys.
 PRUNE = """
 WITH pruned AS (
     DELETE FROM skipqueue_job
@@ -52,10 +53,20 @@ WITH pruned AS (
 ),
 noted AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
-    SELECT batch_id, status, count(*)
-    FROM pruned
-    WHERE batch_id IS NOT NULL
-    GROUP BY batch_id, status
+    SELECT part.batch_id, part.status, part.jobs
+    FROM (
+        SELECT batch_id, status, count(*) AS jobs
+        FROM pruned
+        WHERE batch_id IS NOT NULL
+        GROUP BY batch_id, status
+    ) AS part
+    WHERE (
+        SELECT
+            batch.finished_at IS NULL
+            OR (SELECT outside.finished_at IS NULL FROM skipqueue_batch AS outside WHERE outside.id = batch.parent_id)
+        FROM skipqueue_batch AS batch
+        WHERE batch.id = part.batch_id
+    )
 ),
 unmet AS MATERIALIZED (
     SELECT needs.job_id, needs.position, pruned.status

@@ -1,0 +1,323 @@
+"""What is wrong with one batch stops no other, ends no process, and is tried again."""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_skipqueue import Batch, tracing
+from django_skipqueue.events.events import BatchesFinished, BatchNotFinished, CallbackSkipped
+from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
+from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
+from django_skipqueue.running import run
+from django_skipqueue.services.batches import FIRST_DELAY, LONGEST_DELAY, FinishBatches
+from django_skipqueue.store import Store, batches
+from django_skipqueue.store import policy_sql as sql
+from django_skipqueue.worker.batch_check import BatchCheck
+
+from ..app import jobs
+from ..app.sessions import Session
+from .jobs import callbacks_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def sent() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def store(sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(batches, "LOCK_TIMEOUT", "50ms")
+    monkeypatch.setattr(batches, "MOST_SECONDS", 60.0)
+    return Store("default", send=sent.append)
+
+
+def ended(name: str = "", **callbacks: Any) -> int:
+    """The id of an open batch whose only job is finished."""
+    with Batch(name=name, **callbacks) as batch:
+        jobs.noop.defer()
+    assert batch.jobs.discard()
+    with connection.cursor() as cursor:  # the discard may have looked at once
+        cursor.execute("SELECT finished_at FROM skipqueue_batch WHERE id = %s", [batch.id])
+        assert cursor.fetchone() == (None,)
+    return batch.id
+
+
+def is_finished(*ids: int) -> list[bool]:
+    found = dict(JobBatch.objects.filter(pk__in=ids).values_list("id", "finished_at"))
+    return [found[id] is not None for id in ids]
+
+
+def failures(sent: list[Any]) -> list[int]:
+    return [event.batch_id for event in sent if isinstance(event, BatchNotFinished)]
+
+
+def spoil(batch_id: int) -> None:
+    """Have the callbacks of a batch be of no use, as somebody may who writes into the row."""
+    JobBatch.objects.filter(pk=batch_id).update(callbacks={"on_finish": {"spec": {"no": 1}, "call": {}}})
+
+
+class TestAfter:
+    @pytest.mark.parametrize("name", ["on_success", "on_failure", "on_finish"])
+    def test_a_callback_cannot_wait_for_jobs(self, name: str) -> None:
+        given: dict[str, Any] = {name: jobs.noop.s().after(jobs.noop.defer())}
+        with pytest.raises(InvalidOption, match=f"{name} cannot wait for other jobs with after"):
+            Batch(**given)
+
+    def test_one_that_is_in_a_row_and_whose_job_is_gone_stops_no_other(self, store: Store, sent: list[Any]) -> None:
+        bad, good = ended(on_finish=jobs.noop), ended(on_finish=jobs.noop)
+        row = JobBatch.objects.get(pk=bad)
+        row.callbacks["on_finish"]["spec"]["after"] = [10**9]
+        row.save()
+        FinishBatches(store).run(time.monotonic())
+        assert is_finished(bad, good) == [False, True]
+        assert failures(sent) == [bad]
+        assert sum(isinstance(event, BatchesFinished) for event in sent) == 1
+
+
+class TestIsolation:
+    @pytest.mark.parametrize("end", ["supervisor", "worker", "drain"])
+    def test_a_bad_row_stops_no_other_and_ends_no_loop(self, store: Store, sent: list[Any], end: str) -> None:
+        bad, good = ended(), ended(on_finish=jobs.echo.s("good"))
+        spoil(bad)
+        if end == "supervisor":
+            FinishBatches(store).run(time.monotonic())
+        elif end == "worker":
+            check = BatchCheck(store)
+            check.settled({(1, 1): bad, (2, 1): good})
+            check.run(time.monotonic())
+            assert check.due_at > time.monotonic() + 1e6, "the supervisors try again"
+        else:
+            assert store.finish_all_batches() == 1
+            assert store.finish_all_batches() == 0
+        assert is_finished(bad, good) == [False, True]
+        assert set(failures(sent)) == {bad}
+        assert callbacks_of() == [("echo", ["good"])]
+
+    def test_a_lost_connection_is_not_the_batchs_fault(
+        self, store: Store, sent: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ended(on_finish=jobs.noop)
+        monkeypatch.setattr(sql, "LOCK_BATCHES", "SELECT pg_terminate_backend(pg_backend_pid())")
+        with pytest.raises(OperationalError):
+            store.finish_open_batches()
+        connection.close()
+        assert not failures(sent)
+
+    def test_it_is_tried_again_after_a_delay_that_grows(self, store: Store, sent: list[Any]) -> None:
+        bad = ended(on_finish=jobs.noop)
+        good = JobBatch.objects.get(pk=bad).callbacks
+        spoil(bad)
+        service = FinishBatches(store)
+        delays, now = [], time.monotonic()
+        for tries in range(1, 8):
+            service.run(now)
+            assert len(failures(sent)) == tries
+            service.run(now)
+            assert len(failures(sent)) == tries, "it waits"
+            delay, until = service._failed[bad]
+            delays.append(delay)
+            now = until
+        assert delays[:2] == [FIRST_DELAY, 2 * FIRST_DELAY]
+        assert delays[-1] == LONGEST_DELAY
+        assert service.due_at > time.monotonic()
+        JobBatch.objects.filter(pk=bad).update(callbacks=good)
+        service.run(now)
+        assert is_finished(bad) == [True]
+
+
+class TestUniqueKeys:
+    def test_a_key_that_is_held_stops_no_other_batch(
+        self, store: Store, sent: list[Any], session: Callable[[], Session]
+    ) -> None:
+        held, free = ended(on_finish=jobs.noop.using(unique_key="k")), ended(on_finish=jobs.noop)
+        user = session()
+        user.begin()
+        user(jobs.noop.using(unique_key="k").defer)
+        check = BatchCheck(store)
+        check.settled({(1, 1): held, (2, 1): free})
+        check.run(time.monotonic())
+        assert is_finished(held, free) == [False, True]
+        assert failures(sent) == [held]
+        user.rollback()
+        store.finish_open_batches()
+        assert is_finished(held) == [True]
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            assert cursor.fetchone() != ("50ms",)
+
+    def test_a_settle_by_hand_does_not_hang(self, store: Store, session: Callable[[], Session]) -> None:
+        with Batch(on_finish=jobs.noop.using(unique_key="k")) as batch:
+            jobs.noop.defer()
+        user = session()
+        user.begin()
+        user(jobs.noop.using(unique_key="k").defer)
+        [job] = Job.objects.claim(queue_names=["default"], worker_id="loop")
+        job.complete()
+        assert is_finished(batch.id) == [False]
+        user.rollback()
+
+    def test_a_deadlock_ends_no_loop(self, store: Store, sent: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        victim, good = ended(on_finish=jobs.noop.using(unique_key="k")), ended(on_finish=jobs.noop)
+
+        def deadlock(self: Store, spec: Any, call: Any) -> Any:
+            if call.unique_key is not None:
+                raise UniqueKeyDeadlock
+            return enqueue(self, spec, call)
+
+        enqueue = Store.enqueue_untraced
+        monkeypatch.setattr(Store, "enqueue_untraced", deadlock)
+        store.finish_open_batches()
+        assert is_finished(victim, good) == [False, True]
+        assert failures(sent) == [victim]
+
+    def test_callbacks_are_enqueued_in_the_order_of_their_keys(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        keyed: dict[str, Any] = {
+            name: jobs.noop.using(unique_key=key) for name, key in (("on_failure", "b"), ("on_finish", "a"))
+        }
+        ended(**keyed)
+        seen = []
+        enqueue = Store.enqueue_untraced
+
+        def note(self: Store, spec: Any, call: Any) -> Any:
+            seen.append(call.unique_key)
+            return enqueue(self, spec, call)
+
+        monkeypatch.setattr(Store, "enqueue_untraced", note)
+        store.finish_open_batches()
+        assert seen == ["a", "b"]
+
+    def test_batches_are_finished_in_transactions_of_their_own(
+        self, store: Store, session: Callable[[], Session], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """While the second one is looked at, nobody waits for the key of the first one."""
+        ended(on_finish=jobs.noop.using(unique_key="a"))
+        ended(on_finish=jobs.noop.using(unique_key="b"))
+        user = session()
+        deferred = []
+        enqueue = Store.enqueue_untraced
+
+        def meanwhile(self: Store, spec: Any, call: Any) -> Any:
+            if call.unique_key == "b":
+                deferred.append(user(jobs.noop.using(unique_key="a").defer).created)
+            return enqueue(self, spec, call)
+
+        monkeypatch.setattr(Store, "enqueue_untraced", meanwhile)
+        store.finish_open_batches()
+        assert deferred == [False]
+
+    def test_a_key_whose_time_is_over_is_free(self, store: Store, sent: list[Any]) -> None:
+        task = jobs.echo.using(unique_key="nightly", until=timedelta(hours=1))
+        task.defer(0)
+        [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
+        run(job)
+        Job.objects.filter(pk=job.pk).update(
+            enqueued_at=job.enqueued_at - timedelta(hours=2), run_after=job.enqueued_at - timedelta(hours=2)
+        )
+        batch_id = ended(on_finish=task.s(1))
+        store.finish_open_batches()
+        assert callbacks_of() == [("echo", [1])]
+        assert is_finished(batch_id) == [True]
+        assert not [event for event in sent if isinstance(event, CallbackSkipped)]
+
+    def test_a_callback_whose_key_is_taken_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
+        jobs.echo.using(unique_key="k").defer(0)
+        batch_id = ended(on_finish=jobs.echo.using(unique_key="k").s(1))
+        with caplog.at_level(logging.WARNING, logger="django_skipqueue"):
+            Store("default").finish_open_batches()
+        assert is_finished(batch_id) == [True]
+        assert not callbacks_of()
+        [line] = [text for text in caplog.messages if text.startswith("callback skipped")]
+        assert f"batch={batch_id} callback=on_finish task=tests.app.jobs.echo" in line
+
+
+class TestLimits:
+    def test_one_run_of_a_worker_finishes_a_limited_number(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batches, "MOST", 2)
+        ids = [ended() for _ in range(5)]
+        check = BatchCheck(store)
+        check.settled({(id, 1): id for id in ids})
+        for done in (2, 4, 5):
+            assert check.due_at < time.monotonic() + 60
+            check.run(time.monotonic())
+            assert sum(is_finished(*ids)) == done
+        assert check.due_at > time.monotonic() + 1e6
+
+    def test_a_supervisor_goes_on_at_once_with_those_that_are_left(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(batches, "MOST", 2)
+        ids = [ended() for _ in range(5)]
+        service = FinishBatches(store)
+        for done in (2, 4, 5):
+            assert service.due_at <= time.monotonic()
+            service.run(time.monotonic())
+            assert sum(is_finished(*ids)) == done
+        assert service.due_at > time.monotonic()
+
+    def test_time_is_limited_too_but_one_batch_is_tried(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batches, "MOST_SECONDS", -1.0)
+        ids = [ended() for _ in range(3)]
+        looked = store.finish_batches(ids)
+        assert (looked.finished, looked.left) == (1, set(ids[1:]))
+
+    def test_a_drain_finishes_all(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batches, "MOST", 2)
+        ids = [ended() for _ in range(5)]
+        spoil(ids[0])
+        spoil(ids[1])
+        while store.finish_all_batches():
+            pass
+        assert is_finished(*ids) == [False, False, True, True, True]
+
+
+def test_no_tracer_of_the_project_runs_in_a_supervisor(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tracer:
+        def sending(self, batch: Any) -> Any:
+            pytest.fail("code of the project's")
+
+        def attempt(self, job: Any) -> Any: ...
+
+    ended(on_finish=jobs.noop)
+    monkeypatch.setattr(tracing, "tracers", [])
+    monkeypatch.setattr("django_skipqueue.store.enqueue.tracers", [Tracer()])
+    monkeypatch.setattr(tracing, "tracers", [Tracer()])
+    store.finish_open_batches()
+    assert callbacks_of() == [("noop", [])]
+
+
+class TestPruned:
+    def test_a_failed_callback_of_an_inner_batch_that_was_pruned_counts(self, store: Store, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
+        every: dict[str, Any] = {"on_success": jobs.echo.s("good"), "on_failure": jobs.echo.s("bad")}
+        with Batch(name="outer", **every):
+            with Batch(name="inner", on_finish=jobs.fail.using(max_attempts=1, priority=9).s("callback")):
+                jobs.noop.using(priority=9).defer()
+            jobs.noop.defer()
+        for _ in range(3):
+            [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
+            run(job)
+            store.finish_open_batches()
+            store.prune()
+        assert callbacks_of("outer") == [("echo", ["bad"])]
+
+    @pytest.mark.parametrize("archive", [False, True])
+    def test_nothing_is_noted_for_a_batch_that_is_finished(self, store: Store, settings: Any, archive: bool) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0}} | ({"ARCHIVE": None} if archive else {})
+        store.make_partitions()
+        with Batch(on_finish=jobs.noop):
+            jobs.noop.defer()
+        for _ in range(2):
+            [job] = Job.objects.claim(queue_names=["default"], worker_id="w")
+            run(job)
+            store.finish_open_batches()
+        assert sum(store.prune().values()) == 2
+        assert not PrunedOfBatch.objects.exists()
