@@ -45,7 +45,7 @@ FLOORS = (
     {"batches"},
     {"models"},
     {"store"},
-    {"store.limits"},
+    {"store.dependencies", "store.limits"},
     {"store.notify"},
     {"store.policy_sql", "store.parameters", "store.statements"},
     {"store.sql"},
