@@ -264,14 +264,17 @@ def test_what_is_no_middleware_is_refused_by_name(path: str, message: str) -> No
 
 JOBS = """
 import contextlib
+import contextvars
 import os
 
 from django_skipqueue import job
 
+MARK = contextvars.ContextVar("MARK")
+
 
 @contextlib.contextmanager
 def marking(claimed):
-    os.environ["MARK"] = str(claimed.id)
+    MARK.set(str(claimed.id))
     yield
 
 
@@ -284,12 +287,12 @@ def forking(claimed):
 
 @job
 def plain():
-    return os.environ["MARK"]
+    return MARK.get()
 
 
 @job
 async def coroutine():
-    return os.environ["MARK"]
+    return MARK.get()
 """
 
 
