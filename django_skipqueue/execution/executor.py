@@ -20,6 +20,7 @@ from django.db import connections, transaction
 from django.db.transaction import TransactionManagementError
 
 from .. import tracing
+from ..arguments import annotations, call_types  # noqa: F401 (a task imports them at its first call: too late)
 from ..backoff import exponential
 from ..conf import settings
 from ..events import log_context, logs
