@@ -12,10 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
+from django_skipqueue.store.sql.operate import RETRY
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
-from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, state
+from ..app.rows import STATUSES, UNFINISHED, WAITING, make_job, multiply, state
 from ..app.sessions import Session
+from ..harness.processes import statuses
 
 store = Store("default")
 
@@ -118,6 +120,17 @@ class TestRetry:
         with CaptureQueriesContext(connection) as queries:
             assert len(store.retry([job.pk for job in made])) == 50
         assert len([query for query in queries if "SAVEPOINT" not in query["sql"]]) == 1
+
+    def test_many_are_searched_once_for_each_although_the_planner_expects_few(self) -> None:
+        multiply(make_job("failed"), 2_999)
+        ids = list(Job.objects.values_list("pk", flat=True))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {RETRY}", {"ids": ids, "over": 0, "by": "", "reason": ""}
+            )
+            ((document,),) = cursor.fetchall()
+        assert document[0]["Plan"]["Shared Hit Blocks"] < 30 * len(ids)
+        assert set(statuses()) == {"queued"}
 
     def test_inside_a_transaction_it_is_part_of_it(self) -> None:
         job = make_job("failed")

@@ -11,44 +11,53 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 
 # operators → the failed and discarded jobs that were put back into their queues, with a fresh set of attempts: at once,
 # or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
-# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The arrays are
-# subqueries, so that the planner does not see their length: with that, it reads a small table whole, more than once.
-# Index: the primary key, and unique.
+# would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The array is
+# a subquery, so that the planner does not see its length: with that, it reads a small table whole. It is searched
+# once, for `named`. Index: the primary key, and unique.
 RETRY = entering(
     recording(
         "retry",
         """
-WITH chosen AS MATERIALIZED (
-    SELECT job.id
-    FROM skipqueue_job AS job
+WITH named AS MATERIALIZED (
+    SELECT id, unique_key, max(id) OVER (PARTITION BY unique_key) AS newest_id
+    FROM skipqueue_job
+    WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND status IN ('failed', 'discarded')
+),
+chosen AS MATERIALIZED (
+    SELECT id
+    FROM skipqueue_job
     WHERE
-        job.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-        AND job.status IN ('failed', 'discarded')
-        AND NOT EXISTS (
-            SELECT FROM skipqueue_job AS holder
+        id = ANY (ARRAY (
+            SELECT named.id
+            FROM named
             WHERE
-                holder.unique_key = job.unique_key
-                AND holder.unique_key IS NOT NULL
-                AND (
-                    holder.unique_seconds > 0
-                    OR (holder.finished_at IS NULL AND (holder.unique_seconds IS NULL OR holder.lease = 0))
+                named.unique_key IS NULL
+                OR (
+                    named.id = named.newest_id
+                    AND NOT EXISTS (
+                        SELECT FROM skipqueue_job AS holder
+                        WHERE
+                            holder.unique_key = named.unique_key
+                            AND holder.unique_key IS NOT NULL
+                            AND (
+                                holder.unique_seconds > 0
+                                OR (
+                                    holder.finished_at IS NULL
+                                    AND (holder.unique_seconds IS NULL OR holder.lease = 0)
+                                )
+                            )
+                            AND holder.id <> named.id
+                            AND (
+                                holder.finished_at IS NULL
+                                OR holder.enqueued_at + make_interval(secs => holder.unique_seconds)
+                                > statement_timestamp()
+                            )
+                    )
                 )
-                AND holder.id <> job.id
-                AND (
-                    holder.finished_at IS NULL
-                    OR holder.enqueued_at + make_interval(secs => holder.unique_seconds) > statement_timestamp()
-                )
-        )
-        AND NOT EXISTS (
-            SELECT FROM skipqueue_job AS twin
-            WHERE
-                twin.id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
-                AND twin.unique_key = job.unique_key
-                AND twin.id > job.id
-                AND twin.status IN ('failed', 'discarded')
-        )
-    ORDER BY job.id
-    FOR NO KEY UPDATE OF job SKIP LOCKED
+        ))
+        AND status IN ('failed', 'discarded')
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
 SET status = {status},

@@ -25,7 +25,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import run_jobs
 
-from ...app.rows import make_job, make_worker, state
+from ...app.rows import make_job, make_worker, multiply, state
 from ...app.waiting import wait_until
 from ...harness.processes import workers
 from ..conftest import LIST, messages_of, page
@@ -411,9 +411,7 @@ def test_a_worker_that_is_killed_has_another_go_on(
 ) -> None:
     monkeypatch.undo()
     number = 12_000
-    first = make_job("failed")
-    columns = {name: value for name, value in state(first).items() if name != "id"}
-    Job.objects.bulk_create(Job(**columns) for _ in range(number - 1))
+    multiply(make_job("failed"), number - 1)
     make_worker(name="for the question")
     retry_all(operator, FAILED, minutes="100000")
     job = bulk_job()

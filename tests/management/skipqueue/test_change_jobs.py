@@ -12,7 +12,7 @@ from django_skipqueue.management.skipqueue.verbs import VERBS, Verb
 from django_skipqueue.models import Job
 from django_skipqueue.operators import window
 
-from ...app.rows import STATUSES, make_job, state
+from ...app.rows import STATUSES, make_job, multiply, state
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -205,9 +205,7 @@ class TestWindows:
 
 
 def test_ctrl_c_ends_after_a_batch_and_says_how_far_it_got(manage: Callable[..., Any]) -> None:
-    Job.objects.bulk_create(
-        Job(status="failed", queue_name="q", task="t", finished_at="2030-01-01T00:00Z") for _ in range(30_000)
-    )
+    multiply(make_job("failed"), 29_999)
     process = manage("skipqueue", "retry", "--failed", "--all", "--yes", terminal=True)
     process.wait_for("000 of 30,000 jobs retried …")
     process.send(signal.SIGINT)
