@@ -216,7 +216,10 @@ def is_listened_to() -> bool:
 
 def supervisors_statements() -> list[str]:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name LIKE 'skipqueue supervisor%'")
+        cursor.execute(
+            "SELECT query FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'skipqueue supervisor%'"
+        )
         return [query for (query,) in cursor.fetchall()]
 
 
@@ -259,12 +262,14 @@ def test_a_service_that_the_database_refuses_fails_alone(
 
 
 @pytest.fixture
-def no_partitions_left() -> Iterator[None]:
+def without_partitions() -> Iterator[None]:
+    """There are none before the test, and it leaves none."""
+    drop_partitions()
     yield
     drop_partitions()
 
 
-@pytest.mark.usefixtures("no_partitions_left")
+@pytest.mark.usefixtures("without_partitions")
 @override_settings(SKIPQUEUE={"ARCHIVE": timedelta(days=30)})
 def test_it_makes_the_partitions_ahead_and_drops_those_that_are_over_one_at_a_time() -> None:
     service = ArchivePartitions(Store("default"))
@@ -280,6 +285,7 @@ def test_it_makes_the_partitions_ahead_and_drops_those_that_are_over_one_at_a_ti
     assert len(partitions()) == 3
 
 
+@pytest.mark.usefixtures("without_partitions")
 def test_without_an_archive_it_makes_none() -> None:
     assert run(ArchivePartitions(Store("default"))) == about(PARTITIONS_SECONDS)
     assert partitions() == []

@@ -32,7 +32,9 @@ def listeners(name: str) -> int:
     """How many sessions of this application wait for notifications: LISTEN was their last statement."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE %s AND query LIKE 'LISTEN%%'", [name]
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name LIKE %s AND query LIKE 'LISTEN%%'",
+            [name],
         )
         return int(cursor.fetchone()[0])
 
@@ -70,7 +72,8 @@ def active_workers(since: str) -> int:
     """How many workers' sessions have done anything since this time."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'skipqueue worker %%'"
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'skipqueue worker %%'"
             f" AND state_change > {since}"
         )
         return int(cursor.fetchone()[0])
@@ -164,7 +167,9 @@ def test_without_notifications_the_supervisor_looks_at_intervals(runworker: Run)
 
 def last_statement(name: str) -> str:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name LIKE %s", [name])
+        cursor.execute(
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %s", [name]
+        )
         return str(cursor.fetchone()[0])
 
 
