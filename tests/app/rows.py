@@ -45,7 +45,7 @@ def make_job(status: str = "queued", *, using: str = "default", **fields: Any) -
 
 def multiply(job: Job, number: int) -> None:
     """Insert so many copies of this job, by one statement."""
-    columns = [field.column for field in Job._meta.concrete_fields if not field.primary_key]
+    columns = [field.attname for field in Job._meta.concrete_fields if not field.primary_key]
     names = ", ".join(columns)
     with connections[job._state.db or "default"].cursor() as cursor:
         cursor.execute(
