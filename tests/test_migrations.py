@@ -49,6 +49,7 @@ INDEXES = {
         "    WHEN (lease > 0) THEN '-1'::integer\n    ELSE 0\nEND), id) "
         "WHERE ((awaits_jobs IS NULL) AND (limit_key IS NOT NULL) AND (status = 'blocked'))"
     ),
+    "skipqueue_job_halted": "(finished_at, id) WHERE ((limit_kind = 'halting') AND (status = 'failed'))",
     "skipqueue_job_unique": (
         "UNIQUE (unique_key) WHERE ((unique_key IS NOT NULL) AND ((unique_seconds > (0.0)::double precision) "
         "OR ((finished_at IS NULL) AND ((unique_seconds IS NULL) OR (lease = 0)))))"

@@ -120,6 +120,12 @@ class Job(JobVerbs, AbstractJob):
                 name="skipqueue_job_limit_waiting",
                 condition=Q(status="blocked", limit_key__isnull=False, awaits_jobs__isnull=True),
             ),
+            models.Index(
+                # The failed jobs for which their sequences have halted: `store.policy_sql.limits_now`.
+                fields=["finished_at", "id"],
+                name="skipqueue_job_halted",
+                condition=Q(status="failed", limit_kind="halting"),
+            ),
         )
         constraints = (
             models.UniqueConstraint(

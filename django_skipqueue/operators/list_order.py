@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..models import FINISHED, Job, Status
-from ..models.expressions import CLAIM_ORDER, Row, has_cause
+from ..models.expressions import CLAIM_ORDER, LIMIT_RANK, Row, has_cause
 from ..models.querysets import JobQuerySet
 from ..values.cause import Cause
 from .counts import Count
@@ -62,6 +62,7 @@ class Order:
 
 OLDEST = Order((F("id"),), False, _("oldest first"))
 NEWEST = Order((F("id"),), True, _("newest first"))
+NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
 LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
 
 ORDERS: Mapping[str, Order] = {
@@ -79,7 +80,7 @@ ORDERS: Mapping[str, Order] = {
 class Indexed:
     """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
 
-    And the failed or the retrying jobs with one cause, by id.
+    And the failed or the retrying jobs with one cause, by id, and the jobs that wait for a permit of one key.
     """
 
     status: str | None = None
@@ -88,6 +89,8 @@ class Indexed:
     """Only the jobs that were claimed, or finished, within this time; `None` for every other status."""
     cause: Cause | None = None
     """That of the last error; `None`: any, or none."""
+    limit_key: str | None = None
+    """Of blocked jobs, the key for a permit of which they wait; `None`: any, or none."""
 
     @classmethod
     def covering(
@@ -96,11 +99,14 @@ class Indexed:
         queue_name: str | None = None,
         since: timedelta | None = None,
         cause: Cause | None = None,
+        limit_key: str | None = None,
     ) -> "Indexed":
         """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
         status = None if state is None else status_of(state)
         if cause is not None and state in (Status.FAILED, RETRYING):
             return cls(status, cause=cause)
+        if limit_key is not None and status == Status.BLOCKED:
+            return cls(status, limit_key=limit_key)
         has_queue = status in (Status.QUEUED, Status.FAILED)
         return cls(status, queue_name if has_queue else None, since if is_indexed(time_column(status)) else None)
 
@@ -109,6 +115,8 @@ class Indexed:
         """The order of the index."""
         if self.status is None or self.cause is not None:
             return NEWEST
+        if self.limit_key is not None:
+            return NEXT_ADMITTED
         return ORDERS.get(self.status, OLDEST)
 
     def jobs(self) -> JobQuerySet:
@@ -124,6 +132,8 @@ class Indexed:
             jobs = jobs.filter(has_cause(self.cause))
             if self.status == Status.SCHEDULED:
                 jobs = jobs.filter(is_in(RETRYING))
+        if self.limit_key is not None:
+            jobs = jobs.filter(limit_key=self.limit_key, awaits_jobs__isnull=True)
         return jobs.order_by(*self.order.by())
 
     def count(self, condition: Q = EVERYTHING) -> Count:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from ..models import Queue
 from ..store import Store
+from ..store.limits_now import MOST_BLOCKED
 from ..store.observe import QueueNow, QueueRate
 from ..tasks.registry import registry
+from .counts import Count
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 500
@@ -29,6 +31,8 @@ class QueueState:
     """Its row, if it is paused."""
     rate: QueueRate | None
     """Of the last minutes; `None` if nothing has happened in it."""
+    blocked: Count
+    """Its jobs that wait for other jobs, or for a permit."""
 
     @property
     def name(self) -> str:
@@ -48,9 +52,13 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueStat
     others = {task.options.queue_name for task in registry}
     others.update(*(worker.queues for worker in workforce.not_dead))
     others.update(name for name in rates if name)
-    names = dict.fromkeys([*paused, *busy, *sorted(others)])
+    blocked, is_least = Store.default().blocked_now()
+    names = dict.fromkeys([*paused, *busy, *sorted(blocked), *sorted(others)])
+    counts = {name: Count(blocked.get(name, 0), is_least, MOST_BLOCKED) for name in names}
     return [
-        QueueState(busy.get(name) or _idle(name), workforce.serving(name), paused.get(name), rates.get(name))
+        QueueState(
+            busy.get(name) or _idle(name), workforce.serving(name), paused.get(name), rates.get(name), counts[name]
+        )
         for name in list(names)[:MOST]
     ]
 

@@ -11,6 +11,7 @@ from .failures import Failures
 from .gates import Admitting
 from .leases import Leases
 from .limits import Limiting
+from .limits_now import ObservingLimits
 from .notes import Noting
 from .notify import Notifying
 from .observe import Observing
@@ -41,6 +42,7 @@ class Store(
     Operating,
     Notifying,
     Observing,
+    ObservingLimits,
     ClaimCosts,
     RollingUp,
     Failures,

@@ -16,6 +16,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.cause import Cause
 
 from ..app.failing import make_broken_release, roll_up
+from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job
 from ..periodic.schedules import make_schedule
 from . import scene
@@ -72,6 +73,8 @@ def make_pages() -> Mapping[str, str]:
         "progress": f"{JOBS}{_make_bulk().pk}/progress/",
         "failures": f"{JOBS}failures/",
         "cause": f"{JOBS}failures/cause/?{query_of(CAUSE)}",
+        "limits": f"{JOBS}limits/",
+        "jobs of a key": f"{JOBS}?status=blocked&limit_of={_make_limits()}",
         "doctor": f"{JOBS}doctor/",
         "queues": QUEUES,
         "pause": f"{QUEUES}pause/?queue=emails",
@@ -104,6 +107,12 @@ def _make_schedules(last: Job) -> dict[str, Schedule]:
         make_schedule("gone", source="code", retired_at=Now()),
     ]
     return {each.name: each for each in made}
+
+
+def _make_limits() -> int:
+    """Keys for which jobs wait, one of them halted. Returns the id of a job that waits."""
+    make_halted("sequence:ledger.jobs.book customer_id=17", minutes=42, waiting=3)
+    return make_limited("limit:crm.jobs.push_to_crm account_id=4711", held=2, waiting=4, minutes=8)[0].pk
 
 
 def _make_bulk() -> Job:

@@ -78,6 +78,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("job", "dashboard"): View(LOOKERS, NOBODY),
     ("job", "failures"): View(LOOKERS, NOBODY),
     ("job", "cause"): View(LOOKERS, NOBODY),
+    ("job", "limits"): View(LOOKERS, NOBODY),
     ("job", "doctor"): View(LOOKERS, NOBODY),
     ("job", "metrics"): View(LOOKERS, NOBODY),
     ("job", None): View(STAFF, NOBODY),  # leads to the page of the job
@@ -154,7 +155,11 @@ class Rows:
             return f"/admin/django_skipqueue/{model}/{pk}/"
         if model == "worker" and name in ("restart", "stop"):
             return reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": pk})
-        args = [] if name in ("changelist", "add", "dashboard", "failures", "cause", "doctor", "metrics") else [pk]
+        args = (
+            []
+            if name in ("changelist", "add", "dashboard", "failures", "cause", "limits", "doctor", "metrics")
+            else [pk]
+        )
         query = query_of(BAD_VALUE) if name == "cause" else ""
         return f"{reverse(f'admin:django_skipqueue_{model}_{name}', args=args)}?{query}".removesuffix("?")
 

@@ -339,6 +339,12 @@ CASES = [
     Case("LOCK_KEYS", {"ids": as_array(range(100_001, 100_301)), "keys": ["key 7"]}, {"pkey"}),
     Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting"}),
     Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting"}),
+    Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
+    Case("WAITING_KEYS", {"after": "key 1", "is_from": False, "limit": 100}, {"limit_waiting"}),
+    Case("WAITING_KEYS", {"after": "key 1", "is_from": True, "limit": 100}, {"limit_waiting"}, "from a key"),
+    Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
+    Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting"}),
+    Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
 

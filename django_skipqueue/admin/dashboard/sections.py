@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ...operators.limit_states import first_states
 from ...operators.schedule_states import schedule_states
 from ..failures.failures_page import top_causes
-from ..queues.columns import COLUMNS
+from ..limits.columns import COLUMNS as OF_LIMITS
+from ..limits.columns import rows as rows_of_limits
+from ..queues.columns import columns_for
 from ..schedules.columns import ON_DASHBOARD
 from .charts import charts
 from .longest_jobs import longest_jobs
@@ -16,6 +19,7 @@ from .slowest_tasks import slowest_tasks
 
 MOST_QUEUES = 10
 MOST_SCHEDULES = 5
+MOST_KEYS = 10
 
 TROUBLE = ("error", "late")
 """The states of schedules that come first."""
@@ -39,9 +43,10 @@ class Section:
 
 def _queues(situation: Situation) -> dict[str, Any]:
     shown = situation.queues[:MOST_QUEUES]
+    columns = columns_for(shown)
     return {
-        "columns": COLUMNS,
-        "rows": [[(column, column.cell(queue)) for column in COLUMNS] for queue in shown],
+        "columns": columns,
+        "rows": [[(column, column.cell(queue)) for column in columns] for queue in shown],
         "hidden": len(situation.queues) - len(shown),
     }
 
@@ -56,10 +61,16 @@ def _schedules(_: Situation) -> dict[str, Any]:
     }
 
 
+def _limits(situation: Situation) -> dict[str, Any]:
+    """The halted sequences, then the keys whose jobs have waited for the longest."""
+    return {"columns": OF_LIMITS, "rows": rows_of_limits(first_states(situation.store, most=MOST_KEYS))}
+
+
 SECTIONS = (
     Section("charts", charts),
     Section("failing", lambda _: top_causes()),
     Section("queues", _queues),
+    Section("limits", _limits),
     Section("schedules", _schedules),
     Section("longest_jobs", longest_jobs),
     Section("slowest_tasks", slowest_tasks),

@@ -23,7 +23,17 @@ from ...operators.search import Search
 from ...operators.window import Window
 from ...values.cause import Cause
 from ..ui.paginator import Found
-from .filters import CauseFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter, longer_than, since
+from .filters import (
+    CauseFilter,
+    LimitFilter,
+    QueueFilter,
+    RunsFilter,
+    StateFilter,
+    TaskFilter,
+    TimeFilter,
+    longer_than,
+    since,
+)
 from .tabs import Tab
 
 WINDOW_VAR = "look"
@@ -95,7 +105,7 @@ class JobChangeList(ChangeList):
     @property
     def indexed(self) -> Indexed:
         """The jobs that an index finds, of which the list shows those that match."""
-        return Indexed.covering(self.state, self._chosen(QueueFilter), cause=self._cause)
+        return Indexed.covering(self.state, self._chosen(QueueFilter), cause=self._cause, limit_key=self._limit_key)
 
     @property
     def state(self) -> str | None:
@@ -136,7 +146,7 @@ class JobChangeList(ChangeList):
     def is_narrowed(self) -> bool:
         """Whether the list is searched, or filtered by anything but the state."""
         return bool(self.query) or any(
-            map(self._chosen, (CauseFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
+            map(self._chosen, (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
         )
 
     @cached_property
@@ -161,13 +171,16 @@ class JobChangeList(ChangeList):
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
         queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
-        indexed = Indexed.covering(state, queue_name, cause=self._cause)
+        indexed = Indexed.covering(state, queue_name, cause=self._cause, limit_key=self._limit_key)
         if indexed.cause is not None and queue_name is time is None and not self.query:
+            return indexed.count()
+        if indexed.limit_key is not None and not self._is_narrowed_within_a_key:
             return indexed.count()
         if (
             self.query
             or self._chosen(TaskFilter) is not None
             or self._chosen(CauseFilter) is not None
+            or self._limit_key is not None
             or queue_name != indexed.queue_name
             or (time is not None and not is_indexed(column))
         ):
@@ -189,11 +202,14 @@ class JobChangeList(ChangeList):
             return False
         time = self._filter(TimeFilter)
         if self.indexed.cause is not None:
-            return bool(search.words) or any(map(self._chosen, (QueueFilter, TimeFilter)))
+            return bool(search.words) or any(map(self._chosen, (LimitFilter, QueueFilter, TimeFilter)))
+        if self.indexed.limit_key is not None:
+            return self._is_narrowed_within_a_key
         return (
             bool(search.words)
             or self._chosen(TaskFilter) is not None
             or self._chosen(CauseFilter) is not None
+            or self._limit_key is not None
             or self._chosen(QueueFilter) != self.indexed.queue_name
             or (time is not None and time.value() is not None and not time.is_indexed)
             or (self.state == RETRYING and not self._scheduled.are_mostly_retries)
@@ -201,9 +217,19 @@ class JobChangeList(ChangeList):
         )
 
     @property
+    def _is_narrowed_within_a_key(self) -> bool:
+        """Whether the jobs of a key are searched, or filtered by anything but the state."""
+        return bool(self.query) or any(map(self._chosen, (CauseFilter, QueueFilter, TaskFilter, TimeFilter)))
+
+    @property
     def _cause(self) -> Cause | None:
         chosen = self._filter(CauseFilter)
         return None if chosen is None else chosen.cause
+
+    @property
+    def _limit_key(self) -> str | None:
+        chosen = self._filter(LimitFilter)
+        return None if chosen is None else chosen.key
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
 from django.contrib import admin
@@ -11,14 +12,19 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Job, Status
 from ...models.expressions import has_cause
 from ...operators import causes, known_names
+from ...operators.arguments import redacted
+from ...operators.ids import is_id
 from ...operators.job_states import STATES, is_in
 from ...operators.list_order import is_indexed, time_column
 from ...values.cause import Cause
+from ...values.codec import shorten
+from ..ui.cells import CELL_LIMIT
 
 TIMES: Mapping[str, tuple[timedelta, Any]] = {
     "hour": (timedelta(hours=1), _("Last hour")),
@@ -163,6 +169,49 @@ class CauseFilter(NameFilter):
             return queryset.filter(has_cause(self.cause))
         chosen = self.value()
         return queryset.filter(causes.raised(chosen)) if chosen else queryset
+
+
+class LimitFilter(NameFilter):
+    """By the key of a limit, named by one of its jobs: the key may have a secret in it. Offered in links only.
+
+    An index finds the blocked jobs: those that wait for a permit of the key, and for no other job.
+    """
+
+    title = _("key of the limit")
+    parameter_name = "limit_of"
+
+    def names(self) -> list[str]:
+        """None but the one in the address."""
+        return []
+
+    @cached_property
+    def key(self) -> str | None:
+        """The key; `None`: no job is chosen. Empty if the job is gone, or has no limit."""
+        return self._job.limit_key or "" if self._job else None if self.value() is None else ""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The chosen key, masked."""
+        return [(str(chosen), self._label) for chosen in [self.value()] if chosen]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs with this key."""
+        if self.key is None:
+            return queryset
+        jobs = queryset.filter(limit_key=self.key)
+        is_blocked = request.GET.get(StateFilter.parameter_name) == Status.BLOCKED
+        return jobs.filter(awaits_jobs__isnull=True) if is_blocked else jobs
+
+    @cached_property
+    def _job(self) -> Job | None:
+        chosen = self.value() or ""
+        columns = ("task", "args", "kwargs", "limit_key")
+        return Job.objects.only(*columns).filter(pk=chosen).first() if is_id(chosen) else None
+
+    @property
+    def _label(self) -> str:
+        if self._job is None or self._job.limit_key is None:
+            return gettext("of a job that is gone, or has no limit")
+        return shorten(redacted(self._job.task, self._job.args, self._job.kwargs).text(self._job.limit_key), CELL_LIMIT)
 
 
 def _breakable(name: str) -> SafeString:

@@ -22,7 +22,7 @@ from ..verbs.table import BUTTONS
 from . import job_cells
 from .actions import JobActions
 from .changelist import JobChangeList
-from .filters import CauseFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter
+from .filters import CauseFilter, LimitFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter
 
 
 @admin.register(Job)
@@ -31,7 +31,7 @@ class JobAdmin(JobActions):
 
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
     list_display_links = ("job",)
-    list_filter = (StateFilter, CauseFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter)
+    list_filter = (StateFilter, CauseFilter, LimitFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter)
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
@@ -63,6 +63,7 @@ class JobAdmin(JobActions):
             self.page("dashboard/", "dashboard", self.dashboard_view),
             self.page("failures/", "failures", self.failures_view),
             self.page("failures/cause/", "cause", self.cause_view),
+            self.page("limits/", "limits", self.limits_view),
             self.page("doctor/", "doctor", self.doctor_view),
             self.page("metrics/", "metrics", self.metrics_view),
             *super().get_urls(),

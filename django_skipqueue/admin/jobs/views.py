@@ -29,9 +29,10 @@ from ..verbs.edited_call import EDIT
 from ..verbs.table import BUTTONS, RUN_AGAIN
 from ..verbs.verb import Button
 from .failure_views import FailureViews
+from .limit_views import LimitViews
 
 
-class JobViews(FailureViews):
+class JobViews(FailureViews, LimitViews):
     """The views that change nothing."""
 
     def change_view(

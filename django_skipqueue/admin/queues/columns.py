@@ -1,6 +1,6 @@
 """The columns of the list of queues. A further one is a function of a `QueueState`, and an entry in `COLUMNS`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from django.urls import reverse
@@ -39,6 +39,10 @@ def _queue(queue: QueueState) -> Cell:
 def _queued(queue: QueueState) -> Cell:
     number = gettext("about %(number)s") if queue.now.is_estimate else "%(number)s"
     return _jobs_link(queue, "queued", number % {"number": grouped(queue.now.queued)}) if queue.now.queued else "0"
+
+
+def _blocked(queue: QueueState) -> Cell:
+    return _jobs_link(queue, "blocked", str(queue.blocked)) if queue.blocked.found else str(queue.blocked)
 
 
 def _oldest(queue: QueueState) -> Cell:
@@ -97,9 +101,16 @@ COLUMNS = (
     Column("queue", _("queue"), _queue),
     Column("queued", _("queued"), _queued),
     Column("oldest", _("oldest waits"), _oldest),
+    Column("blocked", _("blocked"), _blocked),
     Column("running", _("running"), _running),
     Column("rate", _("jobs/min"), _rate),
     Column("waited", _("waited (p95)"), _waited),
     Column("workers", _("workers"), _workers),
     Column("pause", _("paused"), _pause),
 )
+
+
+def columns_for(queues: Iterable[QueueState]) -> tuple[Column, ...]:
+    """The columns of a list of these queues: without that of blocked jobs if there are none, as in most projects."""
+    has_blocked = any(queue.blocked.found or queue.blocked.is_capped for queue in queues)
+    return tuple(column for column in COLUMNS if column.name != "blocked" or has_blocked)

@@ -3,6 +3,7 @@
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin, messages
@@ -22,7 +23,7 @@ from ..health.notices import notices_cache
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
 from ..ui.time_limit import time_limited
-from .columns import COLUMNS
+from .columns import Column, columns_for
 from .pause_form import PauseForm
 
 MAY_CHANGE = "django_skipqueue.change_queue"
@@ -65,9 +66,10 @@ class QueueAdmin(OwnViews):
             raise PermissionDenied
         may_change = request.user.has_perm(MAY_CHANGE)
         queues = queue_states()
+        columns = columns_for(queues)
         context = self.context(request, None, title=capfirst(str(self.opts.verbose_name_plural))) | {
-            "columns": COLUMNS,
-            "rows": [self._row(queue, may_change=may_change) for queue in queues],
+            "columns": columns,
+            "rows": [self._row(queue, columns, may_change=may_change) for queue in queues],
             "most": MOST if len(queues) == MOST else 0,
             "may_change": may_change,
             "resume": self.address("resume"),
@@ -127,10 +129,10 @@ class QueueAdmin(OwnViews):
         self.message_user(request, message, messages.SUCCESS)
         return HttpResponseRedirect(self.address("changelist"))
 
-    def _row(self, queue: QueueState, *, may_change: bool) -> dict[str, Any]:
+    def _row(self, queue: QueueState, columns: Iterable[Column], *, may_change: bool) -> dict[str, Any]:
         return {
             "name": queue.name,
-            "cells": [(column, column.cell(queue)) for column in COLUMNS],
+            "cells": [(column, column.cell(queue)) for column in columns],
             "is_paused": queue.pause is not None,
             "pause": self.address("pause", query={"queue": queue.name}) if may_change else "",
         }

@@ -1,5 +1,6 @@
-"""The statements of policies, under the rules of `store.sql`: batches, dependencies, unique keys."""
+"""The statements of policies, under the rules of `store.sql`: batches, dependencies, limits, unique keys."""
 
 from .batches import *
 from .dependencies import *
+from .limits_now import *
 from .unique import *

@@ -15,6 +15,7 @@ from django_skipqueue.admin.health.notices import notices_cache
 from django_skipqueue.models import Queue
 from django_skipqueue.operators.queue_states import queue_states
 
+from ...app.limit_rows import make_limited
 from ...app.rows import make_job, make_worker
 from ..conftest import LIST, QUEUES, messages_of
 
@@ -49,6 +50,28 @@ def test_a_row_says_what_is_in_the_queue_and_who_serves_it(operator: Client) -> 
     text = operator.get(QUEUES).text
     for expected in ("3 min", "the longest for 12 min", "8 slots", f"{LIST}?status=queued&amp;queue=mail"):
         assert expected in text
+
+
+class TestBlockedJobs:
+    def test_their_number_leads_to_them(self, operator: Client) -> None:
+        make_limited("k", waiting=3, queue_name="mail")
+        make_job("blocked", queue_name="mail", awaits_jobs=1)
+        make_job("blocked", queue_name="only blocked")
+        found = {queue.name: str(queue.blocked) for queue in queue_states()}
+        assert (found["mail"], found["only blocked"], found["default"]) == ("4", "1", "0")
+        text = operator.get(QUEUES).text
+        assert f'href="{LIST}?status=blocked&amp;queue=mail">4</a>' in text
+
+    def test_many_are_not_counted(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in ("store.limits_now", "operators.queue_states"):
+            monkeypatch.setattr(f"django_skipqueue.{module}.MOST_BLOCKED", 2)
+        make_limited("k", waiting=3, queue_name="mail")
+        found = {queue.name: str(queue.blocked) for queue in queue_states()}
+        assert (found["mail"], found["default"]) == ("2+", "0+")
+
+    def test_without_any_there_is_no_such_column(self, operator: Client) -> None:
+        make_job(queue_name="mail")
+        assert "column-blocked" not in operator.get(QUEUES).text
 
 
 def test_a_paused_queue_says_by_whom_until_when_and_why(operator: Client) -> None:

@@ -1,0 +1,32 @@
+"""The view of limits: the keys for which jobs wait.
+
+Invariant: it changes nothing, and reads a bounded number of keys.
+"""
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.utils.translation import gettext
+
+from ...store import Store
+from ..limits.limits_page import LimitsPage
+from ..ui.own_views import OwnViews
+from ..ui.refreshing import refreshing
+from ..ui.time_limit import time_limited
+from .permissions import JobPermissions
+
+
+class LimitViews(OwnViews, JobPermissions):
+    """The page "Limits"."""
+
+    @refreshing
+    @time_limited
+    def limits_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the keys of limits and sequences for which jobs wait."""
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        page = LimitsPage.of(Store.default(), request.GET)
+        context = self.context(request, None, title=gettext("Limits")) | {"page": page}
+        return TemplateResponse(request, "admin/django_skipqueue/limits/page.html", context)

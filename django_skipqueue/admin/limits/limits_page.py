@@ -1,0 +1,77 @@
+"""What the page of limits shows: the halted sequences, and a page of all keys in alphabetical order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.http import urlencode
+
+from ...models import Job
+from ...operators.ids import is_id
+from ...operators.known_names import LONGEST
+from ...operators.limit_states import LimitState, halted_states, limit_states
+from ...store import Store
+from .columns import COLUMNS, Cell, Column, rows
+
+PER_PAGE = 50
+
+MOST_HALTED = 50
+
+
+@dataclass(frozen=True)
+class LimitsPage:
+    """The keys from one on.
+
+    The address of the next page names a job, not a key: a key may have a secret in it.
+    """
+
+    halted: list[LimitState]
+    """The first `MOST_HALTED`, on the first page only."""
+    keys: list[LimitState]
+    text: str
+    """Where the alphabetical list begins, as typed."""
+    after: int | None
+    """The job after whose key the page begins."""
+    has_next: bool
+
+    @classmethod
+    def of(cls, store: Store, query: Mapping[str, str]) -> "LimitsPage":
+        """The page that the address asks for: `from=limit:payments`, `after=123`."""
+        text, after = query.get("from", "").replace("\0", "")[:LONGEST].strip(), _key_of(query.get("after", ""))
+        start, is_from = (after[1], False) if after else (text, True)
+        keys = store.waiting_keys(after=start, is_from=is_from, limit=PER_PAGE + 1)
+        states = limit_states(store, keys[:PER_PAGE], {each.key: each for each in store.halted_keys()})
+        if text:  # the alphabetical order would reveal a secret, one comparison after the other
+            states = [state for state in states if not state.is_masked]
+        is_first = not (text or after)
+        halted = halted_states(store, most=MOST_HALTED) if is_first else []
+        return cls(halted, states, text, after[0] if after else None, len(keys) > PER_PAGE)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The headings of both tables."""
+        return COLUMNS
+
+    @property
+    def halted_rows(self) -> list[list[tuple[Column, Cell]]]:
+        """The cells of the halted sequences."""
+        return rows(self.halted)
+
+    @property
+    def rows(self) -> list[list[tuple[Column, Cell]]]:
+        """The cells of the page of all keys."""
+        return rows(self.keys)
+
+    @property
+    def next(self) -> str:
+        """The address of the next page; empty if there is none."""
+        query: dict[str, Any] = {"from": self.text} if self.text else {}
+        return f"?{urlencode(query | {'after': self.keys[-1].now.next_id})}" if self.has_next and self.keys else ""
+
+
+def _key_of(job_id: str) -> tuple[int, str] | None:
+    """The id and the key of this job; `None` if there is no such job, or it has no key."""
+    if not is_id(job_id):
+        return None
+    key = Job.objects.filter(pk=job_id).values_list("limit_key", flat=True).first()
+    return (int(job_id), key) if key else None

@@ -1,0 +1,103 @@
+"""The keys of limits and sequences as operators see them: how many jobs hold a permit, how many wait, what has halted.
+
+Invariant: a few probes of indexes for each shown key, whatever the number of jobs and of keys. The secrets in a key are
+masked like those in the arguments it is made of, and a search never finds them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from django.utils.translation import gettext_lazy as _
+
+from ..store import Store
+from ..store.limits_now import MOST_COUNTED, HaltedKey, KeyNow
+from ..values.codec import shorten
+from .arguments import redacted
+from .counts import Count
+
+KEY_LIMIT = 200
+"""Characters of a key that are shown."""
+
+KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence")}
+
+NEXT_KEYS = 20
+"""Keys that are looked at beside the halted ones, of the longest waiting jobs, for those that are shown first."""
+
+
+@dataclass(frozen=True)
+class LimitState:
+    """A key with waiting jobs at one moment."""
+
+    now: KeyNow
+    halted: HaltedKey | None
+    """The failed job for which the sequence has halted."""
+
+    @cached_property
+    def key(self) -> str:
+        """The key, masked and shortened."""
+        return shorten(self._masked, KEY_LIMIT)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the key has a secret in it."""
+        return self._masked != self.now.key
+
+    @property
+    def kind(self) -> str:
+        """The kind of limit in a word."""
+        return str(KINDS.get(self.now.kind, self.now.kind))
+
+    @property
+    def held(self) -> Count:
+        """The jobs that hold a permit."""
+        return Count(self.now.held, cap=MOST_COUNTED)
+
+    @property
+    def waiting(self) -> Count:
+        """The jobs that wait for one."""
+        return Count(self.now.waiting, cap=MOST_COUNTED)
+
+    @property
+    def oldest(self) -> float:
+        """Seconds for which the first of them has waited."""
+        return max(self.now.oldest, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """For how long it has been halted; of every other key, for how long its first job has waited."""
+        return self.oldest if self.halted is None else self.halted.seconds
+
+    @cached_property
+    def _masked(self) -> str:
+        return redacted(self.now.task, self.now.args, self.now.kwargs).text(self.now.key)
+
+
+def halted_states(store: Store, *, most: int) -> list[LimitState]:
+    """The sequences that have halted and keep jobs waiting, the longest first."""
+    halted = _first_of_each(store.halted_keys())
+    return limit_states(store, list(halted)[:most], halted)
+
+
+def first_states(store: Store, *, most: int) -> list[LimitState]:
+    """The keys that an operator has to look at: the halted ones, then those whose jobs have waited for the longest.
+
+    Of many keys, those are chosen whose jobs were enqueued first.
+    """
+    halted = _first_of_each(store.halted_keys())
+    keys = [*list(halted)[:most], *store.first_blocked_keys(most=NEXT_KEYS), *store.waiting_keys(limit=NEXT_KEYS)]
+    found = limit_states(store, dict.fromkeys(keys), halted)
+    return sorted(found, key=lambda each: (each.halted is None, -each.seconds))[:most]
+
+
+def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
+    """These keys in their order, as far as they have waiting jobs."""
+    return [LimitState(each, halted.get(each.key)) for each in store.keys_now(list(keys))]
+
+
+def _first_of_each(found: Sequence[HaltedKey]) -> dict[str, HaltedKey]:
+    """By key, the job that failed first."""
+    firsts: dict[str, HaltedKey] = {}
+    for each in found:
+        firsts.setdefault(each.key, each)
+    return firsts

@@ -1,0 +1,161 @@
+"""The page of limits, its part of the dashboard, and the list of the jobs of a key."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_skipqueue import job, limit
+from django_skipqueue.admin.limits import limits_page
+from django_skipqueue.tasks.registry import Registry
+
+from ...app.limit_rows import make_halted, make_keyed, make_limited
+from ...app.rows import make_job
+from ..conftest import LIST, listed, page
+
+LIMITS = f"{LIST}limits/"
+
+pytestmark = pytest.mark.django_db
+
+
+def pay(token: str) -> None:
+    """A task with a secret in the key of its limit."""
+
+
+def cells(html: str) -> list[list[str]]:
+    """The texts of the cells of all rows."""
+    rows = re.findall(r"(?s)<tr>(<th scope=\"row\".*?)</tr>", html)
+    return [
+        [" ".join(re.sub("<[^>]*>", " ", cell).split()) for cell in re.findall(r"(?s)<t[hd] [^>]*>(.*?)</t[hd]>", row)]
+        for row in rows
+    ]
+
+
+def keys(response: Any) -> list[str]:
+    return [state.now.key for state in response.context["page"].keys]
+
+
+def test_the_page_shows_halted_sequences_and_then_all_keys(operator: Client) -> None:
+    make_limited("limit:t account=1", held=2, waiting=3)
+    failed = make_halted("sequence:t order=7", minutes=12)
+    html = operator.get(LIMITS).text
+    halted = ["sequence:t order=7", "sequence", f"halted job {failed.pk} failed 12 min ago", "1 of 1", "1", "6 min"]
+    assert cells(html)[0] == halted
+    assert [row[:4] for row in cells(html)[1:]] == [
+        ["limit:t account=1", "limit", "waits", "2 of 2"],
+        ["sequence:t order=7", "sequence", halted[2], "1 of 1"],
+    ]
+    assert f'href="{page("change", failed.pk)}"' in html
+
+
+def test_a_page_without_limits_says_so(operator: Client) -> None:
+    assert "No job waits for a permit." in operator.get(LIMITS).text
+
+
+def test_all_keys_can_be_paged(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_page, "PER_PAGE", 2)
+    for key in "abcde":
+        make_limited(key)
+    make_halted("z")
+    found, address = [], LIMITS
+    while address:
+        response = operator.get(address)
+        found += keys(response)
+        following = response.context["page"].next
+        assert (following in response.text) is True
+        address = following and LIMITS + following
+    assert found == ["a", "b", "c", "d", "e", "z"]
+    assert len(operator.get(f"{LIMITS}?after={make_keyed('e').pk}").context["page"].halted) == 0
+
+
+def test_the_list_begins_at_a_text(operator: Client) -> None:
+    for key in ("limit:a", "limit:b", "sequence:a"):
+        make_limited(key)
+    assert keys(operator.get(f"{LIMITS}?from=limit:b")) == ["limit:b", "sequence:a"]
+    assert keys(operator.get(f"{LIMITS}?from=limit%3Aaa")) == ["limit:b", "sequence:a"]
+    assert "from here on" in operator.get(f"{LIMITS}?from=zzz").text
+    assert keys(operator.get(f"{LIMITS}?from=%00&after=x%00")) == ["limit:a", "limit:b", "sequence:a"]
+    assert keys(operator.get(f"{LIMITS}?after={make_job().pk}")) == ["limit:a", "limit:b", "sequence:a"]
+
+
+class TestSecrets:
+    @pytest.fixture(autouse=True)
+    def _secret(self, registry: Registry) -> None:
+        job(name="shop.pay", concurrency=limit(1, by="token"))(pay)
+        for status in ("running", "blocked"):
+            self.made = make_keyed(
+                'limit:shop.pay token="tok-4711"', status, task="shop.pay", kwargs={"token": "tok-4711"}
+            )
+        make_limited("limit:shop.send a=1")
+
+    def test_a_secret_in_a_key_is_on_no_page(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits_page, "PER_PAGE", 1)
+        jobs = f"{LIST}?status=blocked&limit_of={self.made.pk}"
+        for address in (LIMITS, jobs, f"{LIST}dashboard/"):
+            html = operator.get(address).text
+            assert "shop.pay" in html
+            assert "4711" not in html
+
+    def test_no_search_finds_it(self, operator: Client) -> None:
+        assert len(keys(operator.get(LIMITS))) == 2
+        assert keys(operator.get(f"{LIMITS}?from=limit:shop.pay token=")) == ["limit:shop.send a=1"]
+
+
+class TestTheJobsOfAKey:
+    def test_those_that_wait_in_the_order_of_their_admission(self, operator: Client) -> None:
+        low, high = make_keyed("k"), make_keyed("k", priority=5)
+        make_keyed("other")
+        make_keyed("k", "running")
+        needy = make_keyed("k", awaits_jobs=1)
+        assert listed(operator, f"?status=blocked&limit_of={low.pk}") == [high.pk, low.pk]
+        response = operator.get(f"{LIST}?status=blocked&limit_of={low.pk}")
+        tabs = {tab.state: str(tab.count) for tab in response.context["cl"].tabs}
+        assert (tabs["blocked"], tabs["running"]) == ("2", "None")
+        assert response.context["cl"].partly_searched is None
+        assert needy.pk in listed(operator, f"?limit_of={low.pk}")
+
+    def test_in_every_status(self, operator: Client) -> None:
+        made = {status: make_keyed("k", status) for status in ("blocked", "running", "failed", "completed")}
+        make_job()
+        assert set(listed(operator, f"?limit_of={made['failed'].pk}")) == {each.pk for each in made.values()}
+        assert listed(operator, f"?status=running&limit_of={made['failed'].pk}") == [made["running"].pk]
+
+    @pytest.mark.parametrize("narrower", ["queue=mail", "task=t", "q=here", "queue=mail&time=hour"])
+    def test_with_another_filter(self, operator: Client, narrower: str) -> None:
+        wanted = make_keyed("k", queue_name="mail", task="t", kwargs={"where": "here"})
+        make_keyed("k")
+        make_keyed("other", queue_name="mail", task="t", kwargs={"where": "here"})
+        response = operator.get(f"{LIST}?status=blocked&limit_of={wanted.pk}&{narrower}")
+        assert [job.pk for job in response.context["cl"].result_list] == [wanted.pk]
+        tabs = {tab.state: tab.count for tab in response.context["cl"].tabs}
+        assert tabs["blocked"] is None
+
+    @pytest.mark.parametrize("chosen", ["99999999", "x", "-1", "1e9"])
+    def test_of_a_job_that_is_gone(self, operator: Client, chosen: str) -> None:
+        make_keyed("k")
+        assert listed(operator, f"?status=blocked&limit_of={chosen}") == []
+
+    def test_of_a_job_without_a_limit(self, operator: Client) -> None:
+        response = operator.get(f"{LIST}?limit_of={make_job().pk}")
+        assert list(response.context["cl"].result_list) == []
+        assert "has no limit" in response.text
+
+
+def test_the_dashboard_shows_keys_only_if_jobs_wait(operator: Client) -> None:
+    dashboard = f"{LIST}dashboard/"
+    assert "skipqueue-limits" not in operator.get(dashboard).text
+    make_limited("limit:t")
+    make_halted("sequence:t")
+    html = operator.get(dashboard).text
+    assert html.index("sequence:t") < html.index("limit:t")
+    assert f'href="{LIMITS}"' in html
+
+
+def test_the_page_is_for_those_who_may_see_jobs(log_in: Callable[..., Client]) -> None:
+    assert log_in("view_worker").get(LIMITS).status_code == 403
+
+
+def test_it_only_reads(operator: Client) -> None:
+    assert operator.post(LIMITS).status_code == 405

@@ -1,0 +1,33 @@
+"""Rows of keys of limits in any state, written without the verbs under test."""
+
+from datetime import timedelta
+from typing import Any
+
+from django_skipqueue.models import Job
+
+from .rows import make_job
+
+KINDS = {"concurrency": "limit", "sequence": "sequence", "halting": "sequence"}
+
+
+def make_keyed(key: str, status: str = "blocked", *, kind: str = "concurrency", **fields: Any) -> Job:
+    """A job with this key."""
+    capacity = fields.pop("capacity", 1)
+    return make_job(status, limit_key=key, limit_kind=kind, capacity=capacity, **fields)
+
+
+def make_limited(key: str, *, waiting: int = 1, held: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
+    """A limit whose permits are held, and the jobs that wait for one: the first for so many minutes."""
+    fields = {"capacity": max(held, 1)} | fields
+    for _ in range(held):
+        make_keyed(key, "running", **fields)
+    return [make_keyed(key, run_after=timedelta(minutes=number - minutes), **fields) for number in range(waiting)]
+
+
+def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: Any) -> Job:
+    """A sequence whose job failed so many minutes ago, and the jobs that wait. Returns the failed job."""
+    fields = {"kind": "halting"} | fields
+    failed = make_keyed(key, "failed", finished_at=timedelta(minutes=-minutes), **fields)
+    for _ in range(waiting):
+        make_keyed(key, run_after=timedelta(minutes=-minutes / 2), **fields)
+    return failed

@@ -1,0 +1,138 @@
+"""The keys of limits as operators see them: what has halted, who waits, and in which order they are shown."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from django_skipqueue import job, limit
+from django_skipqueue.operators import limit_states
+from django_skipqueue.operators.limit_states import LimitState, first_states, halted_states
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.limit_rows import make_halted, make_keyed, make_limited
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+
+def pay(token: str) -> None:
+    """A task with a secret in the key of its limit."""
+
+
+def first(most: int = 10) -> list[LimitState]:
+    return first_states(store, most=most)
+
+
+def test_a_key_says_who_holds_its_permits_and_who_waits() -> None:
+    make_limited("limit:t a=1", held=2, waiting=3, minutes=10)
+    (state,) = first()
+    assert (state.key, state.kind, state.now.capacity) == ("limit:t a=1", "limit", 2)
+    assert (str(state.held), str(state.waiting), state.halted) == ("2", "3", None)
+    assert 600 <= state.oldest < 660
+
+
+def test_a_key_without_waiting_jobs_is_not_shown() -> None:
+    make_keyed("limit:t", "running")
+    make_keyed("sequence:t", "failed", kind="halting")
+    make_keyed("limit:t", awaits_jobs=1)  # waits for another job first
+    assert first() == []
+    assert store.halted_keys() == []
+    assert store.waiting_keys(limit=9) == []
+
+
+def test_halted_sequences_come_first_and_then_the_longest_waiting_jobs() -> None:
+    make_limited("b", minutes=90)
+    make_limited("c", minutes=20, waiting=2)
+    make_limited("a", minutes=50)
+    newest, oldest = make_halted("z", minutes=3), make_halted("y", minutes=8)
+    assert [state.now.key for state in first()] == ["y", "z", "b", "a", "c"]
+    assert [state.now.key for state in first(most=3)] == ["y", "z", "b"]
+    assert [state.halted and state.halted.job_id for state in first()] == [oldest.pk, newest.pk, None, None, None]
+    assert [state.now.key for state in halted_states(store, most=1)] == ["y"]
+
+
+def test_a_sequence_that_goes_on_after_a_failure_has_not_halted() -> None:
+    make_keyed("sequence:t", "failed", kind="sequence")
+    make_keyed("sequence:t", kind="sequence")
+    assert [state.halted for state in first()] == [None]
+
+
+def test_a_job_that_waits_for_its_next_attempt_holds_the_key_of_its_sequence() -> None:
+    make_keyed("sequence:t", "scheduled", kind="halting", lease=1)
+    make_keyed("sequence:t", kind="halting")
+    assert [str(state.held) for state in first()] == ["1"]
+
+
+def test_the_longest_waiting_jobs_are_found_among_many_keys() -> None:
+    make_limited("zzz", minutes=500)
+    for number in range(60):
+        make_limited(f"key {number:02}", held=0)
+    assert first(most=3)[0].now.key == "zzz"
+
+
+def test_counts_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_skipqueue.store.limits_now.MOST_COUNTED", 2)
+    monkeypatch.setattr(limit_states, "MOST_COUNTED", 2)
+    make_limited("many", held=4, waiting=5)
+    (state,) = first()
+    assert (str(state.held), str(state.waiting)) == ("2+", "2+")
+
+
+def test_a_secret_in_a_key_is_masked(registry: Registry) -> None:
+    job(name="shop.pay", concurrency=limit(1, by="token"))(pay)
+    key = 'limit:shop.pay token="tok-4711-secret"'
+    for status in ("running", "blocked"):
+        make_keyed(key, status, task="shop.pay", kwargs={"token": "tok-4711-secret"})
+    (state,) = first()
+    assert "4711" not in state.key
+    assert state.is_masked
+    make_limited("limit:shop.send to=5")
+    assert {each.now.task: each.is_masked for each in first()} == {"shop.pay": True, "tests.app.jobs.noop": False}
+
+
+def test_the_number_of_queries_does_not_grow_with_the_keys() -> None:
+    for number in range(40):
+        make_limited(f"key {number}")
+        make_halted(f"sequence {number}")
+    with CaptureQueriesContext(connection) as queries:
+        first()
+    assert len(queries) == 4
+
+
+class TestKeysInOrder:
+    def test_they_are_read_from_one_on(self) -> None:
+        for key in ("a", "b", "c", "d"):
+            make_limited(key)
+        assert store.waiting_keys(limit=2) == ["a", "b"]
+        assert store.waiting_keys(after="b", limit=9) == ["c", "d"]
+        assert store.waiting_keys(after="b", is_from=True, limit=9) == ["b", "c", "d"]
+        assert store.waiting_keys(after="bb", is_from=True, limit=9) == ["c", "d"]
+
+    def test_a_key_of_a_job_that_is_gone_is_left_out(self) -> None:
+        make_limited("a")
+        assert [each.key for each in store.keys_now(["b", "a"])] == ["a"]
+        assert store.keys_now([]) == []
+
+
+class TestBlockedJobs:
+    def test_they_are_counted_by_queue(self) -> None:
+        make_limited("a", waiting=2, queue_name="mail")
+        make_limited("b", queue_name="reports")
+        assert store.blocked_now() == ({"mail": 2, "reports": 1}, False)
+
+    def test_up_to_a_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("django_skipqueue.store.limits_now.MOST_BLOCKED", 2)
+        make_limited("a", waiting=3, queue_name="mail", minutes=10)
+        make_limited("b", queue_name="reports")
+        assert store.blocked_now() == ({"mail": 3}, True)
+
+
+def test_only_so_many_failed_jobs_are_looked_at() -> None:
+    for number in range(3):
+        make_halted(f"key {number}", minutes=10 - number)
+    assert [halted.key for halted in store.halted_keys(limit=2)] == ["key 0", "key 1"]
+    assert store.halted_keys()[0].seconds == pytest.approx(timedelta(minutes=10).total_seconds(), abs=30)
