@@ -12,13 +12,16 @@ from datetime import UTC, datetime, timedelta
 
 from django.db import DatabaseError, Error, transaction
 
+from ..conf import settings
 from ..events.events import ScheduleFailed, ScheduleFired, ScheduleSkipped
 from ..exceptions import SkipQueueError, UnknownTask
 from ..store import Store
 from ..store.enqueue import new_job
 from ..store.parameters import is_refused
+from ..tasks.registry import registry
 from ..values.codec import decode, encode, shorten
 from ..values.records import JobSpec
+from ..values.redaction import redact
 from . import sql
 from .entry import prepared
 from .timetable import Timetable, timetable
@@ -128,9 +131,25 @@ def _fired(store: Store, schedule: DueSchedule) -> list[Event]:
         problem = error
     except Exception as error:  # of whatever kind: somebody may have written anything into the row
         problem = error
-    text = shorten(" ".join(str(problem).split()) or type(problem).__name__)
+    text = _error_text(schedule, problem)
     store.execute(sql.NOTE_ERROR, {"id": schedule.id, "error": text, "delay": ERROR_RETRY_SECONDS})
     return [] if text == schedule.error else [ScheduleFailed(store.alias, schedule.name, text)]
+
+
+def _error_text(schedule: DueSchedule, problem: Exception) -> str:
+    """The message in one line, without the secrets of the schedule's arguments: it is shown, logged and sent."""
+    text = " ".join(str(problem).split()) or type(problem).__name__
+    try:
+        args, kwargs = decode(schedule.args), decode(schedule.kwargs)
+    except (ValueError, RecursionError):
+        return shorten(text)
+    if not (isinstance(args, list) and isinstance(kwargs, dict)):
+        return shorten(text)
+    try:
+        arguments = registry.get(schedule.task).redacted(args, kwargs)
+    except UnknownTask:
+        arguments = redact(args, kwargs, also=settings.redact)
+    return shorten(arguments.text(text))
 
 
 def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:

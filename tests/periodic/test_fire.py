@@ -18,6 +18,7 @@ from django_skipqueue.periodic import sql
 from django_skipqueue.periodic.fire import LATE, MOST_CAUGHT_UP, Skip, fire
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.values.redaction import MASK
 
 from ..app import jobs
 from ..app.rows import FINISHED, make_job
@@ -320,6 +321,20 @@ def test_a_row_that_is_repaired_fires_and_its_error_is_gone() -> None:
     fire_all()
     assert Schedule.objects.get().error == ""
     assert len(jobs_of("s")) == 1
+
+
+@pytest.mark.parametrize("task", ["tests.app.jobs.noop", "gone.jobs.gone"])
+def test_an_error_shows_no_secret_of_the_arguments(
+    task: str, monkeypatch: pytest.MonkeyPatch, sent_events: list[Any]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("no such account: swordfish")
+
+    monkeypatch.setattr(module, "prepared", refuse)
+    make_schedule("s", due=2 * LATE, task=task, kwargs={"password": "swordfish"})
+    fire_all(store=Store("default", send=sent_events.append))
+    assert Schedule.objects.get().error == f"no such account: {MASK}"
+    assert [event.error for event in sent_events if isinstance(event, ScheduleFailed)] == [f"no such account: {MASK}"]
 
 
 def test_a_task_that_this_supervisor_does_not_know_is_left_to_another_at_first() -> None:
