@@ -19,7 +19,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .values import alert_rules, link_template, periodic_setting
+from .values import alert_rules, link_template, periodic_setting, queue_settings
 from .values.limits import LIMITS
 from .values.redaction import words
 
@@ -95,6 +95,9 @@ class Settings:
     periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Schedules by name: see `values.periodic_setting`."""
 
+    queues: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
+
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
 
@@ -132,7 +135,6 @@ OPTIONS_OF_RUNWORKER = {
     "NAME",
     "NO_LISTEN",
     "PROCESSES",
-    "QUEUES",
     "RELOAD",
 }
 """The runworker options that are not settings, because they may differ between workers."""
@@ -238,6 +240,7 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "archive": _archive_problems,
     "alerts": alert_rules.problems,
     "periodic": periodic_setting.problems,
+    "queues": queue_settings.problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
 }

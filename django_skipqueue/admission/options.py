@@ -12,9 +12,7 @@ from typing import Any, Literal
 
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import encode
-
-MOST = 10_000
-"""The largest capacity of a limit: the held permits of a key are counted each time that one of its jobs is admitted."""
+from ..values.queue_settings import LARGEST_LIMIT
 
 LONGEST = 400
 """Bytes of a key's values. Longer ones are replaced by their hash: an index entry must not be long."""
@@ -62,8 +60,8 @@ def limit(capacity: int, /, *, by: str | tuple[str, ...] = (), name: str | None 
 
     Raises `InvalidOption` for a value that cannot be used.
     """
-    if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= MOST:
-        raise InvalidOption(f"limit takes a whole number of jobs from 1 to {MOST:,}, not {capacity!r}.")
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= LARGEST_LIMIT:
+        raise InvalidOption(f"limit takes a whole number of jobs from 1 to {LARGEST_LIMIT:,}, not {capacity!r}.")
     return Limit(capacity, _names("limit(by=…)", by), _checked_name("limit", name))
 
 

@@ -5,6 +5,9 @@ one that waits for its next attempt (a lease above 0: it was claimed before) and
 failed. The others wait as `blocked`, in the index `limit_waiting`, unless they
 still wait for other jobs (`awaits_jobs`).
 
+How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the queue
+says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
+
 Rule: only `ADMIT_BY_KEY` raises the number of held permits. It runs in the transaction of `LOCK_KEYS`, after it, and
 only for the keys that this has locked; each of the two has a snapshot of its own, so the second sees what the previous
 holder of the lock has done. Neither waits for a lock, so neither can be part of a deadlock.
@@ -45,8 +48,9 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 
 # the same, after LOCK_KEYS → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
 # permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that was
-# tried before, else the first enqueued; it is not passed over, even if its row is locked.
-# Index: limit_held and limit_waiting, once for each key.
+# tried before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:
+# more permits may be free after a limit was removed. Those that hold one are not counted if there is no limit.
+# Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues.
 ADMIT_BY_KEY = """
 WITH chosen AS MATERIALIZED (
     SELECT job.place
@@ -61,10 +65,20 @@ WITH chosen AS MATERIALIZED (
             LIMIT 1
         ) AS head,
         LATERAL (
+            SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
+            FROM (
+                SELECT CASE
+                    WHEN starts_with(key.name, 'queue:')
+                    THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
+                END AS concurrency
+            ) AS changed
+        ) AS limited,
+        LATERAL (
             SELECT count(*) AS number
             FROM skipqueue_job
             WHERE
                 limit_key = key.name
+                AND limited.permits IS NOT NULL
                 AND (
                     status IN ('queued', 'running')
                     OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
@@ -77,7 +91,7 @@ WITH chosen AS MATERIALIZED (
             WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
-            LIMIT GREATEST(head.capacity - held.number, 0)
+            LIMIT LEAST(GREATEST(COALESCE(limited.permits - held.number, 1000), 0), 1000)
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
     WHERE head.limit_kind = 'concurrency' OR job.id = head.id
@@ -92,7 +106,8 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
 """
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
-# whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key.
+# whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key; for the key of
+# a queue the primary key of queues.
 BLOCKED_KEYS = """
 WITH RECURSIVE waiting AS (
     (
@@ -116,23 +131,69 @@ WITH RECURSIVE waiting AS (
 found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
 SELECT
     found.key,
-    (
-        SELECT capacity
-        FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = found.key
-        ORDER BY
-            (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
-        LIMIT 1
-    ) > (
+    limited.permits IS NULL OR limited.permits > (
         SELECT count(*)
         FROM skipqueue_job
         WHERE
             limit_key = found.key
+            AND limited.permits IS NOT NULL
             AND (
                 status IN ('queued', 'running')
                 OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
                 OR (limit_kind = 'halting' AND status = 'failed')
             )
     ) AS is_free
-FROM found
+FROM
+    found,
+    LATERAL (
+        SELECT capacity
+        FROM skipqueue_job
+        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = found.key
+        ORDER BY
+            (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+        LIMIT 1
+    ) AS head,
+    LATERAL (
+        SELECT CASE WHEN concurrency IS NULL THEN head.capacity ELSE NULLIF(concurrency, 0) END AS permits
+        FROM (
+            SELECT CASE
+                WHEN starts_with(found.key, 'queue:')
+                THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(found.key, 7))
+            END AS concurrency
+        ) AS changed
+    ) AS limited
+ORDER BY found.key
+"""
+
+# supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed. At most `limit`
+# jobs that hold a permit are looked at beside those that may hold one. Index: limit_held; the table of queues is read
+# whole: it has a row for each queue that was paused or limited.
+BLOCK_SURPLUS = """
+WITH surplus AS MATERIALIZED (
+    SELECT job.id
+    FROM
+        skipqueue_queue AS queue,
+        LATERAL (
+            SELECT id, status, row_number() OVER (ORDER BY status DESC, priority DESC, id) AS place
+            FROM (
+                SELECT id, status, priority
+                FROM skipqueue_job
+                WHERE limit_key = 'queue:' || queue.name AND status IN ('queued', 'running')
+                LIMIT queue.concurrency + %(limit)s
+            ) AS found
+        ) AS held
+        JOIN skipqueue_job AS job USING (id)
+    WHERE queue.concurrency > 0 AND held.place > queue.concurrency AND job.status = 'queued'
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+blocked AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked'
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status = 'queued'
+    RETURNING job.id
+)
+SELECT count(*) FROM blocked
 """

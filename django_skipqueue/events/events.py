@@ -220,6 +220,17 @@ class QueueResumed(Event):
     by: str
 
 
+@dataclass(frozen=True)
+class QueueLimited(Event):
+    """Somebody changed how many jobs of a queue may run at once."""
+
+    database: str
+    queue_name: str
+    concurrency: int | None
+    """0: any number; `None`: as many as the settings say."""
+    by: str
+
+
 # Schedules
 
 

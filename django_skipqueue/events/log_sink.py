@@ -46,6 +46,10 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
         lambda event: queue_logs.queue_paused(event.queue_name, event.until, event.by, event.reason),
     ),
     events.QueueResumed: (INFO, lambda event: queue_logs.queue_resumed(event.queue_name, event.by)),
+    events.QueueLimited: (
+        WARNING,
+        lambda event: queue_logs.queue_limited(event.queue_name, event.concurrency, event.by),
+    ),
     events.ScheduleFired: (INFO, schedule_logs.schedule_fired),
     events.ScheduleSkipped: (INFO, schedule_logs.schedule_skipped),
     events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),

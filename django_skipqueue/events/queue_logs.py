@@ -17,3 +17,10 @@ def queue_resumed(queue_name: str, by: str) -> None:
     """Somebody resumed a queue."""
     shown = {"queue": queue_name, **({"by": by} if by else {})}
     write(logging.INFO, "queue_resumed", shown, extra={"queue_name": queue_name})
+
+
+def queue_limited(queue_name: str, concurrency: int | None, by: str) -> None:
+    """Somebody changed how many jobs of a queue may run at once."""
+    number = "settings" if concurrency is None else concurrency or "none"
+    shown = {"queue": queue_name, "concurrency": number, **({"by": by} if by else {})}
+    write(logging.WARNING, "queue_limited", shown, extra={"queue_name": queue_name})

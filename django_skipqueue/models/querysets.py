@@ -9,6 +9,7 @@ from django.db import models, transaction
 from django.db.models import OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
+from ..admission.queues import limited_by_queue
 from ..conf import settings
 from ..exceptions import UniqueKeyTaken
 from ..store import Store
@@ -80,6 +81,7 @@ class JobManager(_JobManager["Job"]):
         """Do the same as `enqueue`, with a spec and a call. Raises `UniqueKeyTaken` if `on_conflict` says so."""
         store = Store(self.db)
         spec = in_current_batch(spec, store.connection)
+        call = limited_by_queue(spec.queue_name, call)
         while True:
             inserted = store.enqueue(spec, call, replaces=on_conflict in ("replace", "rerun"))
             if inserted and inserted.is_new:

@@ -1,4 +1,4 @@
-"""`Queue`: one queue that is paused, or was. A queue that was never paused needs no row."""
+"""`Queue`: one queue that is paused or limited, or was. Any other queue needs no row."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from .querysets import QueueManager
 
 
 class Queue(models.Model):
-    """A queue that is paused, or was. Workers claim nothing of a paused queue."""
+    """A queue that is paused or limited, or was. Workers claim nothing of a paused queue."""
 
     name = models.TextField(_("name"), primary_key=True)
     paused_at = models.DateTimeField(_("paused at"), null=True)
@@ -20,6 +20,8 @@ class Queue(models.Model):
     """The pause ends at this time by itself. `None`: it lasts until somebody resumes the queue."""
     paused_by = models.TextField(_("paused by"), db_default="")
     reason = models.TextField(_("reason"), db_default="")
+    concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
+    """How many of its jobs may run at once; 0: any number; `None`: as many as the settings say."""
 
     objects = QueueManager()
 
@@ -44,3 +46,18 @@ class Queue(models.Model):
     def resume(name: str, *, by: str = "") -> bool:
         """Resume a queue, and notify its workers after the commit. Returns whether it was paused."""
         return Store(settings.database).resume_queue(name, by=by)
+
+    @staticmethod
+    def limit(name: str, concurrency: int | None, *, by: str = "") -> None:
+        """Let at most so many jobs of a queue run at once, instead of the number of the settings; `None`: any number.
+
+        It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue, `None`
+        included. Jobs that run are left alone: no other is admitted until fewer run. Raises `InvalidOption` for a value
+        that cannot be used.
+        """
+        Store(settings.database).limit_queue(name, concurrency, by=by)
+
+    @staticmethod
+    def limit_by_settings(name: str, *, by: str = "") -> None:
+        """Let the number of the settings hold again for this queue."""
+        Store(settings.database).limit_queue_by_settings(name, by=by)

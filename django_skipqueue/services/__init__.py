@@ -12,11 +12,13 @@ from .archive import ArchivePartitions
 from .batches import FinishBatches, PruneBatches
 from .fire_schedules import FireSchedules
 from .prune import Prune
+from .queue_limits import BlockSurplus
 
 __all__ = ["SERVICES"]
 
 SERVICES: tuple[Callable[[Store], Service], ...] = (
     Admit,
+    BlockSurplus,
     FireSchedules,
     FinishBatches,
     CountEnqueued,

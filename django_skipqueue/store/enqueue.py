@@ -9,6 +9,7 @@ import psycopg
 from django.db import Error, transaction
 from psycopg.pq import PipelineStatus, TransactionStatus
 
+from ..admission.queues import all_limited_by_queue, limited_by_queue
 from ..columns import check_columns
 from ..conf import settings
 from ..events.events import JobsDeferred, NotifyFailed
@@ -55,6 +56,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         return self._enqueue(spec, call, replaces=False)
 
     def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
+        call = limited_by_queue(spec.queue_name, call)
         values = {**self._values(spec), **call._asdict()}
         if call.unique_key is call.limit_key is None and spec.run_after is None and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
@@ -124,6 +126,7 @@ class Enqueueing(UniqueKeys, Dependencies):
 
     def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:
         values = self._values(spec)
+        calls = all_limited_by_queue(spec.queue_name, calls)
         if any(call.unique_key is not None for call in calls):
             with explained_deadlock(True):
                 return self._enqueue_unique(spec, values, calls, on_conflict)

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from ..admission.queues import columns_of
 from ..columns import check_columns, check_run_after
 from ..events.events import JobsOperated
 from ..values.codec import shorten
@@ -91,7 +92,7 @@ class Operating(UniqueKeys):
         Raises `InvalidOption` for a name that no queue can have.
         """
         check_columns({"queue_name": queue_name})
-        values = _noted(ids, by, reason) | {"queue_name": queue_name}
+        values = _noted(ids, by, reason) | {"queue_name": queue_name, **columns_of(queue_name)._asdict()}
         return self._operated("change_queue", self.rows(sql.CHANGE_QUEUE, values), by, reason)
 
     def change_priority(self, ids: Iterable[int], priority: int, *, by: str = "", reason: str = "") -> dict[int, str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from ..admission.queues import limited_queues
 from ..claiming.kinds import Free
 from ..claiming.policy import Claim, ClaimPolicy
 from ..runtime.control_connection import ANSWER_TIME, ControlConnection
@@ -66,6 +67,7 @@ class Exchanger:
         self._pending = pending
         self._control = control
         self._worker_id = worker_id
+        self._limited_queues = frozenset(limited_queues())
         self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
         self.next_admission = NEVER
         """When to try these again."""
@@ -87,7 +89,7 @@ class Exchanger:
             room = 0
         if room and self._claiming.lost:
             self._find_position(self._claiming.lost)
-        limited = _limited(attempts)
+        limited = self._limited(attempts)
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
         after = self._claiming.after(names, started, admitting=bool(limited or self._missed)) if room else {}
         room = self._claiming.limit(room, after)
@@ -117,6 +119,14 @@ class Exchanger:
         # If one half was tried alone, the other half is tried next.
         self._alone = ["settle", "claim"] if sent.claim else ["claim", "settle"]
 
+    def _limited(self, attempts: list[Attempt]) -> list[int]:
+        """The ids of the jobs whose tasks or queues have a limit. A supervisor finds those that this process misses."""
+        queues = self._limited_queues
+        if not (registry.has_limits or queues):
+            return []
+        jobs = (attempt.job for attempt in attempts)
+        return [job.id for job in jobs if job.queue_name in queues or registry.is_limited(job.task)]
+
     def _note_admitted(self, admission: Admitted) -> None:
         self._missed = admission.missed
         self.next_admission = time.monotonic() + MISSED_DELAY if self._missed else NEVER
@@ -137,10 +147,3 @@ class Exchanger:
         found = self._store.first_in_queues(lost.names, after=lost.after, seconds=SEARCH_TIME)
         self._control.allow(ANSWER_TIME)
         self._claiming.resume_from(found, time.monotonic())
-
-
-def _limited(attempts: list[Attempt]) -> list[int]:
-    """The ids of the jobs whose tasks have a limit. A supervisor finds a key that this process does not know of."""
-    if not registry.has_limits:
-        return []
-    return [attempt.job.id for attempt in attempts if registry.is_limited(attempt.job.task)]

@@ -205,10 +205,12 @@ RETURNING job.id, job.queue_name, job.status
 )
 
 # operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
-# it: then the job is locked, or running. Index: the primary key.
-CHANGE_QUEUE = recording(
-    "change_queue",
-    """
+# it: then the job is locked, or running. A job that is limited by its queue, or by nothing, is limited by the new queue:
+# then it passes the gates again. Index: the primary key.
+CHANGE_QUEUE = entering(
+    recording(
+        "change_queue",
+        """
 WITH chosen AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
@@ -222,11 +224,25 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET queue_name = %(queue_name)s::text,
+    status = CASE
+        WHEN job.status = 'scheduled' OR NOT starts_with(job.limit_key, 'queue:') THEN job.status
+        WHEN job.limit_key IS NOT DISTINCT FROM %(limit_key)s::text THEN job.status
+        ELSE {status}
+    END,
+    (limit_key, limit_kind, capacity) = (
+        CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.limit_key ELSE %(limit_key)s::text END,
+        CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.limit_kind ELSE %(limit_kind)s::text END,
+        CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.capacity ELSE %(capacity)s::smallint END
+    ),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
-    more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
+        more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
+    ),
+    column="job.{}",
+    past="time",
+    limit_key="%(limit_key)s",
 )
 
 # operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps

@@ -1,0 +1,54 @@
+"""The limits of whole queues: which queues have one, and the columns by which their jobs are limited.
+
+Invariant: a job that has a key of its own keeps it. A queue's limit is for the jobs that name none.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from ..conf import settings
+from ..values.records import EncodedCall
+
+PREFIX = "queue:"
+"""The beginning of the keys of queues. `sql.ADMIT_BY_KEY` knows them by it; no other key begins so."""
+
+
+class LimitColumns(NamedTuple):
+    """The columns of a job that its queue limits; all `None` if it limits none."""
+
+    limit_key: str | None = None
+    limit_kind: str | None = None
+    capacity: int | None = None
+
+
+def limited_queues() -> Collection[str]:
+    """The queues whose jobs have the key of their queue, by `SKIPQUEUE["QUEUES"]`."""
+    return [name for name, limits in settings.queues.items() if "concurrency" in limits]
+
+
+def columns_of(queue_name: str) -> LimitColumns:
+    """The columns of a job of this queue that has no limit of its own."""
+    limits = settings.queues.get(queue_name)
+    if limits is None or "concurrency" not in limits:
+        return LimitColumns()
+    return LimitColumns(key_of(queue_name), "concurrency", limits["concurrency"])
+
+
+def key_of(queue_name: str) -> str:
+    """The key that the jobs of a queue share."""
+    return PREFIX + queue_name
+
+
+def limited_by_queue(queue_name: str, call: EncodedCall) -> EncodedCall:
+    """The call, with the key of its queue if the queue has a limit and the call has no key."""
+    if queue_name not in settings.queues:  # of nearly all: this must cost nothing
+        return call
+    return all_limited_by_queue(queue_name, [call])[0]
+
+
+def all_limited_by_queue(queue_name: str, calls: Sequence[EncodedCall]) -> Sequence[EncodedCall]:
+    """The same for the calls of one task: either all have a key of their own, or none has."""
+    if queue_name not in settings.queues or any(call.limit_key is not None for call in calls):
+        return calls
+    columns: dict[str, Any] = columns_of(queue_name)._asdict()
+    return [call._replace(**columns) for call in calls]

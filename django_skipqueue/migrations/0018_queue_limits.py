@@ -1,0 +1,17 @@
+"""Add the limit of a queue that somebody has changed."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Add the column, which is NULL in the rows that are there: PostgreSQL rewrites nothing."""
+
+    dependencies = [("django_skipqueue", "0017_archived_unique_seconds")]
+
+    operations = [
+        migrations.AddField(
+            "queue",
+            "concurrency",
+            models.SmallIntegerField(null=True, verbose_name="jobs at once"),
+        ),
+    ]

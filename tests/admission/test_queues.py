@@ -1,0 +1,198 @@
+"""Limits of whole queues: which jobs they hold for, and how they change at run time."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_skipqueue import Batch, conf
+from django_skipqueue.admission.queues import limited_by_queue
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import EncodedCall
+
+from ..app import jobs
+from ..app.limited_jobs import free_two, in_order
+from ..harness.processes import statuses
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+mail = jobs.noop.using(queue_name="mail")
+KEY = "queue:mail"
+
+
+@pytest.fixture(autouse=True)
+def queues(settings: Any) -> None:
+    """Three at once in one queue; another whose limit is to be set later."""
+    settings.SKIPQUEUE = {"QUEUES": {"mail": {"concurrency": 3}, "later": {"concurrency": None}}}
+
+
+def settle_all() -> None:
+    """Settle what runs, and admit, as a worker does."""
+    running = list(Job.objects.running().values_list("pk", "lease"))
+    settlements = [Settlement(id, lease, COMPLETED) for id, lease in running]
+    store.exchange(settlements, queue_names=["mail"], limit=0, worker_id="w", limited=[id for id, _ in running])
+
+
+def claim(queue: str = "mail", limit: int = 100) -> list[int]:
+    return [job.id for job in store.claim(queue_names=[queue], limit=limit, worker_id="w")]
+
+
+def test_jobs_beyond_the_limit_of_their_queue_wait_until_one_ends() -> None:
+    ids = mail.defer_many([()] * 5)
+    assert claim() == list(ids[:3])
+    settle_all()
+    assert claim() == list(ids[3:])
+
+
+def test_a_deferred_job_has_the_key_of_its_queue() -> None:
+    deferred = mail.defer()
+    assert (deferred.limit_key, deferred.limit_kind, deferred.capacity) == (KEY, "concurrency", 3)
+    assert Job.objects.get().limit_key == KEY
+    assert Job.objects.enqueue("t", queue_name="mail").limit_key == KEY
+    with Batch(on_finish=mail.s()) as batch:
+        mail.defer()
+    assert set(Job.objects.values_list("limit_key", flat=True)) == {KEY}
+    assert batch
+
+
+def test_other_queues_have_no_key() -> None:
+    assert jobs.noop.defer().limit_key is None
+    call = EncodedCall("[]", "{}")
+    assert limited_by_queue("default", call) is call
+
+
+def test_a_limit_of_the_job_itself_holds_in_place_of_that_of_its_queue() -> None:
+    free_two.using(queue_name="mail").defer_many([("a",)] * 2)
+    in_order.using(queue_name="mail").defer("a")
+    mail.defer_many([()] * 4)
+    assert len(claim()) == 6
+    assert Job.objects.filter(limit_key=KEY).count() == 4
+
+
+def test_a_queue_without_a_number_admits_all_until_it_is_limited() -> None:
+    later = jobs.noop.using(queue_name="later")
+    later.defer_many([()] * 5)
+    assert statuses() == {"queued": 5}
+    assert len(claim("later", limit=2)) == 2
+    Queue.limit("later", 1)
+    assert store.block_surplus() == 3
+    assert statuses() == {"running": 2, "blocked": 3}
+    later.defer()
+    store.sweep_limits()
+    assert statuses() == {"running": 2, "blocked": 4}
+
+
+def test_a_surplus_is_blocked_in_batches_and_those_come_last_that_run_first() -> None:
+    later = jobs.noop.using(queue_name="later")
+    first = later.using(priority=5).defer().pk
+    later.defer_many([()] * 5)
+    Queue.limit("later", 1)
+    assert [store.block_surplus(limit=3) for _ in range(3)] == [3, 2, 0]
+    assert claim("later") == [first]
+
+
+def test_a_raised_limit_admits_at_once_and_a_lowered_one_waits_for_those_that_run() -> None:
+    mail.defer_many([()] * 10)
+    assert len(claim()) == 3
+    Queue.limit("mail", 5)
+    assert statuses() == {"running": 3, "queued": 2, "blocked": 5}
+    Queue.limit("mail", 1)
+    store.block_surplus()
+    assert statuses() == {"running": 3, "blocked": 7}
+    store.sweep_limits()
+    assert claim() == []
+    settle_all()
+    assert len(claim()) == 1
+    Queue.limit("mail", None)
+    assert statuses() == {"completed": 3, "running": 1, "queued": 6}
+
+
+def test_the_number_of_the_settings_holds_again() -> None:
+    Queue.limit("mail", 1)
+    mail.defer_many([()] * 5)
+    assert statuses() == {"queued": 1, "blocked": 4}
+    Queue.limit_by_settings("mail")
+    assert statuses() == {"queued": 3, "blocked": 2}
+
+
+def test_a_change_is_rolled_back_with_its_transaction() -> None:
+    mail.defer_many([()] * 5)
+    with transaction.atomic():
+        Queue.limit("mail", 5)
+        transaction.set_rollback(True)
+    store.sweep_limits()
+    assert statuses() == {"queued": 3, "blocked": 2}
+
+
+def test_a_pause_and_a_limit_leave_each_other_alone() -> None:
+    Queue.limit("mail", 2)
+    Queue.pause("mail")
+    assert Queue.objects.get().concurrency == 2
+    Queue.limit("mail", 4)
+    assert Queue.objects.paused().count() == 1
+    Queue.resume("mail")
+    assert Queue.objects.get().concurrency == 4
+
+
+def test_a_job_that_changes_its_queue_changes_its_limit() -> None:
+    mail.defer_many([()] * 3)
+    plain = jobs.noop.defer()
+    own = free_two.defer("a")
+    Job.objects.filter(pk__in=[plain.pk, own.pk]).change_queue("mail")
+    plain.refresh_from_db()
+    assert (plain.status, plain.limit_key, plain.limit_kind, plain.capacity) == ("blocked", KEY, "concurrency", 3)
+    own.refresh_from_db()
+    assert own.status == "queued"
+    assert own.limit_key
+    assert own.limit_key.startswith("limit:")
+    store.sweep_limits()
+    assert Job.objects.filter(limit_key=KEY).queued().count() == 3
+    plain.change_queue("other")
+    plain.refresh_from_db()
+    assert (plain.status, plain.limit_key, plain.limit_kind, plain.capacity) == ("queued", None, None, None)
+
+
+def test_a_scheduled_job_that_changes_its_queue_stays_scheduled() -> None:
+    later = jobs.noop.using(run_after=timedelta(hours=1)).defer()
+    later.change_queue("mail")
+    later.refresh_from_db()
+    assert (later.status, later.limit_key) == ("scheduled", KEY)
+
+
+def test_a_job_that_waits_for_another_still_does_so_in_its_new_queue() -> None:
+    first = jobs.noop.defer()
+    second = jobs.noop.using(after=[first]).defer()
+    second.change_queue("mail")
+    second.change_queue("default")
+    second.refresh_from_db()
+    assert second.status == "blocked"
+
+
+def test_what_cannot_be_a_limit_is_refused() -> None:
+    for value in (0, -1, 10_001, True, "3", 2.5):
+        with pytest.raises(InvalidOption, match="concurrency must be an integer from 1 to 10,000, or None"):
+            Queue.limit("mail", value)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption):
+        Queue.limit("a,b", 3)
+    assert not Queue.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("mail",), "must be a dict of limits by the name of a queue"),
+        ({"a,b": {}}, "a key is the name of a queue"),
+        ({"mail": 20}, "['mail'] must be a dict, not 20"),
+        ({"mail": {"concurrency": 0}}, "['mail']['concurrency'] must be an integer from 1 to 10,000, or None"),
+        ({"mail": {"speed": 1}}, "has no key 'speed'. It knows concurrency"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_reported(settings: Any, given: Any, said: str) -> None:
+    settings.SKIPQUEUE = {"QUEUES": given}
+    assert said in " ".join(conf.problems())
