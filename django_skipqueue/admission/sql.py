@@ -5,8 +5,8 @@ one that waits for its next attempt (a lease above 0: it was claimed before) and
 failed. The others wait as `blocked`, in the index `limit_waiting`, unless they
 still wait for other jobs (`awaits_jobs`).
 
-How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the queue
-says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
+How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the
+queue says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
 
 Rule: only `ADMIT_BY_KEY` raises the number of held permits. It runs in the transaction of `LOCK_KEYS`, after it, and
 only for the keys that this has locked; each of the two has a snapshot of its own, so the second sees what the previous
@@ -106,8 +106,8 @@ SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
 """
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
-# whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key; for the key of
-# a queue the primary key of queues.
+# whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key; for the key
+# of a queue the primary key of queues.
 BLOCKED_KEYS = """
 WITH RECURSIVE waiting AS (
     (
@@ -196,4 +196,12 @@ blocked AS (
     RETURNING job.id
 )
 SELECT count(*) FROM blocked
+"""
+
+# Queue.limit → the row has the limit, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# primary key.
+LIMIT_QUEUE = """
+INSERT INTO skipqueue_queue AS queue (name, concurrency)
+VALUES (%(name)s, %(concurrency)s::smallint)
+ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 """

@@ -1,6 +1,6 @@
 """The queues as operators see them: what waits and runs, which workers serve them, and whether they are paused.
 
-A queue is a name: there is no table of all of them. Those that are known have jobs, tasks, workers or a pause.
+A queue is a name: there is no table of all of them. Those that are known have jobs, tasks, workers, a limit or a pause.
 Invariant: a few probes of indexes, whatever the number of jobs.
 """
 
@@ -13,6 +13,7 @@ from ..store.limits_now import MOST_BLOCKED
 from ..store.observe import QueueNow, QueueRate
 from ..tasks.registry import registry
 from .counts import Count
+from .queue_limits import QueueLimit, queue_limits
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 500
@@ -33,6 +34,8 @@ class QueueState:
     """Of the last minutes; `None` if nothing has happened in it."""
     blocked: Count
     """Its jobs that wait for other jobs, or for a permit."""
+    limit: QueueLimit | None
+    """How many of its jobs may run at once; `None`: its jobs have no limit that could be changed."""
 
     @property
     def name(self) -> str:
@@ -49,7 +52,8 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueStat
     workforce = Workforce.now()
     busy = {queue.name: queue for queue in Store.default().queues_now()}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
-    others = {task.options.queue_name for task in registry}
+    limits = queue_limits()
+    others = {*limits, *(task.options.queue_name for task in registry)}
     others.update(*(worker.queues for worker in workforce.not_dead))
     others.update(name for name in rates if name)
     blocked, is_least = Store.default().blocked_now()
@@ -57,7 +61,12 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueStat
     counts = {name: Count(blocked.get(name, 0), is_least, MOST_BLOCKED) for name in names}
     return [
         QueueState(
-            busy.get(name) or _idle(name), workforce.serving(name), paused.get(name), rates.get(name), counts[name]
+            busy.get(name) or _idle(name),
+            workforce.serving(name),
+            pause=paused.get(name),
+            rate=rates.get(name),
+            blocked=counts[name],
+            limit=limits.get(name),
         )
         for name in list(names)[:MOST]
     ]

@@ -1,4 +1,4 @@
-"""The methods that admit jobs by the limits of their keys."""
+"""The methods that admit jobs by the limits of their keys, and that limit queues."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, connections, transaction
 
 from ..admission import sql
-from ..events.events import JobsAdmitted
+from ..admission.queues import key_of
+from ..columns import check_columns
+from ..events.events import JobsAdmitted, QueueLimited
 from ..events.sinks import Send, send
-from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
-from .parameters import Admitted, Statement, as_array, pipelined
-from .statements import Statements
+from ..exceptions import InvalidOption
+from ..values.queue_settings import CONCURRENCY, is_concurrency
+from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .parameters import Admitted, Statement, as_array, noted, pipelined
+from .statements import BATCH, Statements
 
 KEYS_AT_ONCE = 1_000
 """Keys that are admitted in one transaction, at most."""
@@ -39,6 +43,33 @@ class Limiting(Statements):
     def blocked_keys(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
         """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
         return dict(self.rows(sql.BLOCKED_KEYS, {"after": after, "limit": limit}))
+
+    def limit_queue(self, name: str, concurrency: int | None, *, by: str = "") -> None:
+        """Let at most so many jobs of this queue run at once; `None`: any number. Those that run, run on.
+
+        Raises `InvalidOption` for a value that cannot be used.
+        """
+        if not is_concurrency(concurrency):
+            raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
+        self._set_limit(name, concurrency or 0, by)
+
+    def limit_queue_by_settings(self, name: str, *, by: str = "") -> None:
+        """Let the limit of the settings hold again for this queue."""
+        self._set_limit(name, None, by)
+
+    def _set_limit(self, name: str, concurrency: int | None, by: str) -> None:
+        check_columns({"queue_name": name})
+        stored_by = noted(by, "")["by"]
+        self.execute(sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
+        admit_after_commit(self, [key_of(name)])
+        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_surplus`
+        notify_supervisors(self, LIMITS_PAYLOAD)  # for more than are admitted at once
+        self.send(QueueLimited(self.alias, name, concurrency, stored_by))
+
+    def block_surplus(self, *, limit: int = BATCH) -> int:
+        """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
+        ((number,),) = self.rows(sql.BLOCK_SURPLUS, {"limit": limit})
+        return int(number)
 
 
 def admit_all(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> dict[str, int]:

@@ -40,7 +40,8 @@ class KeyNow(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     kind: str
-    capacity: int
+    capacity: int | None
+    """`None`: any number, if the limit of a queue was removed."""
     held: int
     """Jobs that hold a permit; above `MOST_COUNTED`: more than that."""
     waiting: int

@@ -1,18 +1,14 @@
-"""The methods that pause, resume and limit queues."""
+"""The methods that pause and resume queues."""
 
 from datetime import timedelta
 
-from ..admission import sql as admission
-from ..admission.queues import key_of
 from ..columns import check_columns
-from ..events.events import QueueLimited, QueuePaused, QueueResumed
+from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
-from ..values.queue_settings import CONCURRENCY, is_concurrency
 from . import sql
-from .limits import admit_after_commit
-from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .notify import QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
-from .statements import BATCH, Statements
+from .statements import Statements
 
 LONGEST_PAUSE = timedelta(days=10 * 365)
 """A longer pause is a mistake, or one without an end."""
@@ -52,30 +48,3 @@ class Queues(Statements):
     def paused_queues(self, *, limit: int | None = None) -> list[str]:
         """The names of at most `limit` queues that are paused now."""
         return [name for (name,) in self.rows(sql.PAUSED_QUEUES, {"limit": limit})]
-
-    def limit_queue(self, name: str, concurrency: int | None, *, by: str = "") -> None:
-        """Let at most so many jobs of this queue run at once; `None`: any number. Those that run, run on.
-
-        Raises `InvalidOption` for a value that cannot be used.
-        """
-        if not is_concurrency(concurrency):
-            raise InvalidOption(f"concurrency must be {CONCURRENCY}, or None for any number, not {concurrency!r}.")
-        self._set_limit(name, concurrency or 0, by)
-
-    def limit_queue_by_settings(self, name: str, *, by: str = "") -> None:
-        """Let the limit of the settings hold again for this queue."""
-        self._set_limit(name, None, by)
-
-    def _set_limit(self, name: str, concurrency: int | None, by: str) -> None:
-        check_columns({"queue_name": name})
-        stored_by = noted(by, "")["by"]
-        self.execute(sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
-        admit_after_commit(self, [key_of(name)])
-        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_surplus`
-        notify_supervisors(self, LIMITS_PAYLOAD)  # for more than are admitted at once
-        self.send(QueueLimited(self.alias, name, concurrency, stored_by))
-
-    def block_surplus(self, *, limit: int = BATCH) -> int:
-        """Have up to `limit` jobs that are queued, beyond the limits of their queues, wait again. Returns the number."""
-        ((number,),) = self.rows(admission.BLOCK_SURPLUS, {"limit": limit})
-        return int(number)

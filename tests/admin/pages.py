@@ -47,6 +47,7 @@ def make_pages() -> Mapping[str, str]:
     roll_up(CAUSE, job_id=failed.pk, line=17)
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
+    Queue.limit("emails", 4)
     schedules = _make_schedules(jobs["completed"])
     running, queued, done = (jobs[status].pk for status in ("running", "queued", "completed"))
     return {
@@ -78,6 +79,7 @@ def make_pages() -> Mapping[str, str]:
         "doctor": f"{JOBS}doctor/",
         "queues": QUEUES,
         "pause": f"{QUEUES}pause/?queue=emails",
+        "limit": f"{QUEUES}limit/?queue=emails",
         "schedules": SCHEDULES,
         "schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/change/",
         "schedule of the code": f"{SCHEDULES}{schedules['daily summary'].pk}/change/",

@@ -85,6 +85,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("queue", "changelist"): View({"viewer", "pauser", "boss"}, NOBODY),
     ("queue", "pause"): View({"pauser", "boss"}, {"pauser", "boss"}),
     ("queue", "resume"): View(NOBODY, {"pauser", "boss"}, is_post=True),
+    ("queue", "limit"): View({"pauser", "boss"}, {"pauser", "boss"}),
     ("queue", "add"): View(NOBODY, NOBODY),
     ("queue", "history"): View({"viewer", "pauser", "boss"}, NOBODY),
     ("queue", "delete"): View(NOBODY, NOBODY),
@@ -120,7 +121,12 @@ ACTIONS = {
 }
 PLAN = {"name": "x", "task": "tests.app.jobs.noop", "interval": "00:05:00", "timezone": "UTC"}
 CHOICES = {"catch_up": "latest", "overlap": "allow", "cron": "", "args": "[]", "kwargs": "{}", "jitter": "0"}
-ANSWERS = PLAN | CHOICES | {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
+ANSWERS = (
+    PLAN
+    | CHOICES
+    | {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
+    | {"limit": "none"}
+)
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
 
@@ -135,6 +141,7 @@ class Rows:
         self.worker = make_worker()
         self.schedule, self.paused = make_schedule("s", due=-60), make_schedule("paused", due=-60, paused_at=Now())
         Queue.pause("mail")
+        Queue.limit("mail", 4)
         roll_up(BAD_VALUE)
         self.before = everything()
 
@@ -149,7 +156,7 @@ class Rows:
         pk = {"job": job.pk, "queue": "mail", "worker": self.worker.pk, "schedule": self.schedule.pk}[model]
         if model == "schedule" and name == "resume":
             pk = self.paused.pk
-        if model == "queue" and name in ("pause", "resume"):
+        if model == "queue" and name in ("pause", "resume", "limit"):
             return reverse(f"admin:django_skipqueue_queue_{name}", query={"queue": pk})
         if name is None:
             return f"/admin/django_skipqueue/{model}/{pk}/"

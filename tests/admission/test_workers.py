@@ -11,10 +11,12 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from django_skipqueue.admission import sql
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue
 
+from ..app import jobs
 from ..app.limited_jobs import free_two, going_on, in_order, two_at_once
 from ..app.models import Ledger
 from ..app.sessions import connect
@@ -39,7 +41,8 @@ GROUP BY limit_key
 class Witness:
     """Reads again and again how many jobs of each key hold a permit. A statement sees one instant of the database."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self.limit = most
         self.looks = 0
         self.most: Counter[str] = Counter()
         self.broken: list[tuple[Any, ...]] = []
@@ -47,15 +50,15 @@ class Witness:
     def look(self, session: Any) -> None:
         for key, capacity, held, running in session.execute(RUNNING).fetchall():
             self.most[key] = max(self.most[key], running)
-            if held > capacity:
+            if held > (self.limit or capacity):
                 self.broken.append((key, capacity, held))
         self.looks += 1
 
 
 @contextmanager
-def witnessed() -> Iterator[Witness]:
-    """Within this block no key may exceed its limit."""
-    witness, is_over = Witness(), threading.Event()
+def witnessed(most: int | None = None) -> Iterator[Witness]:
+    """Within this block no key may exceed `most`, or else its own limit."""
+    witness, is_over = Witness(most), threading.Event()
 
     def watch() -> None:
         with connect() as session:
@@ -153,6 +156,34 @@ def test_an_admitted_job_that_this_worker_does_not_serve_is_announced(worker_thr
     in_order.using(queue_name="b").defer("x", 1)
     wait_for_statuses(completed=2)
     assert order_of("x") == [0, 1]
+
+
+def wait_for_more_completed() -> None:
+    wait_until(partial(has_completed_more_than, Job.objects.completed().count() + 10))
+
+
+def holds_at_most(number: int) -> bool:
+    return Job.objects.filter(limit_key="queue:mail", status__in=["queued", "running"]).count() <= number
+
+
+@pytest.mark.parametrize("limits", [(3, 1, 5), (None, 2, 1)], ids=["lowered and raised", "set later"])
+def test_no_queue_exceeds_its_limit_while_that_is_changed(runworker: Run, limits: tuple[int | None, ...]) -> None:
+    """Each look counts what runs. A lower limit interrupts nothing: the number only falls until it is below."""
+    skipqueue = {"QUEUES": {"mail": {"concurrency": limits[0]}}}
+    for _ in range(2):
+        runworker("--processes", "2", "--concurrency", "3", "--queues", "mail", skipqueue=skipqueue)
+    wait_until(lambda: len(workers(4)) == 4)
+    with override_settings(SKIPQUEUE=skipqueue):
+        jobs.slow.using(queue_name="mail").defer_many([(0.05,)] * 150)
+    for limit in limits[1:]:
+        wait_for_more_completed()
+        Queue.limit("mail", limit)
+        wait_until(partial(holds_at_most, limit or 0))
+        with witnessed(limit) as witness:
+            wait_for_more_completed()
+        assert max(witness.most.values()) == limit
+    Queue.limit("mail", None)
+    wait_for_statuses(completed=150)
 
 
 def has_completed_more_than(number: int) -> bool:

@@ -52,6 +52,7 @@ def test_every_statement_by_which_a_job_enters_asks_the_gates() -> None:
     assert asking == {
         "ADMIT",
         "ADMIT_DEPENDANTS",
+        "CHANGE_QUEUE",
         "_INSERT",
         "ENQUEUE_MANY",
         "ENQUEUE_MANY_UNIQUE",

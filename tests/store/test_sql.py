@@ -314,7 +314,7 @@ CASES = [
     Case("RUN_NOW", NOTED | {"ids": SOME_IDS}, {"pkey"}),
     Case("RUN_NOW", NOTED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("RESCHEDULE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": -60.0}, {"pkey"}),
-    Case("CHANGE_QUEUE", NOTED | {"ids": SOME_IDS, "queue_name": "other"}, {"pkey"}),
+    Case("CHANGE_QUEUE", UNLIMITED | NOTED | {"ids": SOME_IDS, "queue_name": "other"}, {"pkey"}),
     Case("CHANGE_PRIORITY", NOTED | {"ids": SOME_IDS, "priority": 7}, {"pkey"}),
     Case("POSTPONE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
     Case(
@@ -335,15 +335,17 @@ CASES = [
     Case("HEARTBEATS", {}, set()),
     Case("PAUSE_QUEUE", NOTED | {"name": "mail", "seconds": 60.0}, {QUEUE}),
     Case("RESUME_QUEUE", {"name": "queue 7"}, {QUEUE}),
+    Case("LIMIT_QUEUE", {"name": "mail", "concurrency": 3}, {QUEUE}),
+    Case("BLOCK_SURPLUS", {"limit": 1000}, {"limit_held", "pkey"}),
     Case("PAUSED_QUEUES", {"limit": 10}, set()),
     Case("LOCK_KEYS", {"ids": as_array(range(100_001, 100_301)), "keys": ["key 7"]}, {"pkey"}),
-    Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting"}),
-    Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting"}),
+    Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
+    Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
     Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
     Case("WAITING_KEYS", {"after": "key 1", "is_from": False, "limit": 100}, {"limit_waiting"}),
     Case("WAITING_KEYS", {"after": "key 1", "is_from": True, "limit": 100}, {"limit_waiting"}, "from a key"),
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
-    Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting"}),
+    Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
@@ -395,15 +397,18 @@ INSERT INTO skipqueue_job
     (id, queue_name, task, args, kwargs, status, lease, limit_key, limit_kind, capacity)
 SELECT
     number, 'limited', 'shop.limited', '[]', '{}', CASE WHEN number <= 100500 THEN 'queued' ELSE 'blocked' END,
-    0, 'key ' || number % 500, (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3],
+    0, CASE number % 500 WHEN 8 THEN 'queue:queue 8' ELSE 'key ' || number % 500 END,
+    (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3],
     CASE WHEN number % 500 % 3 = 0 THEN 2 ELSE 1 END
 FROM generate_series(100001, 110000) AS number
 """
 
-# Two thousand queues that were paused once, and a few that are.
+# Two thousand queues that were paused once, and a few that are; two have a limit.
 PAUSED = """
-INSERT INTO skipqueue_queue (name, paused_at, paused_until)
-SELECT 'queue ' || number, now(), CASE WHEN number > 5 THEN now() - interval '1 hour' END
+INSERT INTO skipqueue_queue (name, paused_at, paused_until, concurrency)
+SELECT
+    'queue ' || number, now(), CASE WHEN number > 5 THEN now() - interval '1 hour' END,
+    CASE WHEN number BETWEEN 8 AND 9 THEN 3 END
 FROM generate_series(1, 2000) AS number
 """
 

@@ -8,6 +8,7 @@ from ...models import Job, Status
 from ...models.expressions import LIMIT_RANK, Row
 from ...operators.arguments import redacted
 from ...operators.counts import Count
+from ...operators.queue_limits import permits
 from ...values.codec import shorten
 
 KEY_LIMIT = 200
@@ -21,12 +22,15 @@ def why_it_is_blocked(job: Job) -> str:
     holders = _holders(job.limit_key)
     if job.limit_kind != "concurrency":
         return _why_its_sequence_waits(holders[:1], values)
+    capacity = permits(job.limit_key, job.capacity)
+    if capacity is None:
+        return gettext("It is to be admitted within a second or two: its queue has no limit.")
     count = Count.of(holders)
     before = _before(job)
     held = gettext("It waits for a permit of the key “%(key)s”: %(held)s of %(capacity)s are taken.") % {
         **values,
         "held": count,
-        "capacity": job.capacity,
+        "capacity": capacity,
     }
     if not before.found:
         return held

@@ -43,6 +43,8 @@ def _state(state: LimitState) -> Cell:
 
 
 def _held(state: LimitState) -> Cell:
+    if state.now.capacity is None:
+        return str(state.held)
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 
 

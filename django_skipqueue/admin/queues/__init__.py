@@ -1,1 +1,1 @@
-"""The list of queues, with the buttons that pause and resume them."""
+"""The list of queues, with the buttons that pause, resume and limit them."""

@@ -15,6 +15,7 @@ from ...operators.durations import span
 from ...operators.queue_states import QueueState
 from ...values.histogram import quantile
 from ..ui.cells import badge, shortened
+from .limit_form import shown
 
 Cell = SafeString | str
 
@@ -92,6 +93,18 @@ def _pause(queue: QueueState) -> Cell:
     )
 
 
+def _limit(queue: QueueState) -> Cell:
+    if queue.limit is None:
+        return NOTHING
+    if not queue.limit.is_changed:
+        return shown(queue.limit.number)
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        shown(queue.limit.number),
+        gettext("in the settings: %(number)s") % {"number": shown(queue.limit.by_settings)},
+    )
+
+
 def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     query = {"status": status, "queue": queue.name}
     return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
@@ -106,6 +119,7 @@ COLUMNS = (
     Column("rate", _("jobs/min"), _rate),
     Column("waited", _("waited (p95)"), _waited),
     Column("workers", _("workers"), _workers),
+    Column("limit", _("jobs at once"), _limit),
     Column("pause", _("paused"), _pause),
 )
 

@@ -1,4 +1,4 @@
-"""Queues in the admin: their list, and the views that pause and resume one.
+"""Queues in the admin: their list, and the views that pause, resume and limit one.
 
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
 """
@@ -18,12 +18,14 @@ from ...columns import check_columns
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
 from ...operators import pauses
+from ...operators.queue_limits import QueueLimit, limit_of
 from ...operators.queue_states import MOST, QueueState, queue_states
 from ..health.notices import notices_cache
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
 from ..ui.time_limit import time_limited
 from .columns import Column, columns_for
+from .limit_form import LimitForm, shown
 from .pause_form import PauseForm
 
 MAY_CHANGE = "django_skipqueue.change_queue"
@@ -41,7 +43,7 @@ class QueueAdmin(OwnViews):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
-        """A queue is paused and resumed, never edited in a form."""
+        """A queue is paused, resumed and limited, never edited in a form of Django's."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Queue | None = None) -> bool:
@@ -53,6 +55,7 @@ class QueueAdmin(OwnViews):
         return [
             self.page("pause/", "pause", self.pause_view),
             self.page("resume/", "resume", self.resume_view),
+            self.page("limit/", "limit", self.limit_view),
             *super().get_urls(),
         ]
 
@@ -111,6 +114,34 @@ class QueueAdmin(OwnViews):
         self.message_user(request, message, messages.WARNING)
         return HttpResponseRedirect(self.address("changelist"))
 
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask how many jobs of a queue may run at once, and set it."""
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        name = self._require_queue_name(request, request.GET)
+        limit = limit_of(name)
+        form = LimitForm(request.POST if request.method == "POST" else None, limit) if limit else None
+        if form and form.is_valid():
+            return self._limit(request, name, form)
+        title = gettext("Limit the queue “%(queue)s”?") % {"queue": name}
+        context = self.context(request, gettext("Limit the queue"), title=title) | {
+            "explanation": _explanation(limit),
+            "can_be_done": form is not None,
+            "form": form,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _limit(self, request: HttpRequest, name: str, form: LimitForm) -> HttpResponse:
+        if form.is_by_settings:
+            Queue.limit_by_settings(name, by=request.user.get_username())
+            said = gettext("The limit of the queue “%(queue)s” is that of the settings again.")
+            return self._done(request, name, said % {"queue": name})
+        Queue.limit(name, form.chosen, by=request.user.get_username())
+        said = gettext("Jobs of the queue “%(queue)s” that may run at once: %(number)s.")
+        return self._done(request, name, said % {"queue": name, "number": shown(form.chosen)})
+
     def _require_queue_name(self, request: HttpRequest, values: Any) -> str:
         """The queue that the request names. Raises `PermissionDenied`, and `Http404` for what no queue is called."""
         if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
@@ -135,4 +166,11 @@ class QueueAdmin(OwnViews):
             "cells": [(column, column.cell(queue)) for column in columns],
             "is_paused": queue.pause is not None,
             "pause": self.address("pause", query={"queue": queue.name}) if may_change else "",
+            "limit": self.address("limit", query={"queue": queue.name}) if may_change and queue.limit else "",
         }
+
+
+def _explanation(limit: QueueLimit | None) -> str:
+    if limit is None:
+        return gettext('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.')
+    return gettext("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone.")

@@ -72,13 +72,21 @@ LIMIT %(most)s
 """
 
 # pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
-# next job; the kind of the limit and its capacity; the number of jobs that hold a permit, and that of those that wait,
+# next job; the kind of the limit and its capacity, NULL for any number; the number of jobs that hold a permit, and that
+# of those that wait,
 # both counted up to `limit`; the seconds since the first of these was due. Index: limit_waiting and limit_held, once
 # for each key.
 KEYS_NOW = """
 SELECT
-    key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind, head.capacity, held.number,
-    waiting.number, date_part('epoch', statement_timestamp() - waiting.since)
+    key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind,
+    NULLIF(COALESCE(
+        CASE
+            WHEN starts_with(key.name, 'queue:')
+            THEN (SELECT queue.concurrency FROM skipqueue_queue AS queue WHERE name = substr(key.name, 7))
+        END,
+        head.capacity
+    ), 0),
+    held.number, waiting.number, date_part('epoch', statement_timestamp() - waiting.since)
 FROM
     unnest((SELECT %(keys)s::text[])) WITH ORDINALITY AS key (name, place),
     LATERAL (

@@ -205,8 +205,8 @@ RETURNING job.id, job.queue_name, job.status
 )
 
 # operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
-# it: then the job is locked, or running. A job that is limited by its queue, or by nothing, is limited by the new queue:
-# then it passes the gates again. Index: the primary key.
+# it: then the job is locked, or running. A job without a limit of its own has that of its new queue, and passes the
+# gates again if this is another one. Index: the primary key.
 CHANGE_QUEUE = entering(
     recording(
         "change_queue",

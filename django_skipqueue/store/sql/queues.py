@@ -1,4 +1,4 @@
-"""Pause, resume and limit queues. A pause ends by itself at `paused_until`, by the database's clock: no row has to change.
+"""Pause and resume queues. A pause ends by itself at `paused_until`, by the database's clock: no row has to change.
 
 `CLAIM` and `QUEUES_WITH_JOBS` have the same condition for a paused queue as the statements here.
 """
@@ -36,12 +36,4 @@ SELECT name
 FROM skipqueue_queue
 WHERE paused_at IS NOT NULL AND (paused_until IS NULL OR paused_until > statement_timestamp())
 LIMIT %(limit)s
-"""
-
-# Queue.limit → the row has the limit, in place of the one before: NULL is that of the settings, 0 is none. Index: the
-# primary key.
-LIMIT_QUEUE = """
-INSERT INTO skipqueue_queue AS queue (name, concurrency)
-VALUES (%(name)s, %(concurrency)s::smallint)
-ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 """

@@ -1,4 +1,4 @@
-"""The list of queues in the admin, and the buttons that pause and resume them."""
+"""The list of queues in the admin, and the buttons that pause, resume and limit them."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -124,6 +124,61 @@ def test_a_wrong_answer_is_asked_for_again_and_pauses_nothing(operator: Client, 
     assert not Queue.objects.exists()
 
 
+def limit(client: Client, **answers: Any) -> Any:
+    return client.post(f"{QUEUES}limit/?queue=mail", {"limit": "own", "number": "", **answers}, follow=True)
+
+
+@pytest.fixture
+def limited(settings: Any) -> None:
+    """The settings limit the queue."""
+    settings.SKIPQUEUE = {"QUEUES": {"mail": {"concurrency": 20}, "later": {"concurrency": None}}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "stored", "said"),
+    [
+        ({"number": "1234"}, 1234, "Jobs of the queue “mail” that may run at once: 1,234."),
+        ({"limit": "none", "number": "7"}, 0, "Jobs of the queue “mail” that may run at once: any number."),
+        ({"limit": "settings"}, None, "The limit of the queue “mail” is that of the settings again."),
+    ],
+)
+@pytest.mark.usefixtures("limited")
+def test_a_queue_is_limited(operator: Client, answers: dict[str, str], stored: int | None, said: str) -> None:
+    Queue.limit("mail", 5)
+    response = limit(operator, **answers)
+    assert messages_of(response) == [said]
+    assert Queue.objects.get().concurrency == stored
+    assert LogEntry.objects.get().get_change_message() == said
+
+
+@pytest.mark.parametrize("answers", [{}, {"limit": "7"}, {"number": "0"}, {"number": "10001"}])
+@pytest.mark.usefixtures("limited")
+def test_a_wrong_limit_is_asked_for_again(operator: Client, answers: dict[str, str]) -> None:
+    assert "errorlist" in limit(operator, **answers).text
+    assert not Queue.objects.exists()
+
+
+def test_a_queue_without_a_key_cannot_be_limited(operator: Client) -> None:
+    make_job(queue_name="mail")
+    assert "limit/?queue" not in operator.get(QUEUES).text
+    assert "once SKIPQUEUE[&quot;QUEUES&quot;] names the queue" in limit(operator, number="3").text
+    assert not Queue.objects.exists()
+
+
+@pytest.mark.usefixtures("limited")
+def test_the_limits_are_in_the_list_and_the_form_begins_with_the_one_that_holds(operator: Client) -> None:
+    assert {"mail", "later"} <= set(names())
+    text = operator.get(QUEUES).text
+    assert f"{QUEUES}limit/?queue=mail" in text
+    address = f"{QUEUES}limit/?queue=mail"
+    assert '<option value="settings" selected>as in the settings: 20</option>' in operator.get(address).text
+    Queue.limit("mail", 4)
+    assert '<option value="own" selected>' in operator.get(address).text
+    assert "in the settings: 20" in operator.get(QUEUES).text
+    Queue.limit("mail", None)
+    assert '<option value="none" selected>' in operator.get(address).text
+
+
 def test_a_queue_is_resumed(operator: Client) -> None:
     Queue.pause("mail")
     response = operator.post(f"{QUEUES}resume/", {"queue": "mail"}, follow=True)
@@ -138,6 +193,7 @@ def test_a_queue_is_resumed(operator: Client) -> None:
 @pytest.mark.parametrize("name", ["", "a,b", " ", "\0", "x" * 1001])
 def test_a_name_that_no_queue_can_have_is_not_found(operator: Client, name: str) -> None:
     assert operator.get(f"{QUEUES}pause/", {"queue": name}).status_code == 404
+    assert operator.get(f"{QUEUES}limit/", {"queue": name}).status_code == 404
     assert operator.post(f"{QUEUES}resume/", {"queue": name}).status_code == 404
 
 
@@ -169,7 +225,7 @@ def test_its_queries_do_not_grow_with_the_queues(operator: Client) -> None:
         with CaptureQueriesContext(connection) as queries:
             operator.get(QUEUES)
         numbers.append(len(queries))
-    assert numbers[0] == numbers[1] <= 18
+    assert numbers[0] == numbers[1] <= 19
 
 
 def test_a_pause_that_is_over_is_none(operator: Client) -> None:

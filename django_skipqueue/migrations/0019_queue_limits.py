@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """Add the column, which is NULL in the rows that are there: PostgreSQL rewrites nothing."""
 
-    dependencies = [("django_skipqueue", "0017_archived_unique_seconds")]
+    dependencies = [("django_skipqueue", "0018_halted")]
 
     operations = [
         migrations.AddField(
