@@ -73,9 +73,8 @@ LIMIT %(most)s
 
 # pages, commands → for each of these keys that has waiting jobs: the key; the id, the task and the arguments of the
 # next job; the kind of the limit and its capacity, NULL for any number; the number of jobs that hold a permit, and that
-# of those that wait,
-# both counted up to `limit`; the seconds since the first of these was due. Index: limit_waiting and limit_held, once
-# for each key.
+# of those that wait, both counted up to `limit`; the seconds since the first of these was due. Index: limit_waiting and
+# limit_held, once for each key; for the key of a queue the primary key of queues.
 KEYS_NOW = """
 SELECT
     key.name, head.id, head.task, head.args::text, head.kwargs::text, head.limit_kind,
