@@ -6,7 +6,7 @@ import time
 
 from django.contrib.auth.models import User
 
-from django_skipqueue import job
+from django_skipqueue import by, job, limit
 from django_skipqueue.rollups.tally import Tally
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
@@ -51,3 +51,15 @@ def five_ms(number: int) -> float:
 def clock() -> float:
     """When it started, in seconds since the epoch."""
     return time.time()
+
+
+@job(concurrency=limit(2, by="key"))
+def limited(key: int) -> float:  # noqa: ARG001 (names the key)
+    """When it started; at most two of a key run at once."""
+    return time.time()
+
+
+@job(sequence=by("key"))
+def in_sequence(key: int) -> tuple[float, float]:  # noqa: ARG001 (names the key)
+    """When it started and when it ended; one after the other for each key."""
+    return time.time(), time.time()

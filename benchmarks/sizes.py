@@ -21,6 +21,8 @@ class Sizes:
     future: int = _size(1_000_000, "jobs of tomorrow that lie in the table of the row `future`")
     pruned: int = _size(1_000_000, "finished jobs that the rows `delete` and `archive` prune")
     others: int = _size(1_000_000, "jobs of another queue that lie in the table of the row `other-queue`")
+    blocked: int = _size(1_000_000, "blocked jobs that lie in the table of the row `limits`")
+    dead: int = _size(20_000, "completed jobs of each key under the snapshot of the row `limits-latency`")
     snapshot: int = _size(500_000, "jobs drained under an open snapshot")
     scheduled: int = _size(10_000, "jobs that become due in the row `lateness`")
     lone: int = _size(100, "jobs that are scheduled one at a time in the row `lone-scheduled`")

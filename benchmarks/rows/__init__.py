@@ -14,6 +14,7 @@ from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_
 from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_many, queries
 from .finished import archive, delete
 from .floor import floor
+from .limits import limits, limits_latency
 from .many_workers import eight_machines, eight_workers, many_workers, one_worker
 from .processes import cold_start, idle, import_time, memory
 from .rollups import rollups
@@ -51,6 +52,8 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         snapshot,
         delete,
         archive,
+        limits,
+        limits_latency,
         memory,
         cold_start,
         import_time,

@@ -46,6 +46,10 @@ SELECT
 FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 """
 
+# enqueue after the commit, supervisor; outside of a transaction, before LOCK_KEYS → the commit does not wait for the
+# disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
+ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
+
 # the same, after LOCK_KEYS → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
 # permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that was
 # tried before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:

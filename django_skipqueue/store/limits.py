@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from django.db import DatabaseError, connections, transaction
+from psycopg.pq import TransactionStatus
 
 from ..admission import sql
 from ..admission.queues import key_of
@@ -36,8 +37,11 @@ class Limiting(Statements):
         """
         connection = self.connection
         connection.ensure_connection()
+        raw = connection.connection
+        is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
+        first: list[Statement | None] = [(sql.ADMIT_WITHOUT_WAITING, {})] if is_alone else []
         with connection.wrap_database_errors:
-            locked, admitted = pipelined(connection.connection, admission((), keys), None)
+            *_, locked, admitted = pipelined(raw, [*first, *admission((), keys)], None)
             return Admitted.decode(locked, admitted)
 
     def blocked_keys(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:

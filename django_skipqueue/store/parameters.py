@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from ..values.records import QUEUE_HEAD, ClaimedJob, EncodedCall, LeaseRef, Note
 Rows = list[tuple[Any, ...]]
 Cursor = psycopg.Cursor[tuple[Any, ...]]
 Statement = tuple[str, dict[str, Any]]
+
+QUEUE_COLUMN = ClaimedJob._fields.index("queue_name")
+"""The position of the queue in a claimed row."""
 
 NAME_LIMIT = 200
 """Characters of the name of an operator that are kept."""
@@ -172,6 +176,15 @@ class ExchangeResult:
     def count_claimed(self) -> int:
         """The number of claimed jobs, without decoding them."""
         return len(self.claimed_rows) if isinstance(self.claimed_rows, list) else self.claimed_rows.rowcount
+
+    def claimed_by_queue(self) -> Counter[str]:
+        """The number of claimed jobs of each queue, without decoding the jobs."""
+        rows = self.claimed_rows
+        if isinstance(rows, list):
+            return Counter(row[QUEUE_COLUMN] for row in rows)
+        raw = rows.pgresult
+        names = [raw.get_value(row, QUEUE_COLUMN) for row in range(raw.ntuples)] if raw else []
+        return Counter(name.decode() for name in names if name)
 
 
 def pipelined(

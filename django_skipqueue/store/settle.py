@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -100,12 +101,12 @@ class Settling(Batches):
         return result
 
     def _note_admitted(self, result: ExchangeResult) -> None:
-        """Notify other workers if more jobs were admitted than this one has claimed, and send the event."""
+        """Notify other workers if more jobs of a queue were admitted than this one has claimed, and send the event."""
         counts = result.admission.counts
         if not counts:
             return
         with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-            if sum(counts.values()) > result.count_claimed():
+            if Counter(counts) - result.claimed_by_queue():
                 wake(self, counts)
         self.send(JobsAdmitted(self.alias, counts))
 

@@ -30,7 +30,7 @@ from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
-from .unique import arguments_by_name, one_at_a_time, unique_key_of, within_retention
+from .unique import arguments_by_name, keyed, one_at_a_time, unique_key_of, within_retention
 
 if TYPE_CHECKING:
     from ..arguments.call_types import CallTypes
@@ -231,7 +231,10 @@ class Task(Generic[P, R]):
         unique_key = unique_key_of(self, given, args, kwargs)
         if self.options.on_conflict == "rerun" and unique_key is not None:
             return {"unique_key": unique_key, **one_at_a_time(unique_key)}
-        return {"unique_key": unique_key, **(limit.columns(self.name, given) if limit else {})}
+        return {
+            "unique_key": unique_key,
+            **(limit.columns(self.name, keyed(self, given, limit.names)) if limit else {}),
+        }
 
     @property
     def database(self) -> str:

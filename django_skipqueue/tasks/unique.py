@@ -58,7 +58,7 @@ class UniqueBy:
         for name in self.names or tuple(given):
             text = _canonical(name, given.get(name))
             is_secret = _canonical(name, shown.get(name)) != text
-            texts.append(f"{name}=sha256:{_digest(text)}" if is_secret else f"{name}={text}")
+            texts.append(f"{name}={hashed(name, given.get(name))}" if is_secret else f"{name}={text}")
         return _fitting(f"{task}({', '.join(texts)})")
 
 
@@ -156,6 +156,18 @@ def unique_key_of(
 def one_at_a_time(unique_key: str) -> dict[str, Any]:
     """The columns of a job with `on_conflict="rerun"`: the jobs of its unique key are a sequence."""
     return {"limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
+
+
+def keyed(task: "Task[Any, Any]", given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The named arguments, with the hash of each that has a secret in it: a key is stored as text, and shown."""
+    named = {name: given[name] for name in names if name in given}
+    shown = task.redacted((), named).kwargs if named else {}
+    return {name: value if shown[name] == value else hashed(name, value) for name, value in named.items()}
+
+
+def hashed(name: str, value: Any) -> str:
+    """What stands in a key in place of a value that is, or contains, a secret."""
+    return f"sha256:{_digest(_canonical(name, value))}"
 
 
 def _canonical(name: str, value: Any) -> str:

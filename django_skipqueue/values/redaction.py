@@ -7,6 +7,7 @@ keeps the real values, because the task needs them.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 MASK = "••••••"
@@ -184,6 +185,7 @@ def _is_secret(name: str, secrets: Secrets) -> bool:
     return any(secret in spelled for secret in secrets)
 
 
+@lru_cache(maxsize=1024)
 def _spelled(name: str) -> str:
     """The words of a name with an underscore before and after each: `_stripe_api_key_`."""
     return f"_{'_'.join(words(name))}_"

@@ -283,6 +283,36 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     assert store.admit_keys(["k"]) == ({"default": 1}, [])
 
 
+def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
+    """The commit of the caller's transaction must."""
+    commits = "SELECT current_setting('synchronous_commit')"
+    make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    with transaction.atomic(), connection.cursor() as cursor:
+        assert store.admit_keys(["k"]) == ({"default": 1}, [])
+        cursor.execute(commits)
+        assert cursor.fetchone() == ("on",)
+    store.admit_keys(["k"])
+    with connection.cursor() as cursor:
+        cursor.execute(commits)
+        assert cursor.fetchone() == ("on",)
+
+
+def test_an_admitted_job_that_is_not_claimed_is_announced_though_another_job_is_claimed() -> None:
+    """The number of claimed jobs of all queues says nothing: this worker serves only one."""
+    first, second = in_order.defer("a").pk, in_order.using(queue_name="other").defer("a").pk
+    assert claim() == [first]
+    plain = jobs.noop.defer().pk
+    lease = Job.objects.get(pk=first).lease
+    with connect() as listener:
+        listener.execute("LISTEN skipqueue")
+        result = store.exchange(
+            [Settlement(first, lease, COMPLETED)], queue_names=["default"], limit=9, worker_id="w", limited=[first]
+        )
+        assert [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)] == ["other"]
+    assert [job.id for job in result.claimed()] == [plain]
+    assert Job.objects.get(pk=second).status == "queued"
+
+
 def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -> None:
     keys = {"concurrency": "limit", "sequence": "seq", "halting": "halt"}
     made = {
@@ -354,6 +384,21 @@ def test_the_key_has_the_values_and_long_ones_are_hashed() -> None:
     assert len(long) < 200
     assert long != free_two.encoded(("x" * 5_001,), {}).limit_key
     assert alone.encoded((), {}).limit_key == "limit:tests.app.limited_jobs.alone"
+
+
+def test_a_secret_is_in_the_key_as_its_hash() -> None:
+    def call(token: str, account: dict[str, str]) -> None: ...
+
+    call.__module__, call.__qualname__ = "tests.admission.test_store", "call"
+    task = job(sequence=by("token", "account"))(call)
+    key, same, other = (
+        task.encoded((token, {"name": "a", "password": "geheim"}), {}).limit_key or ""
+        for token in ("tok", "tok", "uvw")
+    )
+    assert key == same != other
+    assert "tok" not in key.replace("token", "")
+    assert "geheim" not in key
+    assert 'token="sha256:' in key
 
 
 def test_a_plain_job_has_no_key() -> None:

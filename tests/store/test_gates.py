@@ -84,7 +84,7 @@ class OtherGate:
 @pytest.mark.django_db
 @pytest.mark.parametrize(("other", "seconds"), [(None, 5.0), (2.0, 2.0), (9.0, 5.0)])
 def test_all_gates_are_asked(monkeypatch: pytest.MonkeyPatch, other: float | None, seconds: float) -> None:
-    monkeypatch.setattr(verbs, "GATES", (*GATES, OtherGate(other)))
+    monkeypatch.setattr(verbs, "GATES", (*(type(gate)() for gate in GATES), OtherGate(other)))
     make_job("scheduled", run_after=timedelta(seconds=5))
     assert store.next_due() == pytest.approx(seconds, abs=1.0)
     make_job("scheduled", run_after=timedelta(seconds=-1), queue_name="default")

@@ -51,7 +51,7 @@ SOURCES = [
 ]
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_NOTIFY", "EXPECTED_QUEUED",
-    "EXPLAIN_CLAIM", "LOCK_ARCHIVE",
+    "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
 }  # fmt: skip
 """Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
 

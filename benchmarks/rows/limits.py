@@ -1,0 +1,149 @@
+"""Jobs with limits and sequences: how long they wait, and how fast they are drained, beside plain jobs."""
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from typing import Any
+
+from django.db import connection
+
+from django_skipqueue.models import Job
+
+from .. import jobs
+from ..databases import connect
+from ..figures import Figures
+from ..sizes import Sizes
+from ..workers import drain, running_worker, wait_until
+
+DEAD = """
+INSERT INTO skipqueue_job (
+    queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
+)
+SELECT
+    'default', %(task)s, '[0]', '{}', 'blocked', 0, now() - interval '1 day', now(),
+    %(key)s, %(kind)s, %(capacity)s
+FROM generate_series(1, %(count)s)
+"""
+"""Jobs of the key of the argument 0."""
+
+STEPS = (
+    "status = 'queued'",
+    "status = 'running', locked_at = now(), started_at = now()",
+    "status = 'completed', locked_at = NULL, finished_at = now()",
+)
+"""What becomes of a job; each leaves a dead row."""
+
+BLOCKED = """
+INSERT INTO skipqueue_job (
+    queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, limit_key, limit_kind, capacity
+)
+SELECT
+    'default', 'benchmarks.jobs.limited', '[0]', '{}', CASE WHEN n <= 2000 THEN 'scheduled' ELSE 'blocked' END,
+    1, now() + interval '1 day', now(), 'sequence:held ' || n %% 1000, 'halting', 1
+FROM generate_series(1, %(count)s) AS n
+"""
+
+
+def limits_latency(sizes: Sizes) -> Figures:
+    """Time to the first line of a job with a limit, and from its predecessor's end in a sequence ÷ a plain job's."""
+    return {
+        **_latencies(sizes, ", old snapshot", is_snapshot_open=True),
+        **_latencies(sizes, ""),
+        **_latencies(sizes, ", 2 processes", processes=2),
+        **_latencies(sizes, ", 2 machines", machines=2),
+    }
+
+
+def _latencies(
+    sizes: Sizes, where: str, *, processes: int = 1, machines: int = 1, is_snapshot_open: bool = False
+) -> Figures:
+    with ExitStack() as started:
+        if is_snapshot_open:
+            started.enter_context(_old_snapshot(sizes.dead))
+        for number in range(machines):
+            started.enter_context(running_worker("--processes", str(processes), "--name", f"m{number}"))
+        wait_until(lambda: jobs.clock.defer() and Job.objects.completed().filter(task=jobs.clock.name).exists())
+        wait_until(_is_empty)
+        count = min(sizes.jobs, 200)
+        waits: dict[str, list[float]] = {"plain": [], "limited": []}
+        called: dict[str, dict[int, float]] = {"plain": {}, "limited": {}}
+        for _ in range(count):
+            for kind in called:
+                now = time.time()
+                job = jobs.clock.defer() if kind == "plain" else jobs.limited.defer(0)
+                called[kind][job.pk] = now
+                time.sleep(0.02)
+        wait_until(_is_empty)
+        for kind, times in called.items():
+            found: dict[int, Any] = dict(Job.objects.filter(pk__in=times).values_list("pk", "result"))
+            waits[kind] = [found[pk] - at for pk, at in times.items()]
+        plain, limited = (statistics.median(waits[kind]) for kind in called)
+        ids = jobs.in_sequence.defer_many([(0,)] * count)
+        wait_until(_is_empty)
+        spans: list[Any] = list(Job.objects.filter(pk__in=ids).order_by("pk").values_list("result", flat=True))
+        gaps = [start - end for (_, end), (start, _) in pairwise(spans)]
+    successor = statistics.median(gaps)
+    return {
+        f"ms plain{where}": plain * 1000,
+        f"limited ÷ plain{where}": limited / plain,
+        f"successor ÷ plain{where}": successor / plain,
+    }
+
+
+def limits(sizes: Sizes) -> Figures:
+    """Drains of jobs with limits and sequences ÷ plain ones; a plain one beside blocked jobs ÷ without."""
+    plain = drain(jobs.noop, sizes.jobs)["jobs/s"]
+    many = _drain(jobs.limited, sizes.jobs, 1_000)
+    few = _drain(jobs.limited, sizes.jobs, 50)
+    sequences = _drain(jobs.in_sequence, sizes.jobs, 1_000)
+    again = drain(jobs.noop, sizes.jobs, "--queues", "default")["jobs/s"]
+    with connection.cursor() as cursor:
+        cursor.execute(BLOCKED, {"count": sizes.blocked})
+    beside = drain(jobs.noop, sizes.jobs, "--queues", "default")["jobs/s"]
+    return {
+        "jobs/s plain": plain,
+        "jobs/s of 1,000 keys": many,
+        "of 1,000 keys ÷ plain": many / plain,
+        "of 50 keys ÷ plain": few / plain,
+        "sequences of 1,000 keys ÷ plain": sequences / plain,
+        "plain beside blocked ÷ without": beside / again,
+    }
+
+
+@contextmanager
+def _old_snapshot(count: int) -> Iterator[None]:
+    """An open snapshot that keeps the rows of so many jobs of the measured keys, now all completed."""
+    with connect() as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM skipqueue_worker")
+        with connection.cursor() as cursor:
+            for call, kind in ((jobs.limited, "concurrency"), (jobs.in_sequence, "halting")):
+                key = call.encoded((0,), {}).limit_key
+                values = {"key": key, "kind": kind, "capacity": 2, "count": count, "task": call.name}
+                cursor.execute(DEAD, values)
+                for step in STEPS:
+                    cursor.execute(f"UPDATE skipqueue_job SET {step} WHERE limit_key = %s", [key])
+            cursor.execute("ANALYZE skipqueue_job")
+        yield
+
+
+def _is_empty() -> bool:
+    return not Job.objects.unfinished().exists()
+
+
+class _Keyed:
+    """A task whose calls get one of so many keys in turn."""
+
+    def __init__(self, task: Any, keys: int) -> None:
+        self._task = task
+        self._keys = keys
+
+    def defer_many(self, calls: list[tuple[int]]) -> None:
+        """Defer the calls with their number modulo the number of keys."""
+        self._task.defer_many([(number % self._keys,) for (number,) in calls])
+
+
+def _drain(task: Any, count: int, keys: int) -> float:
+    return drain(_Keyed(task, keys), count)["jobs/s"]
