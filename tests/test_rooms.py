@@ -24,7 +24,7 @@ FLOORS = (
     {"admin.archive", "sentry_monitors"},
     {"admin.jobs", "admin.workers", "management.skipqueue"},
     {"admin.dashboard"},
-    {"admin.limits", "admin.queues", "admin.schedules"},
+    {"admin.batches", "admin.limits", "admin.queues", "admin.schedules"},
     {"admin.bulk", "admin.failures"},
     {"admin.doctor", "admin.job_page", "management.demo", "management.terminal"},
     {"admin.verbs"},

@@ -5,9 +5,10 @@ page reads the job table by an index, or at most `WINDOW_SIZE` rows of it.
 """
 
 from .archive.archived_job_admin import ArchivedJobAdmin
+from .batches.batch_admin import BatchAdmin
 from .jobs.job_admin import JobAdmin
 from .queues.queue_admin import QueueAdmin
 from .schedules.schedule_admin import ScheduleAdmin
 from .workers.worker_admin import WorkerAdmin
 
-__all__ = ["ArchivedJobAdmin", "JobAdmin", "QueueAdmin", "ScheduleAdmin", "WorkerAdmin"]
+__all__ = ["ArchivedJobAdmin", "BatchAdmin", "JobAdmin", "QueueAdmin", "ScheduleAdmin", "WorkerAdmin"]

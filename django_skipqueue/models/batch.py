@@ -41,6 +41,9 @@ class JobBatch(models.Model):
             models.Index(fields=["id"], name="skipqueue_batch_open", condition=Q(finished_at__isnull=True)),
             models.Index(fields=["parent_id"], name="skipqueue_batch_inner", condition=Q(parent_id__isnull=False)),
             models.Index(fields=["finished_at"], name="skipqueue_batch_prune", condition=Q(finished_at__isnull=False)),
+            models.Index(  # for the admin
+                fields=["id"], name="skipqueue_batch_failures", condition=Q(failed__gt=0) | Q(discarded__gt=0)
+            ),
         )
 
     def __str__(self) -> str:

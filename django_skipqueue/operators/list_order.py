@@ -63,6 +63,7 @@ class Order:
 OLDEST = Order((F("id"),), False, _("oldest first"))
 NEWEST = Order((F("id"),), True, _("newest first"))
 NEXT_ADMITTED = Order((LIMIT_RANK,), False, _("next admitted first"))
+BY_STATUS = Order((F("status"), F("id")), True, _("by status, newest first"))
 LAST_FINISHED = Order((F("finished_at"),), True, _("last finished first"))
 
 ORDERS: Mapping[str, Order] = {
@@ -80,7 +81,8 @@ ORDERS: Mapping[str, Order] = {
 class Indexed:
     """The jobs that one index finds, and keeps in order: all, those of a status, those of a status in one queue.
 
-    And the failed or the retrying jobs with one cause, by id, and the jobs that wait for a permit of one key.
+    And the failed or the retrying jobs with one cause, by id, the jobs of a batch, all or in one status, by id, and the
+    jobs that wait for a permit of one key.
     """
 
     status: str | None = None
@@ -91,6 +93,8 @@ class Indexed:
     """That of the last error; `None`: any, or none."""
     limit_key: str | None = None
     """Of blocked jobs, the key for a permit of which they wait; `None`: any, or none."""
+    batch_id: int | None = None
+    """The batch of the jobs; `None`: any, or none."""
 
     @classmethod
     def covering(
@@ -100,9 +104,12 @@ class Indexed:
         since: timedelta | None = None,
         cause: Cause | None = None,
         limit_key: str | None = None,
+        batch_id: int | None = None,
     ) -> "Indexed":
         """The smallest indexed set that holds the jobs in `state` and `queue_name` (`None`: in any) of this time."""
         status = None if state is None else status_of(state)
+        if batch_id is not None:
+            return cls(status, batch_id=batch_id)
         if cause is not None and state in (Status.FAILED, RETRYING):
             return cls(status, cause=cause)
         if limit_key is not None and status == Status.BLOCKED:
@@ -113,6 +120,8 @@ class Indexed:
     @property
     def order(self) -> Order:
         """The order of the index."""
+        if self.batch_id is not None:
+            return BY_STATUS if self.status is None else NEWEST
         if self.status is None or self.cause is not None:
             return NEWEST
         if self.limit_key is not None:
@@ -124,6 +133,8 @@ class Indexed:
         jobs: JobQuerySet = Job.objects.all()
         if self.status is not None:
             jobs = jobs.filter(status=self.status)
+        if self.batch_id is not None:
+            jobs = jobs.filter(batch_id=self.batch_id)
         if self.queue_name is not None:
             jobs = jobs.filter(queue_name=self.queue_name)
         if self.since is not None:

@@ -18,7 +18,7 @@ from django.db import DatabaseError, Error, transaction
 from ..conf import settings
 from ..events.events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from ..values.batches import FinishedBatch
-from ..values.callbacks import loaded
+from ..values.callbacks import CALLBACK_JOB, CALLBACK_SKIPPED, loaded
 from . import policy_sql as sql
 from .enqueue import Enqueueing, new_job
 from .parameters import as_array, is_refused
@@ -199,10 +199,13 @@ class Batches(Enqueueing):
             inserted = new_job(self, self.enqueue_untraced, spec._replace(batch_id=batch.id), call)
             if inserted is not None:
                 callback_ids.append(inserted.id)
+                callbacks[name][CALLBACK_JOB] = inserted.id
             else:
+                callbacks[name][CALLBACK_SKIPPED] = True
                 skipped.append(CallbackSkipped(self.alias, batch.id, name, spec.task, str(call.unique_key)))
-        if callback_ids:
-            self.execute(sql.NOTE_CALLBACKS, {"id": batch.id, "callback_ids": callback_ids})
+        if calls:
+            noted = {"callback_ids": callback_ids or None, "callbacks": json.dumps(callbacks)}
+            self.execute(sql.NOTE_CALLBACKS, {"id": batch.id, **noted})
         return skipped
 
 

@@ -9,6 +9,12 @@ from typing import Any
 
 from .records import EncodedCall, JobSpec
 
+CALLBACK_JOB = "job_id"
+"""In a callback of a finished batch: the id of the job that was enqueued for it."""
+
+CALLBACK_SKIPPED = "skipped"
+"""In a callback of a finished batch: true if another job held its unique key."""
+
 
 def stored(spec: JobSpec, call: EncodedCall) -> dict[str, Any]:
     """The callback as a JSON object, without the columns that have their defaults."""

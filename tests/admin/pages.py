@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from django.db.models.functions import Now
 
-from django_skipqueue import job
+from django_skipqueue import Batch, job
 from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
 from django_skipqueue.models import Job, Queue, Schedule
@@ -15,6 +15,7 @@ from django_skipqueue.services.prune import Pruner
 from django_skipqueue.store import Store
 from django_skipqueue.values.cause import Cause
 
+from ..app import jobs
 from ..app.failing import make_broken_release, roll_up
 from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job
@@ -22,8 +23,8 @@ from ..periodic.schedules import make_schedule
 from . import scene
 
 CAUSE = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", "payments.gateway.capture")
-JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES = (
-    f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob", "schedule")
+JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES, BATCHES = (
+    f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob", "schedule", "jobbatch")
 )
 
 
@@ -40,16 +41,17 @@ def make_pages() -> Mapping[str, str]:
     archived = make_job("failed", task="tests.app.jobs.noop", finished_at=timedelta(days=-40))
     Pruner(Store("default")).batch()
     workers = scene.make_workers()
-    jobs = {each.status: each for each in scene.make_jobs(workers)}
+    found = {each.status: each for each in scene.make_jobs(workers)}
     scene.make_rollups(hours=2)
-    failed = _make_failed_with_a_place(jobs["failed"])
+    failed = _make_failed_with_a_place(found["failed"])
     make_broken_release()
     roll_up(CAUSE, job_id=failed.pk, line=17)
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
+    batches = _make_batches()
     Queue.limit("emails", 4)
-    schedules = _make_schedules(jobs["completed"])
-    running, queued, done = (jobs[status].pk for status in ("running", "queued", "completed"))
+    schedules = _make_schedules(found["completed"])
+    running, queued, done = (found[status].pk for status in ("running", "queued", "completed"))
     return {
         "app": "django_skipqueue/",
         "dashboard": f"{JOBS}dashboard/?range=6h",
@@ -85,6 +87,13 @@ def make_pages() -> Mapping[str, str]:
         "schedule of the code": f"{SCHEDULES}{schedules['daily summary'].pk}/change/",
         "delete schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/delete/",
         "add schedule": f"{SCHEDULES}add/",
+        "batches": BATCHES,
+        "batches with failures": f"{BATCHES}?state=failures",
+        "running batch": f"{BATCHES}{batches['receipts'].id}/change/",
+        "finished batch": f"{BATCHES}{batches['import'].id}/change/",
+        "large batch": f"{BATCHES}{batches['large'].id}/change/",
+        "jobs of a batch": f"{JOBS}?batch={batches['receipts'].id}",
+        "job that waits": f"{JOBS}{batches['receipts'].jobs.blocked().get().pk}/change/",
         "workers": WORKERS,
         "restart": f"{WORKERS}restart/?{urlencode({'worker': workers[0].pk})}",
         "archive": ARCHIVE,
@@ -115,6 +124,23 @@ def _make_limits() -> int:
     """Keys for which jobs wait, one of them halted. Returns the id of a job that waits."""
     make_halted("sequence:ledger.jobs.book customer_id=17", minutes=42, waiting=3)
     return make_limited("limit:crm.jobs.push_to_crm account_id=4711", held=2, waiting=4, minutes=8)[0].pk
+
+
+def _make_batches() -> dict[str, Batch]:
+    """One that runs, with a batch in it; one that has failed; one with more jobs than can be drawn one by one."""
+    with Batch(name="receipts", on_success=jobs.echo.s("sent"), on_finish=jobs.noop) as receipts:
+        first, second = jobs.add.defer(1), jobs.add.defer(2)
+        jobs.echo.using(after=[first, second]).defer("report")
+        with Batch(name="photos"):
+            jobs.noop.defer()
+    Job.objects.filter(pk=first.pk).update(status="completed", finished_at=Now(), attempts=1, lease=2)
+    with Batch(name="import", on_failure=jobs.echo.s("help")) as failed:
+        job = jobs.fail.defer()
+    Job.objects.filter(pk=job.pk).update(status="failed", finished_at=Now(), attempts=1, lease=2)
+    Store("default").finish_open_batches()
+    with Batch(name="large", on_finish=jobs.noop) as large:
+        jobs.echo.using(after=jobs.add.defer_many([(n,) for n in range(60)])).defer(0)
+    return {"receipts": receipts, "import": failed, "large": large}
 
 
 def _make_bulk() -> Job:

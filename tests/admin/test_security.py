@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
-from django_skipqueue.models import Job, Queue, Schedule, Worker
+from django_skipqueue.models import Job, JobBatch, Queue, Schedule, Worker
 
 from ..app.failing import BAD_VALUE, roll_up
 from ..app.rows import make_job, make_worker
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db
 PEOPLE: dict[str, list[str]] = {
     "anonymous": [],
     "staff": [],
-    "viewer": ["view_job", "view_queue", "view_worker", "view_schedule"],
+    "viewer": ["view_job", "view_queue", "view_worker", "view_schedule", "view_jobbatch"],
     "retrier": ["view_job", "retry_job"],
     "discarder": ["view_job", "discard_job"],
     "copier": ["view_job", "add_job"],
@@ -100,6 +100,12 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("schedule", "delete"): View({"planner", "boss"}, {"planner", "boss"}),
     ("schedule", "change"): View(PLANS, {"planner", "boss"}),
     ("schedule", None): View(STAFF, NOBODY),
+    ("jobbatch", "changelist"): View({"viewer", "boss"}, NOBODY),
+    ("jobbatch", "add"): View(NOBODY, NOBODY),
+    ("jobbatch", "history"): View({"viewer", "boss"}, NOBODY),
+    ("jobbatch", "delete"): View(NOBODY, NOBODY),
+    ("jobbatch", "change"): View({"viewer", "boss"}, NOBODY),
+    ("jobbatch", None): View(STAFF, NOBODY),
     ("worker", "changelist"): View({"viewer", "changer", "boss"}, NOBODY),
     ("worker", "restart"): View({"changer", "boss"}, {"changer", "boss"}),
     ("worker", "stop"): View({"changer", "boss"}, {"changer", "boss"}),
@@ -142,6 +148,7 @@ class Rows:
         self.schedule, self.paused = make_schedule("s", due=-60), make_schedule("paused", due=-60, paused_at=Now())
         Queue.pause("mail")
         Queue.limit("mail", 4)
+        self.batch = JobBatch.objects.create(name="b")
         roll_up(BAD_VALUE)
         self.before = everything()
 
@@ -153,7 +160,10 @@ class Rows:
             "progress": self.bulk, "edit": self.done,
         }  # fmt: skip
         job = jobs.get(name or "", self.failed)
-        pk = {"job": job.pk, "queue": "mail", "worker": self.worker.pk, "schedule": self.schedule.pk}[model]
+        pk = {
+            "job": job.pk, "queue": "mail", "worker": self.worker.pk, "schedule": self.schedule.pk,
+            "jobbatch": self.batch.pk,
+        }[model]  # fmt: skip
         if model == "schedule" and name == "resume":
             pk = self.paused.pk
         if model == "queue" and name in ("pause", "resume", "limit"):
@@ -177,7 +187,7 @@ class Rows:
 
 def everything() -> list[list[Any]]:
     """All that the admin can change."""
-    return [list(model.objects.order_by("pk").values()) for model in (Job, Queue, Schedule, Worker, LogEntry)]
+    return [list(model.objects.order_by("pk").values()) for model in (Job, JobBatch, Queue, Schedule, Worker, LogEntry)]
 
 
 @pytest.fixture
@@ -199,7 +209,7 @@ def browser_of(person: str, **options: Any) -> Client:
 
 def views() -> Iterator[tuple[str, str | None]]:
     """Model and name of every view that the admins of the models have."""
-    for model in (Job, Queue, Schedule, Worker):
+    for model in (Job, JobBatch, Queue, Schedule, Worker):
         name = str(model._meta.model_name)
         for pattern in admin.site._registry[model].get_urls():
             yield name, pattern.name and pattern.name.removeprefix(f"django_skipqueue_{name}_")

@@ -276,7 +276,7 @@ CASES = [
     Case("ADMIT_DEPENDANTS", {"ids": as_array([80_100, 80_200])}, {NEEDS, "pkey"}),
     Case("FORGET_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
     Case("NEEDS", {"ids": as_array([80_100, 80_200]), "limit": 100}, {NEEDS, "pkey"}),
-    Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2]}, {BATCH}),
+    Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2], "callbacks": "{}"}, {BATCH}),
     Case(
         "PROGRESS",
         {"ids": SOME_BATCHES, "most": 100},

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
-from ...models import WAITING, Schedule, Status
+from ...models import WAITING, JobBatch, Schedule, Status
 from ...operators.arguments import named, redacted
 from ...operators.durations import span
 from ...operators.worker_health import Workforce
@@ -25,6 +25,7 @@ from .defer_call import defer_call
 from .explanations import why_it_waits, why_it_was_not_retried
 from .links import links_of_attempt, links_of_job
 from .logs import ShownLog, log_of, shown_logs
+from .needs import SHOWN, ShownNeed, needs_of
 from .operations import operations_of
 from .shown_state import ShownState
 from .timeline import Moment, timeline
@@ -225,6 +226,26 @@ class JobPage(ShownState):
         note = self.job.metadata.get(METADATA_KEY) if isinstance(self.job.metadata, dict) else None
         name = note.get("name") if isinstance(note, dict) else None
         return Schedule.objects.filter(name=name).values("pk", "name").first() if isinstance(name, str) else None
+
+    @cached_property
+    def batch(self) -> Any:
+        """The id and the name of its batch; `None` if it has none, or that was pruned."""
+        batch_id = getattr(self.job, "batch_id", None)  # an archived job has none
+        return batch_id and JobBatch.objects.filter(pk=batch_id).only("pk", "name").first()
+
+    @property
+    def needs(self) -> list[ShownNeed]:
+        """The jobs that it waits for, the first ones."""
+        return self._needs[:SHOWN]
+
+    @property
+    def more_needs(self) -> bool:
+        """Whether it waits for more jobs than that."""
+        return len(self._needs) > SHOWN
+
+    @cached_property
+    def _needs(self) -> list[ShownNeed]:
+        return [] if self.is_final else needs_of(self.job)
 
     @property
     def _retries(self) -> int:

@@ -1,11 +1,36 @@
-"""The jobs that a blocked job waits for, in a sentence."""
+"""The jobs that a job waits for: in a sentence, and as links."""
 
+from typing import NamedTuple
+
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 
-from ...models import Job
+from ...models import Job, Status
 from ...store import Store
+from ..ui.cells import badge
 
 SHOWN = 5
+
+
+class ShownNeed(NamedTuple):
+    """A job that another one waits for."""
+
+    job_id: int
+    is_gone: bool
+    """Whether it has no page."""
+    badge: SafeString
+
+
+def needs_of(job: Job) -> list[ShownNeed]:
+    """The jobs that this one waits for, at most one more than `SHOWN`; empty if it waits for none any more."""
+    if not job.awaits_jobs:
+        return []
+    unmet = [need for need in Store(job._state.db or "default").needs([job.pk]) if not need.is_met]
+    return [ShownNeed(need.needs_job_id, need.is_gone, _badge(need.status)) for need in unmet[: SHOWN + 1]]
+
+
+def _badge(status: str | None) -> SafeString:
+    return badge(status, Status(status).label) if status else badge("discarded", gettext("deleted"))
 
 
 def why_it_waits_for_jobs(job: Job) -> str:

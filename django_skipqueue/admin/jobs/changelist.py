@@ -24,6 +24,7 @@ from ...operators.window import Window
 from ...values.cause import Cause
 from ..ui.paginator import Found
 from .filters import (
+    BatchFilter,
     CauseFilter,
     LimitFilter,
     QueueFilter,
@@ -38,6 +39,9 @@ from .tabs import Tab
 
 WINDOW_VAR = "look"
 """In the address: the number of the window that is searched."""
+
+NARROWING = (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter)
+"""The filters of which the index of batches knows nothing."""
 
 
 class JobChangeList(ChangeList):
@@ -105,7 +109,13 @@ class JobChangeList(ChangeList):
     @property
     def indexed(self) -> Indexed:
         """The jobs that an index finds, of which the list shows those that match."""
-        return Indexed.covering(self.state, self._chosen(QueueFilter), cause=self._cause, limit_key=self._limit_key)
+        return Indexed.covering(
+            self.state,
+            self._chosen(QueueFilter),
+            cause=self._cause,
+            limit_key=self._limit_key,
+            batch_id=self._batch_id,
+        )
 
     @property
     def state(self) -> str | None:
@@ -146,7 +156,7 @@ class JobChangeList(ChangeList):
     def is_narrowed(self) -> bool:
         """Whether the list is searched, or filtered by anything but the state."""
         return bool(self.query) or any(
-            map(self._chosen, (CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
+            map(self._chosen, (BatchFilter, CauseFilter, LimitFilter, QueueFilter, RunsFilter, TaskFilter, TimeFilter))
         )
 
     @cached_property
@@ -171,6 +181,8 @@ class JobChangeList(ChangeList):
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""
         queue_name, time, column = self._chosen(QueueFilter), self._chosen(TimeFilter), time_column(state)
+        if self._batch_id is not None:
+            return self._count_of_batch(state)
         indexed = Indexed.covering(state, queue_name, cause=self._cause, limit_key=self._limit_key)
         if indexed.cause is not None and queue_name is time is None and not self.query:
             return indexed.count()
@@ -190,6 +202,12 @@ class JobChangeList(ChangeList):
         condition = longer_than(self._chosen(RunsFilter)) if state == Status.RUNNING else Q()
         return indexed.count(condition & since(time, column))
 
+    def _count_of_batch(self, state: str) -> Count | None:
+        """The number of jobs of the batch; `None` where its index does not have it."""
+        if self.query or state in (RETRYING, Status.SCHEDULED) or any(map(self._chosen, NARROWING)):
+            return None
+        return Indexed.covering(state, batch_id=self._batch_id).count()
+
     @cached_property
     def _scheduled(self) -> ScheduledCounts:
         return ScheduledCounts.now()
@@ -201,6 +219,8 @@ class JobChangeList(ChangeList):
         if search.names_an_id:
             return False
         time = self._filter(TimeFilter)
+        if self._batch_id is not None:
+            return bool(search.words) or self.state in (RETRYING, Status.SCHEDULED) or any(map(self._chosen, NARROWING))
         if self.indexed.cause is not None:
             return bool(search.words) or any(map(self._chosen, (LimitFilter, QueueFilter, TimeFilter)))
         if self.indexed.limit_key is not None:
@@ -230,6 +250,11 @@ class JobChangeList(ChangeList):
     def _limit_key(self) -> str | None:
         chosen = self._filter(LimitFilter)
         return None if chosen is None else chosen.key
+
+    @property
+    def _batch_id(self) -> int | None:
+        chosen = self._filter(BatchFilter)
+        return None if chosen is None else chosen.batch_id
 
     def _chosen(self, kind: type[Any]) -> str | None:
         chosen = self._filter(kind)

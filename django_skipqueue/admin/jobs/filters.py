@@ -219,6 +219,33 @@ def _breakable(name: str) -> SafeString:
     return format_html_join(mark_safe("_<wbr>"), "{}", ([word] for word in name.split("_")))
 
 
+class BatchFilter(admin.SimpleListFilter):
+    """The jobs of one batch. Offered in links only. Index: batch."""
+
+    title = _("batch")
+    parameter_name = "batch"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The one in the address."""
+        chosen = self.value()
+        return [(chosen, f"#{chosen}")] if chosen else []
+
+    def value(self) -> str | None:
+        """The id, if the address has one."""
+        chosen = super().value()
+        return chosen if chosen and is_id(chosen) else None
+
+    @property
+    def batch_id(self) -> int | None:
+        """The same as a number."""
+        chosen = self.value()
+        return int(chosen) if chosen else None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Job]) -> QuerySet[Job]:
+        """Jobs of the batch."""
+        return queryset if self.batch_id is None else queryset.filter(batch_id=self.batch_id)
+
+
 class TimeFilter(admin.SimpleListFilter):
     """By the time that orders the list: when jobs finished, or started; of all others, when they were enqueued."""
 

@@ -22,7 +22,16 @@ from ..verbs.table import BUTTONS
 from . import job_cells
 from .actions import JobActions
 from .changelist import JobChangeList
-from .filters import CauseFilter, LimitFilter, QueueFilter, RunsFilter, StateFilter, TaskFilter, TimeFilter
+from .filters import (
+    BatchFilter,
+    CauseFilter,
+    LimitFilter,
+    QueueFilter,
+    RunsFilter,
+    StateFilter,
+    TaskFilter,
+    TimeFilter,
+)
 
 
 @admin.register(Job)
@@ -31,7 +40,16 @@ class JobAdmin(JobActions):
 
     list_display = ("status_badge", "job", "call_and_error", "queue", "attempts_made", "when")
     list_display_links = ("job",)
-    list_filter = (StateFilter, CauseFilter, LimitFilter, RunsFilter, QueueFilter, TaskFilter, TimeFilter)
+    list_filter = (
+        StateFilter,
+        BatchFilter,
+        CauseFilter,
+        LimitFilter,
+        RunsFilter,
+        QueueFilter,
+        TaskFilter,
+        TimeFilter,
+    )
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER

@@ -170,10 +170,12 @@ RETURNING
 """
 )
 
-# finish_batches, in the same transaction: the jobs that were enqueued for the callbacks. Index: the primary key.
+# finish_batches, in the same transaction: the jobs that were enqueued for the callbacks; `callbacks` has for each of
+# them its `job_id`, or that it was skipped. Index: the primary key.
 NOTE_CALLBACKS = """
 UPDATE skipqueue_batch
-SET callback_ids = %(callback_ids)s::bigint[]
+SET callback_ids = %(callback_ids)s::bigint[],
+    callbacks = %(callbacks)s::jsonb
 WHERE id = %(id)s
 """
 

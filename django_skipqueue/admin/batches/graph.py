@@ -1,0 +1,128 @@
+"""The picture of a batch as a graph: its jobs, the edges of `after` between them, inner batches and callbacks. Pure.
+
+Invariant: there are at most `MOST_NODES` nodes of jobs. If the batch has more jobs, those of one task in one status are
+one node, in the place where they stand in the order; if these are still too many, wherever they stand.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MOST_NODES = 40
+
+
+class GraphJob(NamedTuple):
+    """A job of the batch."""
+
+    id: int
+    task: str
+    status: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A job, several of them, an inner batch or a callback."""
+
+    name: str
+    """Unique in the graph."""
+    kind: str
+    """`job`, `jobs`, `batch` or `callback`."""
+    layer: int
+    """0: it waits for nothing. A node stands after those that it waits for."""
+    label: str
+    """The task, or the name of the batch."""
+    status: str
+    id: int | None = None
+    """Of the job or the batch; `None`: several jobs, or a callback without a job."""
+    number: int = 1
+    """How many jobs these are."""
+
+
+class Edge(NamedTuple):
+    """The second node waits for the first one."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes and edges."""
+
+    nodes: Sequence[Node] = ()
+    edges: Sequence[Edge] = ()
+    hidden: int = 0
+    """How many jobs are not in the picture, because there are too many groups."""
+    by_name: Mapping[str, Node] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {node.name: node for node in self.nodes})
+
+    def before(self, node: Node) -> list[Node]:
+        """The nodes that this one waits for."""
+        return [self.by_name[edge.before] for edge in self.edges if edge.after == node.name]
+
+    def followed_by(self, last: Sequence[Node]) -> "Graph":
+        """The graph with these nodes behind all others: each waits for those that nothing else waits for."""
+        waited_for = {edge.before for edge in self.edges}
+        ends = [node.name for node in self.nodes if node.name not in waited_for]
+        edges = [Edge(end, node.name) for node in last for end in ends]
+        return Graph([*self.nodes, *last], [*self.edges, *edges], self.hidden)
+
+
+def graph_of(jobs: Iterable[GraphJob], needs: Iterable[tuple[int, int]]) -> Graph:
+    """The graph of these jobs. needs: the ids of a job and of one that it waits for."""
+    listed = sorted(jobs)
+    known = {job.id for job in listed}
+    edges = [(job, needed) for job, needed in needs if job in known and needed in known and needed < job]
+    depths = _depths(listed, edges)
+    ways: tuple[Callable[[GraphJob], Hashable], ...] = (
+        lambda job: job.id,
+        lambda job: (depths[job.id], job.task, job.status),
+        lambda job: (job.task, job.status),
+    )
+    for way in ways:
+        groups: defaultdict[Hashable, list[GraphJob]] = defaultdict(list)
+        for job in listed:
+            groups[way(job)].append(job)
+        if len(groups) <= MOST_NODES:
+            break
+    return _folded(list(groups.values()), depths, edges)
+
+
+def last_layer(graph: Graph) -> int:
+    """The layer behind all nodes."""
+    return max((node.layer for node in graph.nodes), default=-1) + 1
+
+
+def _depths(jobs: Sequence[GraphJob], edges: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """For each job the length of the longest way to it. A job is inserted after those that it needs."""
+    needed: defaultdict[int, list[int]] = defaultdict(list)
+    for job, before in edges:
+        needed[job].append(before)
+    depths: dict[int, int] = {}
+    for each in jobs:
+        depths[each.id] = 1 + max((depths[before] for before in needed[each.id]), default=-1)
+    return depths
+
+
+def _folded(groups: list[list[GraphJob]], depths: Mapping[int, int], edges: Iterable[tuple[int, int]]) -> Graph:
+    """A node for each group; the edges between them that lead from a layer to a later one."""
+    groups.sort(key=lambda group: (-len(group), group[0].id))
+    nodes: list[Node] = []
+    node_of: dict[int, Node] = {}
+    for group in groups[:MOST_NODES]:
+        first, is_one = group[0], len(group) == 1
+        layer = min(depths[job.id] for job in group)
+        kind, name = ("job", f"job {first.id}") if is_one else ("jobs", f"jobs {first.id}")
+        node = Node(name, kind, layer, first.task, first.status, first.id if is_one else None, len(group))
+        nodes.append(node)
+        node_of |= dict.fromkeys((job.id for job in group), node)
+    found = Counter(
+        Edge(node_of[before].name, node_of[job].name)
+        for job, before in edges
+        if before in node_of and job in node_of and node_of[before].layer < node_of[job].layer
+    )
+    nodes.sort(key=lambda node: (node.layer, node.label, node.status, node.name))
+    return Graph(nodes, sorted(found), sum(map(len, groups[MOST_NODES:])))
