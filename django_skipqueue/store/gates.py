@@ -136,8 +136,8 @@ class LimitGate:
         return 0.0 if Limiting(store.alias).blocked_keys(limit=1) else None
 
     def sweep_now(self, alias: str) -> None:
-        """Have the next sweep due at once, from the first key."""
-        self._sweeps[alias] = Sweep()
+        """Have the next sweep due soon: at once, if the last one did not take long."""
+        self._sweeps[alias].hurry()
 
 
 class Sweep:
@@ -145,6 +145,8 @@ class Sweep:
 
     def __init__(self) -> None:
         self.due_at = 0.0
+        self._rested_at = 0.0
+        """When the next one may come, however many notifications ask for it."""
         self.after = ""
         """The key after which the next one goes on; empty: it begins anew."""
         self.found_any = False
@@ -158,9 +160,13 @@ class Sweep:
         self.found_any = bool(keys)
         self.after = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()
-        rest = (now - started) * (1 / SWEEP_SHARE - 1)
-        self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
+        self._rested_at = now + (now - started) * (1 / SWEEP_SHARE - 1)
+        self.due_at = self._rested_at if self.after else max(self._rested_at, now + SWEEP_INTERVAL)
         return admitted
+
+    def hurry(self) -> None:
+        """Be due as soon as allowed, and go on where the last one ended, so that no first keys hide the rest."""
+        self.due_at = min(self.due_at, self._rested_at)
 
 
 LIMIT_GATE = LimitGate()

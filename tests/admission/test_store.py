@@ -339,8 +339,33 @@ def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
     assert sweep.after == ""
 
 
-def test_no_sweep_is_due_while_nothing_is_blocked() -> None:
-    gates.LIMIT_GATE.sweep_now("default")
+def test_notified_sweeps_reach_the_last_key() -> None:
+    """If each began with the first key, keys that others hold would keep it from the rest."""
+    for number in range(6):
+        key = f"k{number}"
+        make_job("running" if number < 5 else "completed", limit_key=key, limit_kind="concurrency", capacity=1)
+        make_job("blocked", limit_key=key, limit_kind="concurrency", capacity=1)
+    gate = gates.LimitGate()
+
+    def admitted_after_a_notification() -> Any:
+        gate.sweep_now("default")
+        return gate.admit(store, limit=2)
+
+    assert wait_until(admitted_after_a_notification) == {"default": 1}
+
+
+def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job("running", limit_key="k", limit_kind="concurrency", capacity=1)
+    make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    monkeypatch.setattr(gates, "SWEEP_SHARE", 1e-6)
+    gate = gates.LimitGate()
+    gate.admit(store, limit=9)
+    gate.sweep_now("default")
+    assert (gate.next_due(store) or 0.0) > 60.0
+
+
+def test_no_sweep_is_due_while_nothing_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "GATES", (gates.LimitGate(),))
     assert store.next_due() is None
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     assert store.next_due() == 0.0
