@@ -52,6 +52,9 @@ class Change(NamedTuple):
     ran_under: int | None
     """The lease under which the outcome came about, as the task itself said it; `None`: it said nothing."""
     error: str | None
+    limit_key: str | None = None
+    limit_kind: str | None = None
+    capacity: int | None = None
 
     @property
     def verb(self) -> str:
@@ -61,12 +64,18 @@ class Change(NamedTuple):
         known: dict[tuple[str | None, str | None], str] = {
             (None, "scheduled"): "enqueue",
             (None, "queued"): "enqueue",
+            (None, "blocked"): "enqueue",
             ("scheduled", "queued"): "admit",
+            ("scheduled", "blocked"): "admit",
+            ("blocked", "queued"): "admit",
             ("queued", "running"): "claim",
             ("scheduled", "discarded"): "discard",
             ("queued", "discarded"): "discard",
+            ("blocked", "discarded"): "discard",
             ("failed", "queued"): "retry",
             ("discarded", "queued"): "retry",
+            ("failed", "blocked"): "retry",
+            ("discarded", "blocked"): "retry",
             ("discarded", None): "prune",
         }
         return known.get((self.before, self.after), "illegal")
@@ -272,7 +281,7 @@ class Evidence:
 
 CHANGES = """
 SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, lease_before, lease, attempts_before,
-    attempts, max_attempts, holder_before, holder, ran_under, error
+    attempts, max_attempts, holder_before, holder, ran_under, error, limit_key, limit_kind, capacity
 FROM chaos_change ORDER BY seq
 """
 ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"

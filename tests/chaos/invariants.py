@@ -1,9 +1,9 @@
-"""The fifteen invariants: each a function from the evidence to the violations found, as sentences.
+"""The seventeen invariants: each a function from the evidence to the violations found, as sentences.
 
 Invariant: pure, and exact but for `speed_is_back`, which is about time on a machine that others use as well.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
@@ -202,6 +202,32 @@ def nothing_is_overdue(evidence: Evidence) -> Iterator[str]:
         yield from fault.overdue
 
 
+def limits_hold(evidence: Evidence) -> Iterator[str]:
+    """(16) At no instant do more jobs of a key hold a permit than its limit allows: in a sequence one."""
+    held: defaultdict[str, set[int]] = defaultdict(set)
+    for change in evidence.changes:
+        if change.limit_key is None:
+            continue
+        holders = held[change.limit_key]
+        holders.discard(change.job)
+        if _holds_permit(change):
+            holders.add(change.job)
+            if len(holders) > (change.capacity or 0):
+                yield f"{change.limit_key} was held by the jobs {sorted(holders)} at once"
+
+
+def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
+    """(17) The jobs of a sequence begin in the order in which they were deferred, but for those retried by hand."""
+    newest: defaultdict[str, int] = defaultdict(int)
+    for change in evidence.changes:
+        key = change.limit_key
+        if key is None or change.limit_kind == "concurrency" or change.verb != "claim" or change.lease_before:
+            continue
+        if change.job < newest[key]:
+            yield f"job {change.job} of {key} began after job {newest[key]}"
+        newest[key] = max(newest[key], change.job)
+
+
 INVARIANTS: tuple[Invariant, ...] = (
     nothing_is_lost,
     one_live_lease,
@@ -218,10 +244,18 @@ INVARIANTS: tuple[Invariant, ...] = (
     rows_are_in_their_place,
     nothing_waits_for_long,
     nothing_is_overdue,
+    limits_hold,
+    sequences_are_in_order,
 )
 
 
 # Judging
+
+
+def _holds_permit(change: Change) -> bool:
+    """Whether the job holds a permit now. In a sequence also one that waits for its next attempt does."""
+    waits = change.after == "scheduled" and change.lease > 0 and change.limit_kind != "concurrency"
+    return change.after in ("queued", "running") or waits
 
 
 def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:

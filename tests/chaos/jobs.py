@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 
-from django_skipqueue import Discard, JobContext, Retry, Snooze, job
+from django_skipqueue import Discard, JobContext, Retry, Snooze, by, job, limit
 from django_skipqueue.backoff import constant
 
 from .models import Row
@@ -138,6 +138,23 @@ def doze(context: JobContext, times: int) -> Result:
     _write(context, "begin")
     if ledger.count(context.job_id, "begin") <= times:
         raise Snooze(after=0.2)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, concurrency=limit(2, by="key"))
+def limited(context: JobContext, key: int, seconds: float) -> Result:
+    """Do as `work` does; at most two of a key at once."""
+    _write(context, "begin")
+    _last(seconds)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, sequence=by("key", on_failure="continue"))
+def in_order(context: JobContext, key: int, times: int) -> Result:
+    """Do as `stumble` does; one of a key after the other."""
+    _write(context, "begin")
+    if context.attempt <= times:
+        raise Retry(_words(context))
     return _write(context, "end")
 
 

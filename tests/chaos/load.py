@@ -57,6 +57,8 @@ class Load:
             self._unique: 8,
             self._stumble: 5,
             self._doze: 4,
+            self._limited: 10,
+            self._in_order: 10,
             self._fail: 1,
             self._give_up: 1,
             self._many: 1,
@@ -132,6 +134,12 @@ class Load:
 
     def _doze(self) -> None:
         self._defer(jobs.doze, self._choose.randint(1, 3))
+
+    def _limited(self) -> None:
+        self._defer(jobs.limited, self._choose.randrange(4), self._short())
+
+    def _in_order(self) -> None:
+        self._defer(jobs.in_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
 
     def _fail(self) -> None:
         self._defer(jobs.fail)

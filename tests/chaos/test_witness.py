@@ -1,6 +1,7 @@
 """The witness sees each verb as what it is, on the real tables, by what it does to the row."""
 
 import uuid
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -117,3 +118,15 @@ def test_worker_processes_are_remembered() -> None:
     worker = make_worker()
     assert seen().processes == {str(worker.pk): worker.pid}
     assert seen().names == {str(worker.pk): worker.name}
+
+
+def test_a_job_with_a_limit_is_admitted_and_its_key_is_seen() -> None:
+    limited: dict[str, Any] = {"limit_key": "k", "limit_kind": "concurrency", "capacity": 1}
+    job = make_job("blocked", **limited)
+    store.admit_keys(["k"])
+    claim()
+    store.cancel([job.pk], reason=CANCELLED)
+    store.retry([job.pk])
+    store.discard([job.pk])
+    assert verbs_of(job) == ["enqueue", "admit", "claim", "cancel", "retry", "discard"]
+    assert {(each.limit_key, each.limit_kind, each.capacity) for each in seen().changes} == {("k", "concurrency", 1)}

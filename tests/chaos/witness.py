@@ -45,7 +45,8 @@ CREATE TABLE chaos_change (
     lease_before bigint, lease bigint,
     attempts_before int, attempts int, max_attempts int,
     holder_before text, holder text,
-    ran_under bigint, error text
+    ran_under bigint, error text,
+    limit_key text, limit_kind text, capacity int
 );
 
 CREATE TABLE chaos_process (worker_id text PRIMARY KEY, pid int NOT NULL, name text NOT NULL);
@@ -56,9 +57,11 @@ DECLARE
 BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO chaos_change (
-            job_id, unique_key, before, lease_before, lease, attempts_before, attempts, max_attempts, holder
+            job_id, unique_key, before, lease_before, lease, attempts_before, attempts, max_attempts, holder,
+            limit_key, limit_kind, capacity
         ) VALUES (
-            OLD.id, OLD.unique_key, OLD.status, OLD.lease, OLD.lease, OLD.attempts, OLD.attempts, OLD.max_attempts, ''
+            OLD.id, OLD.unique_key, OLD.status, OLD.lease, OLD.lease, OLD.attempts, OLD.attempts, OLD.max_attempts, '',
+            OLD.limit_key, OLD.limit_kind, OLD.capacity
         );
         RETURN NULL;
     END IF;
@@ -74,13 +77,13 @@ BEGIN
     END IF;
     INSERT INTO chaos_change (
         job_id, unique_key, before, after, lease_before, lease, attempts_before, attempts, max_attempts,
-        holder_before, holder, ran_under, error
+        holder_before, holder, ran_under, error, limit_key, limit_kind, capacity
     ) VALUES (
         NEW.id, NEW.unique_key, OLD.status, NEW.status, OLD.lease, NEW.lease, OLD.attempts, NEW.attempts,
         NEW.max_attempts, OLD.locked_by, NEW.locked_by,
         CASE WHEN NEW.status = 'completed' THEN NEW.result->>'lease'
              ELSE substring(said from 'ran under lease ([0-9]+)') END::bigint,
-        said
+        said, NEW.limit_key, NEW.limit_kind, NEW.capacity
     );
     RETURN NULL;
 END
