@@ -21,6 +21,10 @@ FEWEST_ATTEMPTS = 20
 """Attempts within the window without which no share of them says anything."""
 
 
+MOST_HALTING = 1_000
+"""Failed jobs of sequences that are looked at."""
+
+
 class Measured(NamedTuple):
     """The value of one limit."""
 
@@ -92,6 +96,13 @@ def _schedule_missed(store: Store, limits: Sequence[Limit]) -> Iterator[Measured
         yield Measured(limit, late, late)
 
 
+def _sequence_halted(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
+    """Seconds since the first of the halted sequences that keep jobs waiting has halted."""
+    seconds = max((each.seconds for each in store.halted_keys(limit=MOST_HALTING)), default=0.0)
+    for limit in limits:
+        yield Measured(limit, seconds, seconds)
+
+
 def _recent(store: Store, limits: Sequence[Limit]) -> Iterator[tuple[Limit, tuple[int, ...]]]:
     """The counts of each limit: of its queue, or of all queues without those that have a limit of their own."""
     names = {name for limit in limits for name in (limit.queue_name, *limit.others)}
@@ -112,6 +123,7 @@ MEASURES: dict[str, Callable[[Store, Sequence[Limit]], Iterator[Measured]]] = {
     "failed_share": _failed_share,
     "recoveries": _recoveries,
     "schedule_missed": _schedule_missed,
+    "sequence_halted": _sequence_halted,
 }
 """The function that measures the limits of each rule."""
 

@@ -7,7 +7,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..store import Store
-from . import jobs, locks, schedules, server, snapshots, tables, workers
+from . import jobs, limits, locks, schedules, server, snapshots, tables, workers
 from .finding import Finding
 
 
@@ -31,6 +31,8 @@ CHECKS = (
     Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
     Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
     Check("stuck-key", jobs.stuck_keys, _("No unique key is held for days")),
+    Check("halted-sequence", limits.halted, _("No sequence has halted")),
+    Check("free-permit", limits.free_permits, _("No permit is free while jobs wait for it")),
     Check("late-schedule", schedules.late, _("Every schedule has fired in time")),
     Check("prune-lag", jobs.prune_lag, _("Finished jobs are deleted in time")),
     Check("lock-waits", locks.lock_waits, _("Nobody waits for a lock on the queue's tables")),

@@ -293,7 +293,7 @@ class AlertRaised(Event):
 
     database: str
     rule: str
-    """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries` or `schedule_missed`."""
+    """`oldest_waiting`, `no_worker`, `failed_share`, `recoveries`, `schedule_missed` or `sequence_halted`."""
     queue_name: str
     """Empty: all queues that have no limit of their own for this rule."""
     value: float

@@ -13,6 +13,22 @@ LONGEST = Metric(
 )
 PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is paused.", QUEUE)
 
+BLOCKED = Metric(
+    "skipqueue_blocked_jobs",
+    "gauge",
+    "Jobs that wait for other jobs, or a permit; at most 10,000 are counted.",
+    QUEUE,
+)
+HALTED = Metric(
+    "skipqueue_halted_sequences", "gauge", "Sequences with waiting jobs that wait for an operator after a failure."
+)
+LONGEST_HALT = Metric(
+    "skipqueue_longest_halt_seconds", "gauge", "Seconds since the first of these sequences has halted."
+)
+WAITING_KEYS = Metric(
+    "skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs: at most 500 are counted."
+)
+
 WORKERS = Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",))
 
 ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)

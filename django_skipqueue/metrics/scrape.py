@@ -12,7 +12,7 @@ from django.db import Error
 from ..events import liveness_logs
 from ..store import Store
 from ..values.exposition import Family
-from . import catalogue, jobs, queues, schedules, tables
+from . import catalogue, jobs, limits, queues, schedules, tables
 
 PART_SECONDS = 1.0
 """The statement timeout of a part, which is a transaction of its own."""
@@ -33,6 +33,8 @@ PARTS = (
     Part("jobs", jobs.jobs),
     Part("claims", jobs.claims),
     Part("claim_costs", jobs.claim_costs),
+    Part("blocked", limits.blocked),
+    Part("limits", limits.keys),
     Part("schedules", schedules.schedules),
     Part("prune_lag", tables.prune_lag),
     Part("vacuums", tables.vacuums),

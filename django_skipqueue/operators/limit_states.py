@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
+from ..models import Job
 from ..store import Store
 from ..store.limits_now import MOST_COUNTED, HaltedKey, KeyNow
 from ..values.codec import shorten
@@ -36,12 +38,12 @@ class LimitState:
     @cached_property
     def key(self) -> str:
         """The key, masked and shortened."""
-        return shorten(self._masked, KEY_LIMIT)
+        return shorten(self.masked, KEY_LIMIT)
 
     @property
     def is_masked(self) -> bool:
         """Whether the key has a secret in it."""
-        return self._masked != self.now.key
+        return self.masked != self.now.key
 
     @property
     def kind(self) -> str:
@@ -69,7 +71,8 @@ class LimitState:
         return self.oldest if self.halted is None else self.halted.seconds
 
     @cached_property
-    def _masked(self) -> str:
+    def masked(self) -> str:
+        """The whole key, masked."""
         return redacted(self.now.task, self.now.args, self.now.kwargs).text(self.now.key)
 
 
@@ -93,6 +96,16 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
 def limit_states(store: Store, keys: Iterable[str], halted: Mapping[str, HaltedKey]) -> list[LimitState]:
     """These keys in their order, as far as they have waiting jobs."""
     return [LimitState(each, halted.get(each.key)) for each in store.keys_now(list(keys))]
+
+
+def holders_of(key: str) -> "QuerySet[Job]":
+    """The jobs that hold a permit of this key. Index: limit_held."""
+    held = (
+        Q(status__in=["queued", "running"])
+        | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
+        | Q(limit_kind="halting", status="failed")
+    )
+    return Job.objects.filter(held, limit_key=key)
 
 
 def _first_of_each(found: Sequence[HaltedKey]) -> dict[str, HaltedKey]:

@@ -44,6 +44,7 @@ RULES = {
     "failed_share": Rule("share", 0.001, 1),
     "recoveries": Rule("jobs", 1, 1_000_000),
     "schedule_missed": Rule("seconds", 10, 365 * DAY, has_queues=False),
+    "sequence_halted": Rule("seconds", 10, 365 * DAY, has_queues=False),
 }
 
 

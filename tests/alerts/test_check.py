@@ -22,6 +22,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.alert_rules import limits
 from django_skipqueue.values.times import NEVER
 
+from ..app.limit_rows import make_halted, make_keyed
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
 from ..periodic.schedules import make_schedule
@@ -66,6 +67,20 @@ def test_a_schedule_that_did_not_fire() -> None:
     announced({"schedule_missed": 90})
     later(CALM_SECONDS + 1)
     assert [type(event) for event in announced({"schedule_missed": 90})] == [AlertOver]
+
+
+def test_a_sequence_that_has_halted() -> None:
+    make_keyed("nobody waits", "failed", kind="halting", finished_at=timedelta(seconds=-1000))
+    failed = make_halted("sequence:t", minutes=100 / 60)
+    make_halted("sequence:u", minutes=1)
+    assert announced({"sequence_halted": 120}) == []
+    (event,) = announced({"sequence_halted": 90})
+    assert (event.rule, event.queue_name, event.limit) == ("sequence_halted", "", 90)
+    assert event.value == pytest.approx(100, abs=5)
+    failed.delete()
+    announced({"sequence_halted": 90})
+    later(CALM_SECONDS + 1)
+    assert [type(event) for event in announced({"sequence_halted": 90})] == [AlertOver]
 
 
 def test_a_job_that_waits_too_long() -> None:

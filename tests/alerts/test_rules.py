@@ -34,6 +34,7 @@ def test_a_dict_gives_limits_to_queues_and_to_all_others() -> None:
             {"schedule_missed": {"mail": 60}},
             "SKIPQUEUE['ALERTS']['schedule_missed'] must be a number of seconds from 10",
         ),
+        ({"sequence_halted": 5}, "SKIPQUEUE['ALERTS']['sequence_halted'] must be a number of seconds from 10"),
         ({"recoveries": True}, "SKIPQUEUE['ALERTS']['recoveries'] must be a number of jobs from 1 to 1"),
         ({"no_worker": {"mail": "60"}}, "SKIPQUEUE['ALERTS']['no_worker']['mail'] must be a number of seconds from 10"),
         ({"no_worker": {"": 60}}, "SKIPQUEUE['ALERTS']['no_worker'] has the key ''; a key is the name of a queue"),

@@ -100,6 +100,7 @@ def test_rules_have_names_severities_and_what_to_do() -> None:
         "skipqueue_oldest_queued_seconds", "skipqueue_workers", "skipqueue_attempts_total",
         "skipqueue_jobs_recovered_total", "skipqueue_leases_lost_total", "skipqueue_prune_lag_seconds",
         "skipqueue_claim_pages", "skipqueue_claim_seconds_bucket", "skipqueue_schedule_late_seconds",
+        "skipqueue_longest_halt_seconds",
     ],
 )  # fmt: skip
 def test_what_matters_has_a_rule(name: str) -> None:

@@ -27,6 +27,7 @@ from django_skipqueue.store.claim_costs import ClaimCost
 from django_skipqueue.values.exposition import exposition
 from django_skipqueue.values.histogram import BUCKETS, of
 
+from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
 from ..periodic.schedules import make_schedule
@@ -56,6 +57,32 @@ def key(name: str, **given: str) -> Key:
 
 def count(queue_name: str, task: str, **counts: Any) -> None:
     STORE.roll_up(list(rows({(int(time.time() // 60), queue_name, task): Counts(**counts)})), [])
+
+
+def test_limits_and_sequences() -> None:
+    found = scraped()
+    assert [found[key(name)] for name in ("halted_sequences", "longest_halt_seconds", "waiting_keys")] == [0, 0, 0]
+    make_limited("a", waiting=3, queue_name="mail")
+    make_halted("b", minutes=10, queue_name="mail")
+    make_halted("b", minutes=2)
+    make_halted("c", minutes=1)
+    found = scraped()
+    assert [found[key("blocked_jobs", queue=name)] for name in ("mail", "default")] == [4, 2]
+    assert found[key("halted_sequences")] == 2
+    assert found[key("longest_halt_seconds")] == pytest.approx(600, abs=30)
+    assert found[key("waiting_keys")] == 3
+
+
+def test_blocked_jobs_of_many_queues_have_one_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "MOST", 1)
+    make_limited("a", waiting=3, queue_name="busy")
+    for name in ("b", "c"):
+        make_limited(name, queue_name=name)
+    found = scraped()
+    assert {each[1]: number for each, number in found.items() if "blocked_jobs" in each[0]} == {
+        frozenset({("queue", "busy")}): 3,
+        frozenset({("queue", "(other)")}): 2,
+    }
 
 
 def test_the_times_of_schedules() -> None:

@@ -40,6 +40,10 @@ SENTENCES: dict[str, tuple["_StrPromise", "_StrPromise"]] = {
         _("A schedule should have fired %(value)s ago (limit: %(limit)s)."),
         _("A schedule should have fired %(value)s ago (limit: %(limit)s)."),
     ),
+    "sequence_halted": (
+        _("A sequence has halted %(value)s ago (limit: %(limit)s)."),
+        _("A sequence has halted %(value)s ago (limit: %(limit)s)."),
+    ),
 }
 """For each rule the sentence about all queues, and the one about a queue."""
 

@@ -1,6 +1,6 @@
 """Why a blocked job waits: the permits of its key, and the jobs before it. Queries read along the indexes of limits."""
 
-from django.db.models import F, Q, QuerySet, Value
+from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
@@ -8,10 +8,9 @@ from ...models import Job, Status
 from ...models.expressions import LIMIT_RANK, Row
 from ...operators.arguments import redacted
 from ...operators.counts import Count
+from ...operators.limit_states import KEY_LIMIT, holders_of
 from ...operators.queue_limits import permits
 from ...values.codec import shorten
-
-KEY_LIMIT = 200
 
 
 def why_it_is_blocked(job: Job) -> str:
@@ -19,7 +18,7 @@ def why_it_is_blocked(job: Job) -> str:
     if job.limit_key is None or job.awaits_jobs:
         return ""
     values = {"key": shorten(redacted(job.task, job.args, job.kwargs).text(job.limit_key), KEY_LIMIT)}
-    holders = _holders(job.limit_key)
+    holders = holders_of(job.limit_key)
     if job.limit_kind != "concurrency":
         return _why_its_sequence_waits(holders[:1], values)
     capacity = permits(job.limit_key, job.capacity)
@@ -48,16 +47,6 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
             )
         return gettext("It waits for job %(id)s of its sequence “%(key)s”, which is %(status)s.") % found
     return gettext("It is to be admitted by its sequence “%(key)s” within a second or two.") % values
-
-
-def _holders(key: str) -> "QuerySet[Job]":
-    """The jobs that hold a permit of this key. Index: limit_held."""
-    held = (
-        Q(status__in=["queued", "running"])
-        | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
-        | Q(limit_kind="halting", status="failed")
-    )
-    return Job.objects.filter(held, limit_key=key)
 
 
 def _before(job: Job) -> Count:

@@ -38,12 +38,13 @@ class List(Subcommand):
                 break
         if not found and not is_cut:
             choice.explain_nothing()
-        _print(console, found[:limit], in_json=options["json"])
+        print_jobs(console, found[:limit], in_json=options["json"])
         _say_what_is_missing(console, len(found), limit, choice.cut_note if is_cut else "")
         return Exit.DONE if found else Exit.NEGATIVE
 
 
-def _print(console: Console, jobs: list[Any], *, in_json: bool) -> None:
+def print_jobs(console: Console, jobs: list[Any], *, in_json: bool) -> None:
+    """Print these jobs, which have the database's time as `now`."""
     if in_json:
         for job in jobs:
             console.json(as_json(job))

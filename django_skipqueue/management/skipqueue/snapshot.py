@@ -11,6 +11,7 @@ from ...operators.list_order import Indexed
 from ...operators.scheduled_counts import ScheduledCounts
 from ...operators.worker_health import Workforce
 from ...store import Store
+from ...store.limits_now import MOST_BLOCKED, MOST_HALTING, BlockedNow, HaltedKey
 from ...store.observe import QueueNow, QueueRate
 from ...values.histogram import empty, quantile
 
@@ -34,6 +35,9 @@ class Snapshot:
     jobs: dict[str, Count]
     """The numbers of jobs outside the queues: waiting for a time or another job, and failed."""
     workforce: Workforce
+    blocked: BlockedNow
+    halted: list[HaltedKey]
+    """The sequences that wait for an operator, the longest first."""
 
     @classmethod
     def now(cls) -> "Snapshot":
@@ -43,8 +47,19 @@ class Snapshot:
         paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST_PAUSED]}
         rates = {name: rate for name, rate in store.rates_now().items() if name}
         queues = {queue.name: queue for queue in store.queues_now()}
-        queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates)} | queues
-        return cls(at, [queues[name] for name in sorted(queues)], rates, paused, _counts(), Workforce.now())
+        blocked = store.blocked_now()
+        queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates, *blocked.queues)} | queues
+        shown = [queues[name] for name in sorted(queues)]
+        return cls(at, shown, rates, paused, _counts(), Workforce.now(), blocked, store.halted_keys())
+
+    def blocked_in(self, queue: QueueNow) -> Count:
+        """The number of its jobs that wait for other jobs, or for a permit."""
+        return Count(self.blocked.queues.get(queue.name, 0), self.blocked.is_least, MOST_BLOCKED)
+
+    @property
+    def halted_keys(self) -> Count:
+        """The number of sequences that wait for an operator."""
+        return Count(len({each.key for each in self.halted}), cap=MOST_HALTING)
 
     def rate_of(self, queue: QueueNow) -> QueueRate:
         """How many jobs of the queue ended in the last minutes, and how long they had waited."""
@@ -60,7 +75,8 @@ class Snapshot:
         return {
             "at": self.at,
             "queues": [self._queue_as_json(queue) for queue in self.queues],
-            "jobs": {name: {"count": count.shown, "or_more": count.is_capped} for name, count in self.jobs.items()},
+            "jobs": {name: _count_as_json(count) for name, count in self.jobs.items()},
+            "halted_sequences": _count_as_json(self.halted_keys),
             "workers": {state: states.count(state) for state in ("live", "late", "stale")},
         }
 
@@ -71,6 +87,7 @@ class Snapshot:
             "queued": queue.queued,
             "is_estimate": queue.is_estimate,
             "oldest_seconds": queue.oldest,
+            "blocked": _count_as_json(self.blocked_in(queue)),
             "running": queue.running,
             "longest_seconds": queue.longest,
             "jobs_per_minute": rate.per_minute,
@@ -84,6 +101,10 @@ class Snapshot:
 def counted(count: Count) -> str:
     """The number, with a plus if there are more: `10,000+`."""
     return f"{count.shown:,}{'+' if count.is_capped else ''}"
+
+
+def _count_as_json(count: Count) -> dict[str, Any]:
+    return {"count": count.shown, "or_more": count.is_capped}
 
 
 def _counts() -> dict[str, Count]:

@@ -61,10 +61,14 @@ def _show(console: Console, snapshot: Snapshot) -> None:
     else:
         console.line("No job is queued or running, and none has ended lately.")
     console.line()
+    if snapshot.blocked.queues:
+        console.line(_blocked(snapshot))
     jobs = snapshot.jobs
     last_hour = counted(jobs[FAILED_IN_LAST_HOUR])
     texts = [f"{counted(count)} {name}" for name, count in jobs.items() if name != FAILED_IN_LAST_HOUR]
     console.line(f"Jobs: {', '.join(texts)} ({last_hour} in the last hour).")
+    if snapshot.halted:
+        console.line(_halted(snapshot))
     console.line(_workers(snapshot))
 
 
@@ -91,6 +95,20 @@ def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
     return Coloured("no worker serves it", RED) if queue.queued and not workers else ""
+
+
+def _blocked(snapshot: Snapshot) -> str:
+    """The queues with blocked jobs, and how many."""
+    found = [(queue.name, counted(snapshot.blocked_in(queue))) for queue in snapshot.queues]
+    named = ", ".join(f"{name} {number}" for name, number in found if snapshot.blocked.queues.get(name))
+    return printable(f"Blocked: {named}.")
+
+
+def _halted(snapshot: Snapshot) -> str:
+    """The sequences that wait for an operator, and the job that has waited for the longest."""
+    first = snapshot.halted[0]
+    since = f"job {first.job_id} failed {in_words(first.seconds)} ago"
+    return f"Halted sequences: {counted(snapshot.halted_keys)} ({since}). See: skipqueue limits"
 
 
 def _workers(snapshot: Snapshot) -> str:

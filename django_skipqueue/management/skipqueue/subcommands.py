@@ -7,6 +7,7 @@ from .defer import Defer
 from .demo import Demo
 from .doctor import Doctor
 from .health import Health
+from .limits import Limits
 from .list import List
 from .pause import Pause
 from .reindex import Reindex
@@ -23,6 +24,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     Demo(),
     Doctor(),
     Health(),
+    Limits(),
     List(),
     Pause(),
     Reindex(),

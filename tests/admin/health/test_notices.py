@@ -231,6 +231,7 @@ def test_the_queries_are_few_whatever_there_is(operator: Client) -> None:
         ("no_worker", "mail", 372.0, "No worker has served queue mail for 6 min 12 s (limit: 5 min)."),
         ("failed_share", "", 0.254, "25 % of the attempts of the last ten minutes have failed (limit: "),
         ("schedule_missed", "", 372.0, "A schedule should have fired 6 min 12 s ago (limit: 5 min)."),
+        ("sequence_halted", "", 372.0, "A sequence has halted 6 min 12 s ago (limit: 5 min)."),
         ("recoveries", "", 312.0, "Jobs recovered from dead workers in the last ten minutes: 312 (limit: 300)."),
     ],
 )

@@ -63,14 +63,14 @@ def test_a_queue_in_which_jobs_have_ended_has_its_rate() -> None:
 def test_jobs_outside_of_the_queues_are_counted() -> None:
     make_job("scheduled")
     make_job("scheduled", attempts=1)
-    make_job("blocked")
     make_job("failed")
+    assert "No job is queued or running, and none has ended lately." in skipqueue("status").out
+    make_job("blocked")
     make_job("failed", finished_at=timedelta(hours=-2))
     found = {name: count["count"] for name, count in snapshot()["jobs"].items()}
     assert found == {"scheduled": 1, "retrying": 1, "blocked": 1, "failed": 2, "failed_in_last_hour": 1}
     out = skipqueue("status").out
     assert "Jobs: 1 scheduled, 1 retrying, 1 blocked, 2 failed (1 in the last hour)." in out
-    assert "No job is queued or running, and none has ended lately." in out
 
 
 def test_counts_end_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""Sequences that have halted, and permits that nobody gives."""
+
+from typing import Any
+
+import pytest
+
+from django_skipqueue import job, limit
+from django_skipqueue.models import Job
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.limit_rows import make_halted, make_keyed, make_limited
+from .conftest import Found
+
+
+def pay(token: str) -> None:
+    """A task with a secret in the key of its limit."""
+
+
+def test_halted_sequences(found: Found) -> None:
+    make_keyed("nobody waits", "failed", kind="halting")
+    make_limited("limit:t")
+    assert found("halted-sequence") == []
+    failed = make_halted("sequence:t order=7", minutes=12)
+    (finding,) = found("halted-sequence")
+    assert finding.severity == "warning"
+    assert finding.found == (
+        f"Their jobs wait for an operator: sequence:t order=7 (job {failed.pk} failed 12 min ago)."
+    )
+    for number in range(6):
+        make_halted(f"more {number}")
+    (finding,) = found("halted-sequence")
+    assert finding.found.count("ago)") == 5
+    assert finding.found.endswith("….")
+
+
+def test_a_permit_that_nobody_gives(found: Found) -> None:
+    make_limited("taken", held=1, minutes=10)
+    make_limited("just now", held=0, minutes=0.5)
+    make_halted("sequence:t", minutes=10)
+    assert found("free-permit") == []
+    make_limited("limit:t", held=1, minutes=10, capacity=2)
+    (finding,) = found("free-permit")
+    assert (finding.severity, finding.command) == ("critical", "python manage.py runworker")
+    assert finding.found == "Keys whose next job waits although a permit is free: limit:t (for 10 min)."
+    Job.objects.filter(limit_key="limit:t").delete()
+    assert found("free-permit") == []
+
+
+@pytest.mark.parametrize("code", ["halted-sequence", "free-permit"])
+def test_a_secret_in_a_key_is_masked(registry: Registry, found: Found, code: str) -> None:
+    job(name="shop.pay", concurrency=limit(1, by="token"))(pay)
+    fields: dict[str, Any] = {"task": "shop.pay", "kwargs": {"token": "tok-4711"}}
+    make_halted('sequence:shop.pay token="tok-4711"', **fields)
+    make_limited('limit:shop.pay token="tok-4711"', held=0, **fields)
+    (finding,) = found(code)
+    assert "shop.pay" in finding.found
+    assert "4711" not in finding.found
