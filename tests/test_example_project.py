@@ -22,15 +22,15 @@ from django.db.models import F, Sum
 
 from django_skipqueue.models import Job
 from django_skipqueue.periodic.registry import all_entries
-from django_skipqueue.testing import run_jobs
+from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_inline, run_jobs
 from payments.forms import PaymentForm
-from payments.jobs import daily_summary, send_receipt
+from payments.jobs import daily_summary, report_to_bank, send_receipt, summarize_customer, write_statement
 from payments.mailbox import Mailbox, amount_paid
 from payments.management.commands.customers import come_in
-from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine
+from payments.models import BlockedAddress, EmailDelivery, Payment, PaymentLine, StatementLine
 from payments.receipts import receipt_email
 from payments.tasks import HAS_TASKS
-from payments.views import take_payment
+from payments.views import SUMMARY_DELAY, take_payment
 
 from .app.waiting import wait_until
 
@@ -71,7 +71,9 @@ class TestTakingAPayment:
 
         payment = Payment.objects.get()
         assert payment.total == sum(line.unit_price * line.quantity for line in payment.lines.all())
-        assert Job.objects.get().kwargs == {"payment_id": payment.pk}
+        assert_deferred(send_receipt, payment_id=payment.pk, count=1)
+        assert_deferred(write_statement, email=payment.email, payment_id=payment.pk, count=1)
+        assert_deferred(summarize_customer, email=payment.email, run_after=SUMMARY_DELAY, count=1)
 
     def test_a_rollback_leaves_neither(self, db: None) -> None:
         form = PaymentForm(ORDER)
@@ -81,7 +83,7 @@ class TestTakingAPayment:
             transaction.set_rollback(True)
 
         assert not Payment.objects.exists()
-        assert not Job.objects.exists()
+        assert_not_deferred()
 
     def test_there_is_no_payment_without_a_job(self, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
         form = PaymentForm(ORDER)
@@ -94,7 +96,7 @@ class TestTakingAPayment:
 
     def test_a_wrong_address_is_refused(self, db: None, client: Any) -> None:
         assert b"Enter a valid email address" in client.post("/", {**ORDER, "email": "nowhere"}).content
-        assert not Job.objects.exists()
+        assert_not_deferred()
 
     def test_the_page_says_what_became_of_each_receipt(self, db: None, client: Any) -> None:
         for reference, email in [("0001", "a@sent.example"), ("0002", "b@blocked.example"), ("0003", "c@new.example")]:
@@ -171,6 +173,75 @@ class TestSendReceipt:
         [job] = run_jobs()
         assert job.status == "completed"
         assert [mail.to for mail in mailoutbox] == [[f'"Leonie Köhler" <{payment.email}>']]
+
+
+class TestStatements:
+    """A sequence for each customer."""
+
+    def test_each_line_has_the_total_so_far(self, db: None) -> None:
+        bought = [("a@x.example", "1.00"), ("b@x.example", "5.00"), ("a@x.example", "2.50")]
+        for number, (email, total) in enumerate(bought):
+            payment = make_payment(f"{number:04}", email=email, total=total)
+            write_statement.defer(email=email, payment_id=payment.pk)
+        assert {job.result for job in run_jobs()} == {
+            "a@x.example has paid $1.00", "b@x.example has paid $5.00", "a@x.example has paid $3.50",
+        }  # fmt: skip
+        assert [str(line.total_paid) for line in StatementLine.objects.filter(payment__email="a@x.example")] == [
+            "1.00", "3.50",
+        ]  # fmt: skip
+
+    def test_running_again_adds_nothing(self, payment: Payment) -> None:
+        for _ in range(2):
+            assert write_statement(payment.email, payment.pk) == f"{payment.email} has paid $1.98"
+        assert StatementLine.objects.count() == 1
+
+    def test_after_a_failure_the_customer_waits_and_no_other_does(self, db: None) -> None:
+        first, second = make_payment("0001", email="a@x.example"), make_payment("0002", email="a@x.example")
+        other = make_payment("0003", email="b@x.example")
+        failing = write_statement.using(max_attempts=1).defer(email="a@x.example", payment_id=-1)
+        for payment in (first, second, other):
+            write_statement.defer(email=payment.email, payment_id=payment.pk)
+        run_jobs()
+        assert dict(Job.objects.values_list("kwargs__payment_id", "status")) == {
+            -1: "failed", first.pk: "blocked", second.pk: "blocked", other.pk: "completed",
+        }  # fmt: skip
+
+        failing.refresh_from_db()
+        assert failing.discard()
+        run_jobs()
+        assert not Job.objects.blocked().exists()
+        assert str(StatementLine.objects.get(payment=second).total_paid) == "3.96"
+
+
+def test_a_summary_is_made_once_after_the_last_payment(db: None, client: Any) -> None:
+    for _ in range(3):
+        client.post("/", ORDER)
+    [job] = assert_deferred(summarize_customer, email=ORDER["email"], count=1)
+    assert job.status == "scheduled"
+    run_jobs(include_scheduled=True)
+    job.refresh_from_db()
+    assert job.result == "bjorn@hansen.example: 3 payments, $2.97"
+
+
+def test_two_messages_of_an_account_are_sent_to_the_bank_at_once(
+    payment: Payment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("payments.jobs.time.sleep", lambda seconds: None)
+    made = [report_to_bank.defer(account=account, payment_id=payment.pk) for account in ("shop", "shop", "festival")]
+    assert {(job.limit_key, job.capacity) for job in made} == {
+        ('limit:payments.jobs.report_to_bank account="shop"', 2),
+        ('limit:payments.jobs.report_to_bank account="festival"', 2),
+    }
+    assert {job.status for job in run_jobs()} == {"completed"}
+
+
+def test_a_payment_is_followed_by_all_of_its_jobs_at_once_in_a_test(
+    db: None, client: Any, mailoutbox: list[Any]
+) -> None:
+    with run_inline():
+        client.post("/", ORDER)
+    assert len(mailoutbox) == 1
+    assert StatementLine.objects.get().total_paid == Decimal("0.99")
 
 
 class TestReceipts:
@@ -268,7 +339,10 @@ class TestDemo:
 class TestServe:
     """`manage.py serve`: something to see in the admin."""
 
-    def test_customers_leave_jobs_of_all_kinds_that_run(self, db: None, mailbox: Mailbox) -> None:
+    def test_customers_leave_jobs_of_all_kinds_that_run(
+        self, db: None, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("payments.jobs.time.sleep", lambda seconds: None)
         for number in range(25):
             come_in(number)
         deferred = set(Job.objects.values_list("task", "status"))
@@ -277,6 +351,9 @@ class TestServe:
             ("payments.jobs.fetch_exchange_rates", "queued"),
             ("payments.jobs.print_catalogue", "queued"),
             ("payments.jobs.ask_for_review", "scheduled"),
+            ("payments.jobs.summarize_customer", "scheduled"),
+            ("payments.jobs.report_to_bank", "blocked"),
+            ("payments.jobs.write_statement", "blocked"),
         }
         Job.objects.filter(task="payments.jobs.print_catalogue").update(kwargs={"pages": 0})
         run_jobs(include_scheduled=True)

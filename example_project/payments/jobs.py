@@ -6,10 +6,10 @@ import time
 from django.db import OperationalError, transaction
 from django.db.models import Count, Sum
 
-from django_skipqueue import JobContext, job, periodic
+from django_skipqueue import JobContext, by, job, limit, periodic, unique_by
 from django_skipqueue.backoff import constant
 
-from .models import BlockedAddress, EmailDelivery, Payment
+from .models import BlockedAddress, EmailDelivery, Payment, StatementLine
 from .receipts import receipt_email
 
 
@@ -46,6 +46,28 @@ def refuse_blocked(address: str) -> None:
         raise AddressBlocked(f"{address} is blocked: {blocked.reason}")
 
 
+@job(sequence=by("email"))
+def write_statement(email: str, payment_id: int) -> str:
+    """Add a payment to the statement of its customer, with the total so far.
+
+    Each line needs the one before it. So the jobs of a customer run one after the other, in the order of the payments,
+    while those of other customers run beside them. After a failure the statement waits for a person.
+    """
+    payment = Payment.objects.get(pk=payment_id)
+    lines = StatementLine.objects.filter(payment__email=email)
+    if not lines.filter(payment=payment).exists():
+        last = lines.order_by("pk").last()
+        StatementLine.objects.create(payment=payment, total_paid=(last.total_paid if last else 0) + payment.total)
+    return f"{email} has paid ${lines.get(payment=payment).total_paid}"
+
+
+@job(queue_name="reports", unique=unique_by("email"), on_conflict="replace")
+def summarize_customer(email: str) -> str:
+    """Say what a customer has bought, once after several payments: each call puts the one that waits off again."""
+    bought = Payment.objects.filter(email=email).aggregate(number=Count("pk"), total=Sum("total"))
+    return f"{email}: {bought['number']} payments, ${bought['total'] or 0:,.2f}"
+
+
 @periodic("0 9 * * mon-fri", timezone="Europe/Berlin")
 @job(queue_name="reports")
 def daily_summary() -> str:
@@ -78,6 +100,13 @@ def fetch_exchange_rates(currency: str) -> str:
     if random.random() < 0.5:  # noqa: S311
         raise ConnectionError(f"The bank does not answer for {currency}.")
     return f"{currency} 1.08"
+
+
+@job(concurrency=limit(2, by="account"))
+def report_to_bank(account: str, payment_id: int) -> str:
+    """Tell the bank about a payment. It takes two messages of an account at once, and refuses a third."""
+    time.sleep(2)
+    return f"{Payment.objects.get(pk=payment_id).reference} is known to account {account}"
 
 
 @job

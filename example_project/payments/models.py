@@ -83,6 +83,16 @@ class EmailDelivery(models.Model):
         return f"{self.email_type} to {self.address}"
 
 
+class StatementLine(models.Model):
+    """A payment on the statement of its customer, with the total of all payments so far."""
+
+    payment = models.OneToOneField(Payment, on_delete=models.CASCADE, related_name="statement_line")
+    total_paid = models.DecimalField(max_digits=10, decimal_places=2)
+
+    def __str__(self) -> str:
+        return f"{self.payment.reference}: ${self.total_paid}"
+
+
 class BlockedAddress(models.Model):
     """An address that mail has come back from. Nothing more is sent to it until somebody takes it off this list."""
 

@@ -1,5 +1,7 @@
 """The shop's one page: a till, and the payments it took."""
 
+from datetime import timedelta
+
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db import transaction
@@ -7,8 +9,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from .forms import PaymentForm
-from .jobs import send_receipt
+from .jobs import send_receipt, summarize_customer, write_statement
 from .models import Payment
+
+SUMMARY_DELAY = timedelta(seconds=10)
+"""After the last payment of a customer."""
 
 
 def home(request: HttpRequest) -> HttpResponse:
@@ -24,7 +29,9 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @transaction.atomic
 def take_payment(form: PaymentForm) -> Payment:
-    """Save the payment and defer its receipt. Both are committed, or neither is."""
+    """Save the payment, and defer its receipt and what else follows. All are committed, or none is."""
     payment: Payment = form.save()
     send_receipt.defer(payment_id=payment.pk)
+    write_statement.defer(email=payment.email, payment_id=payment.pk)
+    summarize_customer.using(run_after=SUMMARY_DELAY).defer(email=payment.email)
     return payment

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from payments.forms import SHELF, PaymentForm
-from payments.jobs import ask_for_review, fetch_exchange_rates, print_catalogue
+from payments.jobs import ask_for_review, fetch_exchange_rates, print_catalogue, report_to_bank
 from payments.views import take_payment
 
 NAMES = ("Ada Lovelace", "Grace Hopper", "Alan Turing", "Edsger Dijkstra", "Barbara Liskov")
@@ -45,6 +45,7 @@ def come_in(number: int) -> None:
     )
     if form.is_valid():
         payment = take_payment(form)
+        report_to_bank.defer(account="shop" if number % 5 else "festival", payment_id=payment.pk)
         ask_for_review.using(run_after=timedelta(seconds=30)).defer(payment_id=payment.pk)
     if number % 3 == 0:
         fetch_exchange_rates.defer(currency=random.choice(["EUR", "BRL", "CAD"]))  # noqa: S311
