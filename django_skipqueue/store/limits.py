@@ -101,6 +101,9 @@ class Admission:
     send: Send = send
     keys: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
+
     def __call__(self) -> None:
         """Admit now. What fails here, or is locked, a supervisor does: it is notified."""
         store = Statements(self.database, send=self.send)

@@ -237,9 +237,37 @@ def test_a_lower_limit_counts_what_already_runs() -> None:
         task="t", queue_name="default", status="blocked", limit_key=key, limit_kind="concurrency", capacity=1
     )
     assert not store.sweep_limits()
+    assert key
+    assert store.admit_keys([key]).counts == {}
     claimed = claim()
     assert settle(claimed[0]) == []
     assert len(settle(claimed[1])) == 1
+
+
+@pytest.mark.parametrize("kind", ["concurrency", "sequence"])
+def test_a_job_that_still_waits_for_other_jobs_is_not_admitted_and_holds_up_none(kind: str) -> None:
+    waiting = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1, awaits_jobs=True)
+    assert store.blocked_keys() == {}
+    assert store.admit_keys(["k"]).counts == {}
+    other = make_job("blocked", limit_key="k", limit_kind=kind, capacity=1)
+    assert store.blocked_keys() == {"k": True}
+    assert store.admit_keys(["k"]).counts == {"default": 1}
+    assert claim() == [other.pk]
+    assert Job.objects.get(pk=waiting.pk).status == "blocked"
+
+
+def test_many_failed_jobs_of_a_sequence_that_are_retried_at_once_run_one_by_one_in_order() -> None:
+    keyed: dict[str, Any] = {"limit_key": "k", "limit_kind": "halting", "capacity": 1}
+    new = make_job("blocked", **keyed).pk
+    tried = [make_job("failed", **keyed).pk for _ in range(5)]
+    assert len(store.retry(tried)) == 5
+    store.sweep_limits()
+    got, ran = claim(), []
+    while got:
+        assert len(got) == 1
+        ran += got
+        got = settle(*got)
+    assert ran == [*tried, new]
 
 
 # Locks
@@ -271,6 +299,57 @@ def test_the_count_is_taken_after_the_lock() -> None:
     """A statement that locked and counted at once would not see what the previous holder has committed."""
     assert "pg_try_advisory_xact_lock" not in sql.ADMIT_BY_KEY
     assert "skipqueue_job" in sql.ADMIT_BY_KEY
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Any]:
+    """Returns the next payload that supervisors are notified with."""
+    with connect() as listener:
+        listener.execute("LISTEN skipqueue_supervisors")
+        yield lambda: [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)]
+
+
+def test_supervisors_look_after_a_key_that_was_locked_at_the_enqueue(supervisor: Any) -> None:
+    with connect(autocommit=False) as other:
+        lock_keys(other, in_order.encoded(("a",), {}).limit_key)
+        in_order.defer("a")
+        assert supervisor() == [",limits"]
+    assert statuses() == {"blocked": 1}
+
+
+def test_supervisors_look_after_an_enqueue_whose_admission_fails(
+    supervisor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
+    in_order.defer("a")
+    assert supervisor() == [",limits"]
+    assert statuses() == {"blocked": 1}
+
+
+def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: Any) -> None:
+    transaction.set_autocommit(False)
+    try:
+        in_order.defer("a")
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    assert supervisor() == [",limits"]
+    assert store.sweep_limits()
+
+
+def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
+    make_job("failed", limit_key="k", limit_kind="halting", capacity=1).retry()
+    assert supervisor() == [",limits"]
+
+
+def test_a_savepoint_that_is_rolled_back_leaves_the_other_keys() -> None:
+    with transaction.atomic():
+        in_order.defer("a")
+        with transaction.atomic():
+            in_order.defer("b")
+            transaction.set_rollback(True)
+        in_order.defer("c")
+    assert statuses() == {"queued": 2}
 
 
 def test_at_repeatable_read_nothing_is_admitted() -> None:
