@@ -1,9 +1,10 @@
 """The events of the queue, as Django signals.
 
 Signals are sent with `send_robust`: the exception of a receiver is logged, and stops nothing. The sender is the task's
-name (`job_…`, `lease_lost`), the worker's name (`worker_…`), the queue's name (`queue_…`), the rule (`alert_…`), the
-verb (`jobs_operated`), or the alias of the queue's database (the other `jobs_…`), so that a receiver can be connected
-for one task only. Signals about an outcome are sent after the outcome is committed.
+name (`job_…`, `lease_lost`), the batch's name (`batch_finished`), the worker's name (`worker_…`), the queue's name
+(`queue_…`), the rule (`alert_…`), the verb (`jobs_operated`), or the alias of the queue's database (the other
+`jobs_…`), so that a receiver can be connected for one task only. Signals about an outcome are sent after the outcome is
+committed.
 """
 
 import contextlib
@@ -92,6 +93,10 @@ jobs_operated = QueueSignal()
 
 jobs_pruned = QueueSignal()
 """Finished jobs were deleted. Carries `counts`, by status."""
+
+batch_finished = QueueSignal()
+"""The last job of a batch is finished, and its callbacks are enqueued. The sender is its name, which may be empty.
+Carries `database`, and `batch` (a `FinishedBatch`)."""
 
 worker_started = QueueSignal()
 """A worker process is about to claim its first job. Carries `worker_id`, `queue_names`, `concurrency`."""

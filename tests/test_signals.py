@@ -9,9 +9,10 @@ import pytest
 from django.db import transaction
 from django.dispatch import Signal
 
-from django_skipqueue import signals
+from django_skipqueue import Batch, signals
 from django_skipqueue.models import Job
-from django_skipqueue.signals import emit, job_deferred
+from django_skipqueue.signals import batch_finished, emit, job_deferred
+from django_skipqueue.testing import run_jobs
 
 from .app import jobs
 from .app.rows import make_job
@@ -113,6 +114,30 @@ def test_every_event_of_the_queue_is_a_signal() -> None:
         "worker_started",
         "worker_stopped",
     }
+
+
+@pytest.mark.django_db
+def test_the_end_of_a_batch_is_a_signal_with_its_numbers() -> None:
+    heard: list[tuple[str, dict[str, Any]]] = []
+
+    def receiver(sender: str, **event: Any) -> None:
+        heard.append((sender, event))
+
+    batch_finished.connect(receiver, sender="receipts")
+    ids = []
+    try:
+        for name in ("receipts", "another"):
+            with Batch(name=name, on_finish=jobs.noop) as batch:
+                jobs.add.defer(1)
+                jobs.discard.defer()
+            run_jobs()
+            ids.append(batch.id)
+    finally:
+        batch_finished.disconnect(receiver, sender="receipts")
+    [(sender, event)] = heard
+    finished = event["batch"]
+    assert (sender, event["database"], finished.id) == ("receipts", "default", ids[0])
+    assert (finished.completed, finished.discarded, finished.is_failure) == (1, 1, True)
 
 
 class Broken:

@@ -37,6 +37,11 @@ def _recovered(event: Any) -> Sent:
         yield job.task, {"job": job}
 
 
+def _batches(event: Any) -> Sent:
+    for batch in event.batches:
+        yield batch.name, {"database": event.database, "batch": batch}
+
+
 SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
     events.JobsDeferred: (signals.job_deferred, _itself("task")),
     events.JobsAdmitted: (signals.jobs_admitted, _itself("database")),
@@ -51,6 +56,7 @@ SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
     events.AttemptsDiscarded: (signals.job_discarded, _attempts),
     events.AttemptsCancelled: (signals.job_cancelled, _attempts),
     events.LeasesLost: (signals.lease_lost, _attempts),
+    events.BatchesFinished: (signals.batch_finished, _batches),
     events.WorkerStarted: (signals.worker_started, _itself("worker")),
     events.WorkerStopped: (signals.worker_stopped, _itself("worker")),
     events.QueuePaused: (signals.queue_paused, _itself("queue_name")),

@@ -51,6 +51,9 @@ LATE = Metric(
     "skipqueue_schedule_late_seconds", "gauge", "Seconds since the schedule should have fired; 0 if paused.", SCHEDULE
 )
 
+OPEN_BATCHES = Metric("skipqueue_open_batches", "gauge", "Batches that are not finished: at most 10,000 are counted.")
+OLDEST_BATCH = Metric("skipqueue_oldest_open_batch_seconds", "gauge", "Seconds since the first of these was made.")
+
 TABLE_BYTES = Metric(
     "skipqueue_table_bytes", "gauge", "Size of the table with its TOAST data, without indexes.", ("table",)
 )

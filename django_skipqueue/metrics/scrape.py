@@ -12,7 +12,7 @@ from django.db import Error
 from ..events import liveness_logs
 from ..store import Store
 from ..values.exposition import Family
-from . import catalogue, jobs, limits, queues, schedules, tables
+from . import batches, catalogue, jobs, limits, queues, schedules, tables
 
 PART_SECONDS = 1.0
 """The statement timeout of a part, which is a transaction of its own."""
@@ -36,6 +36,7 @@ PARTS = (
     Part("blocked", limits.blocked),
     Part("limits", limits.keys),
     Part("schedules", schedules.schedules),
+    Part("batches", batches.batches),
     Part("prune_lag", tables.prune_lag),
     Part("vacuums", tables.vacuums),
     Part("sizes", tables.sizes),

@@ -92,6 +92,23 @@ class BatchState:
         more = "+" if self.is_least else ""
         return f"{grouped(self.done)}/{grouped(self.total)}{more}"
 
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs: times are datetimes."""
+        row = self.row
+        return {
+            "id": row.pk,
+            "name": row.name,
+            "state": self.state,
+            "done": self.done,
+            "total": self.total,
+            "is_least": self.is_least,
+            "counts": dict(self.counts),
+            "created_at": row.created_at,
+            "finished_at": row.finished_at,
+            "parent_id": row.parent_id,
+        }
+
 
 class Callback(NamedTuple):
     """A callback of a batch."""

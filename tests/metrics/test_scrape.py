@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_skipqueue.metrics import catalogue, labels, scrape, sql
 from django_skipqueue.metrics.scrape import PARTS
-from django_skipqueue.models import Queue
+from django_skipqueue.models import JobBatch, Queue
 from django_skipqueue.prometheus import SkipqueueCollector
 from django_skipqueue.rollups.counts import Counts, rows
 from django_skipqueue.store import Store
@@ -99,6 +99,17 @@ def test_the_times_of_schedules() -> None:
     assert found[key("schedule_late_seconds", schedule="late")] == pytest.approx(100, abs=10)
     assert found[key("schedule_late_seconds", schedule="paused")] == 0
     assert not [each for each in found if ("schedule", "gone") in each[1]]
+
+
+def test_the_open_batches() -> None:
+    found = scraped()
+    assert (found[key("open_batches")], found[key("oldest_open_batch_seconds")]) == (0, 0)
+    JobBatch.objects.create(created_at=Now() - timedelta(hours=2))
+    JobBatch.objects.create(created_at=Now() - timedelta(hours=1))
+    JobBatch.objects.create(created_at=Now() - timedelta(hours=9), finished_at=Now())
+    found = scraped()
+    assert found[key("open_batches")] == 2
+    assert found[key("oldest_open_batch_seconds")] == pytest.approx(7200, abs=60)
 
 
 def test_the_queues_as_they_are_now() -> None:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ...operators.batch_states import batches_with_failures, running_batches
 from ...operators.limit_states import first_states
 from ...operators.schedule_states import schedule_states
+from ..batches.columns import ON_DASHBOARD as BATCH_COLUMNS
 from ..failures.failures_page import top_causes
 from ..limits.columns import COLUMNS as OF_LIMITS
 from ..limits.columns import rows as rows_of_limits
@@ -19,6 +21,7 @@ from .slowest_tasks import slowest_tasks
 
 MOST_QUEUES = 10
 MOST_SCHEDULES = 5
+MOST_BATCHES = 5
 MOST_KEYS = 10
 
 TROUBLE = ("error", "late")
@@ -66,12 +69,22 @@ def _limits(situation: Situation) -> dict[str, Any]:
     return {"columns": OF_LIMITS, "rows": rows_of_limits(first_states(situation.store, most=MOST_KEYS))}
 
 
+def _batches(_: Situation) -> dict[str, Any]:
+    """Those that run, then those that ended with failures; of each the newest."""
+    found = [*running_batches(MOST_BATCHES), *batches_with_failures(MOST_BATCHES)]
+    return {
+        "columns": BATCH_COLUMNS,
+        "rows": [[(column, column.cell(each)) for column in BATCH_COLUMNS] for each in found],
+    }
+
+
 SECTIONS = (
     Section("charts", charts),
     Section("failing", lambda _: top_causes()),
     Section("queues", _queues),
     Section("limits", _limits),
     Section("schedules", _schedules),
+    Section("batches", _batches),
     Section("longest_jobs", longest_jobs),
     Section("slowest_tasks", slowest_tasks),
 )

@@ -2,6 +2,7 @@
 
 from ..terminal.subcommand import Subcommand
 from .alerts import Alerts
+from .batches_list import Batches
 from .change_jobs import ChangeJobs
 from .defer import Defer
 from .demo import Demo
@@ -20,6 +21,7 @@ from .verbs import VERBS
 SUBCOMMANDS: tuple[Subcommand, ...] = (
     *map(ChangeJobs, VERBS),
     Alerts(),
+    Batches(),
     Defer(),
     Demo(),
     Doctor(),

@@ -11,7 +11,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.admin.dashboard.dashboard import Dashboard
-from django_skipqueue.models import Queue, RollUp
+from django_skipqueue.models import JobBatch, Queue, RollUp
 from django_skipqueue.models.rollup import Span
 from django_skipqueue.values import histogram
 
@@ -220,7 +220,7 @@ def test_the_number_of_queries_is_fixed(operator: Client) -> None:
         make_job("running", queue_name=f"r{number}")
         make_worker(name=f"w{number}")
         make_rollup(minutes=3, queue=f"q{number}", task="t", completed=1, ran=[1.0])
-    assert queries() == before <= 26
+    assert queries() == before <= 29
 
 
 def test_without_a_permission_to_view_jobs_there_is_no_dashboard(log_in: Callable[..., Client]) -> None:
@@ -236,3 +236,14 @@ def test_a_card_is_no_link_for_those_who_may_not_see_the_list(log_in: Callable[.
 def test_it_is_linked_from_the_list_and_the_index(operator: Client) -> None:
     for address in ("/admin/", "/admin/django_skipqueue/", LIST, "/admin/django_skipqueue/queue/"):
         assert f'href="{DASHBOARD}"' in operator.get(address).text, address
+
+
+def test_batches_that_run_and_those_with_failures() -> None:
+    assert content("batches")["rows"] == []
+    for number in range(7):
+        JobBatch.objects.create(name=f"runs {number}")
+        JobBatch.objects.create(name=f"failed {number}", finished_at=Now(), completed=0, failed=1, discarded=0)
+    JobBatch.objects.create(name="good", finished_at=Now(), completed=1, failed=0, discarded=0)
+    cells = [str(row[0][1]) for row in content("batches")["rows"]]
+    names = [f"runs {number}" for number in (6, 5, 4, 3, 2)] + [f"failed {number}" for number in (6, 5, 4, 3, 2)]
+    assert [name for name, cell in zip(names, cells, strict=True) if f">{name}</a>" not in cell] == []
