@@ -45,7 +45,7 @@ INDEXES = {
         "OR ((limit_kind = 'halting') AND (status = 'failed'))))"
     ),
     "skipqueue_job_limit_waiting": (
-        "(limit_key, (\nCASE\n    WHEN (limit_kind = 'concurrency') THEN ((- priority))::integer\n"
+        "(limit_key, (\nCASE\n    WHEN (limit_kind = ANY (ARRAY['concurrency', 'fair'])) THEN ((- priority))::integer\n"
         "    WHEN (lease > 0) THEN '-1'::integer\n    ELSE 0\nEND), id) "
         "WHERE ((awaits_jobs IS NULL) AND (limit_key IS NOT NULL) AND (status = 'blocked'))"
     ),

@@ -1,4 +1,4 @@
-"""The options by which a task limits its jobs: `limit` and `by`. Pure.
+"""The options by which a task limits its jobs: `limit`, `by`, and the names of `fair_by`. Pure.
 
 Invariant: an object that exists is valid, except for the names of arguments, which `require_arguments` checks.
 """
@@ -52,6 +52,29 @@ class Limit:
         return {"limit_key": key, "limit_kind": "concurrency", "capacity": self.capacity}
 
 
+FEWEST_QUEUED = 2
+"""Jobs of a fair key that may be queued at once, at least."""
+
+
+@dataclass(frozen=True)
+class Fair:
+    """The arguments whose values are the key among which the workers are shared; made by `fair_by`."""
+
+    names: tuple[str, ...]
+
+    def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of a job of this task with these arguments, by name."""
+        key = _key("fair", task, self.names, arguments)
+        return {"limit_key": key, "limit_kind": "fair", "capacity": FEWEST_QUEUED}
+
+
+def fair(names: Any) -> Fair:
+    """The value of the option `fair_by`, checked. Raises `InvalidOption` for a value that cannot be used."""
+    if not (checked := _names("fair_by", names)):
+        raise InvalidOption('fair_by takes the name of at least one argument: fair_by="tenant".')
+    return Fair(checked)
+
+
 def limit(capacity: int, /, *, by: str | tuple[str, ...] = (), name: str | None = None) -> Limit:
     """At most `capacity` jobs run at once: `@job(concurrency=limit(2, by="account_id"))`.
 
@@ -80,14 +103,15 @@ def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
     return By(_names("by(…)", names), on_failure, _checked_name("by", name))
 
 
-def require_arguments(option: "Limit | By", signature: Signature) -> None:
+def require_arguments(option: "Limit | By | Fair", signature: Signature) -> None:
     """Raise `InvalidOption` if the option names an argument that no call of such a function has."""
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     named = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
     for name in option.names:
         if name not in named and not takes_any:
             known = ", ".join(named) or "no arguments"
-            raise InvalidOption(f"by names the argument {name!r}, and the task has {known}.")
+            what = "fair_by" if isinstance(option, Fair) else "by"
+            raise InvalidOption(f"{what} names the argument {name!r}, and the task has {known}.")
 
 
 VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -8,25 +8,34 @@ still wait for other jobs (`awaits_jobs`).
 How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the
 queue says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
 
+A key of the kind `fair` has no limit of what runs. Few of its jobs are queued at a time: as many as run, and two for
+each that has just ended, so a key alone soon has all workers. A job that is admitted becomes due at that moment: else
+those of a key whose jobs were enqueued long before would still be claimed before all others.
+
 Rule: only `ADMIT_BY_KEY` raises the number of held permits. It runs in the transaction of `LOCK_KEYS`, after it, and
 only for the keys that this has locked; each of the two has a snapshot of its own, so the second sees what the previous
 holder of the lock has done. Neither waits for a lock, so neither can be part of a deadlock.
 """
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
-# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY. The keys are those of the jobs `ids`,
-# and `keys`. A lock is one of 1,024 advisory locks, until the end of the transaction: rows of a table of keys would
-# have to be inserted and deleted, and a lock for each key could fill PostgreSQL's table of locks. Two keys with the
-# same lock only wait for each other. At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the
-# previous holder of the lock has done. The array is a subquery, so that the planner does not see its
-# length: with that, it reads a small table whole. Index: the primary key.
+# another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
+# have ended. The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
+# 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
+# and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
+# At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
+# done. The array is a subquery, so that the planner does not see its length: with that, it reads a small table whole.
+# Index: the primary key.
 LOCK_KEYS = """
 WITH wanted AS MATERIALIZED (
-    SELECT limit_key AS key
-    FROM skipqueue_job
-    WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
-    UNION
-    SELECT unnest((SELECT %(keys)s::text[]))
+    SELECT key, sum(ended)::integer AS ended
+    FROM (
+        SELECT limit_key AS key, CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended
+        FROM skipqueue_job
+        WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
+        UNION ALL
+        SELECT unnest((SELECT %(keys)s::text[])), 0
+    ) AS touched
+    GROUP BY key
 ),
 lock AS MATERIALIZED (
     SELECT
@@ -42,6 +51,8 @@ SELECT
     array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
     set_config(
         'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) AS locked
 FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 """
@@ -59,13 +70,16 @@ ADMIT_BY_KEY = """
 WITH chosen AS MATERIALIZED (
     SELECT job.place
     FROM
-        unnest((SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[])) AS key (name),
+        unnest(
+            (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
+            (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[])
+        ) AS key (name, ended),
         LATERAL (
             SELECT id, capacity, limit_kind
             FROM skipqueue_job
             WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+                (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT 1
         ) AS head,
         LATERAL (
@@ -78,7 +92,7 @@ WITH chosen AS MATERIALIZED (
             ) AS changed
         ) AS limited,
         LATERAL (
-            SELECT count(*) AS number
+            SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
             FROM skipqueue_job
             WHERE
                 limit_key = key.name
@@ -94,15 +108,23 @@ WITH chosen AS MATERIALIZED (
             FROM skipqueue_job
             WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
-            LIMIT LEAST(GREATEST(COALESCE(limited.permits - held.number, 1000), 0), 1000)
+                (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+            LIMIT LEAST(1000, GREATEST(0, CASE
+                WHEN head.limit_kind = 'fair'
+                THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
+                ELSE COALESCE(limited.permits - held.number, 1000)
+            END))
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
-    WHERE head.limit_kind = 'concurrency' OR job.id = head.id
+    WHERE head.limit_kind IN ('concurrency', 'fair') OR job.id = head.id
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = 'queued'
+    SET status = 'queued',
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
     RETURNING job.queue_name
 )
@@ -136,7 +158,12 @@ found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(lim
 SELECT
     found.key,
     limited.permits IS NULL OR limited.permits > (
-        SELECT count(*)
+        SELECT CASE
+            WHEN head.limit_kind = 'fair' THEN
+                count(*) FILTER (WHERE status = 'queued')
+                - GREATEST(count(*) FILTER (WHERE status = 'running') - head.capacity, 0)
+            ELSE count(*)
+        END
         FROM skipqueue_job
         WHERE
             limit_key = found.key
@@ -150,11 +177,11 @@ SELECT
 FROM
     found,
     LATERAL (
-        SELECT capacity
+        SELECT capacity, limit_kind
         FROM skipqueue_job
         WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = found.key
         ORDER BY
-            (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+            (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
         LIMIT 1
     ) AS head,
     LATERAL (

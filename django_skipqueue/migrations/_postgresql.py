@@ -24,6 +24,10 @@ class AddIndex(OnPostgreSQL, migrations.AddIndex):
     """An index on an expression of PostgreSQL's."""
 
 
+class RemoveIndex(OnPostgreSQL, migrations.RemoveIndex):
+    """Such an index is removed where it was made."""
+
+
 class AddConstraint(OnPostgreSQL, migrations.AddConstraint):
     """A constraint with a function of PostgreSQL's, or on a table with an index of PostgreSQL's: SQLite copies both."""
 

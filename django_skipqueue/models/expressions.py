@@ -41,7 +41,7 @@ class Row(Func):
 
 
 LIMIT_RANK = Func(
-    template="(CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END)",
+    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END)",
     output_field=SmallIntegerField(),
 )
 """The order in which the blocked jobs of a key are admitted, before their ids. Index: limit_waiting."""

@@ -21,7 +21,7 @@ from .counts import Count
 KEY_LIMIT = 200
 """Characters of a key that are shown."""
 
-KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence")}
+KINDS = {"concurrency": _("limit"), "sequence": _("sequence"), "halting": _("sequence"), "fair": _("fair order")}
 
 NEXT_KEYS = 20
 """Keys that are looked at beside the halted ones, of the longest waiting jobs, for those that are shown first."""

@@ -53,7 +53,9 @@ def job(
     redact: names of arguments, at any depth, whose values the admin and the log mask, beside `password`, `token` and
     their like.
     concurrency: at most so many of its jobs run at once for each key: `limit(2, by="account_id")`.
-    sequence: its jobs run one after the other for each key: `by("order_id")`. A job has one of the two.
+    sequence: its jobs run one after the other for each key: `by("order_id")`.
+    fair_by: the jobs of one tenant do not keep those of another waiting: `fair_by="tenant"` names the argument, or the
+    arguments. A job has one of these three.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be

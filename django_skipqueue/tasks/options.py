@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from inspect import Signature
 from typing import Any, TypedDict
 
-from ..admission.options import By, Limit, require_arguments
+from ..admission.options import By, Fair, Limit, fair, require_arguments
 from ..backoff import Backoff
 from ..batches.call import AfterFailure
 from ..columns import check_columns, check_key
@@ -55,6 +55,7 @@ class RunOptions(JobOptions, total=False):
     redact: Sequence[str]
     concurrency: Limit | None
     sequence: By | None
+    fair_by: str | tuple[str, ...] | None
 
 
 class TaskOptions(RunOptions, total=False):
@@ -89,11 +90,12 @@ class Options:
     after_failure: AfterFailure = "wait"
     concurrency: Limit | None = None
     sequence: By | None = None
+    fair_by: str | tuple[str, ...] | None = None
 
     @property
-    def limit(self) -> Limit | By | None:
-        """What limits the number of the jobs of a key that may run at once."""
-        return self.concurrency or self.sequence
+    def limit(self) -> Limit | By | Fair | None:
+        """What limits the number of the jobs of a key that may run, or be queued, at once."""
+        return self.concurrency or self.sequence or (None if self.fair_by is None else fair(self.fair_by))
 
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
@@ -138,8 +140,8 @@ class Options:
             raise InvalidOption('until and on_conflict need a key: give unique=unique_by("payment_id") or unique_key.')
         if self.on_conflict == "rerun" and (self.until != "finished" or self.limit is not None):
             raise InvalidOption(
-                'on_conflict="rerun" has its jobs wait and run one after the other: give it without until, concurrency '
-                "or sequence."
+                'on_conflict="rerun" has its jobs wait and run one after the other: give it without until, '
+                "concurrency, sequence or fair_by."
             )
 
     def _check_limits(self) -> None:
@@ -147,9 +149,12 @@ class Options:
             raise InvalidOption(f"concurrency must be limit(…), not {self.concurrency!r}.")
         if not isinstance(self.sequence, By | None):
             raise InvalidOption(f"sequence must be by(…), not {self.sequence!r}.")
-        if self.concurrency and self.sequence:
+        if self.fair_by is not None:
+            fair(self.fair_by)
+        if sum(given is not None for given in (self.concurrency, self.sequence, self.fair_by)) > 1:
             raise InvalidOption(
-                "A job has one limit: give concurrency or sequence, not both. The jobs of a sequence run one at a time."
+                "A job has one limit: give one of concurrency, sequence and fair_by. The jobs of a sequence run one at "
+                "a time."
             )
 
 

@@ -32,7 +32,9 @@ class Registry:
         self.uses_threads_alone = True
         """Whether all tasks are `def` functions."""
         self.has_limits = False
-        """Whether any task has a limit or a sequence."""
+        """Whether any task has a limit or a sequence, or is fair."""
+        self.has_fair = False
+        """Whether any task is fair."""
         self.duplicates: dict[str, tuple[Task[Any, Any], Task[Any, Any]]] = {}
         """Names that two different functions were registered under, with both; a system check reports them."""
         self._late: set[str] = set()
@@ -55,6 +57,8 @@ class Registry:
             self.duplicates[task.name] = (known, task)
         if task.options.is_limited:
             self.has_limits = True
+        if task.options.fair_by is not None:
+            self.has_fair = True
         self._tasks[task.name] = task
         self.uses_threads_alone = self.uses_threads_alone and task.runner == THREADS
         if apps.ready and known is None:  # before that, every process imports it, workers as well
@@ -76,6 +80,11 @@ class Registry:
         """Whether the task of this name has a limit or a sequence; False if it is unknown."""
         task = self._tasks.get(name)
         return task is not None and task.options.is_limited
+
+    def is_fair(self, name: str) -> bool:
+        """Whether the task of this name has `fair_by`; False if it is unknown."""
+        task = self._tasks.get(name)
+        return task is not None and task.options.fair_by is not None
 
     def is_async(self, name: str) -> bool:
         """Whether the task of this name is an `async def`; False if it is unknown."""

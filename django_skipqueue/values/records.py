@@ -90,8 +90,8 @@ class EncodedCall(NamedTuple):
     limit_key: str | None = None
     """The key whose permit the job needs; `None`: it has no limit."""
     limit_kind: str | None = None
-    """`concurrency`; `sequence`; or `halting`: a sequence that stops at a job that fails. The same for all calls of an
-    `enqueue_many` that have a key."""
+    """`concurrency`; `fair`; `sequence`; or `halting`: a sequence that stops at a job that fails. The same for all
+    calls of an `enqueue_many` that have a key."""
     capacity: int | None = None
     """How many jobs of the key may be queued or running. The same for all calls of an `enqueue_many`."""
 

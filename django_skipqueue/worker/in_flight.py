@@ -204,6 +204,7 @@ class InFlightJobs:
         if claimed:
             self.jobs_claimed += len(claimed)
             self._tally.claimed(claimed)
+            self._exchanger.claimed(claimed)
             self.jobs.update((job.ref, job) for job in claimed)
             if not all(free.values()):
                 self._misplaced += [job for job in claimed if not free[registry.runner_of(job.task)]]

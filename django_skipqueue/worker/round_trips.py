@@ -5,7 +5,7 @@ the settle and the claim are each tried alone. If one fails alone, it is tried w
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from ..admission.queues import limited_queues
@@ -15,7 +15,7 @@ from ..runtime.control_connection import ANSWER_TIME, ControlConnection
 from ..store import Store
 from ..store.parameters import Admitted, ExchangeResult
 from ..tasks.registry import registry
-from ..values.records import Attempt, QueuePosition
+from ..values.records import Attempt, ClaimedJob, QueuePosition
 from ..values.times import NEVER
 from .pending_outcomes import PendingOutcomes
 
@@ -25,6 +25,9 @@ SEARCH_TIME = 20.0
 
 MISSED_DELAY = 0.002
 """Seconds until a key is tried again whose lock another process had: it has it for the time of one round trip."""
+
+FAIR_DELAY = 0.01
+"""Seconds until more jobs of a fair key are admitted after some were claimed. Mostly some have ended before."""
 
 
 class Exchange(NamedTuple):
@@ -69,8 +72,9 @@ class Exchanger:
         self._worker_id = worker_id
         self._limited_queues = frozenset(limited_queues())
         self._missed: list[str] = []  # keys whose permits another process was counting: to be admitted again
+        self._claimed: list[int] = []  # fair jobs: the more run, the more may be queued
         self.next_admission = NEVER
-        """When to try these again."""
+        """When to try these again, and to admit jobs after those that were claimed."""
         self._sent: Sent | None = None
         self._alone: list[
             Literal["settle", "claim"]
@@ -89,7 +93,8 @@ class Exchanger:
             room = 0
         if room and self._claiming.lost:
             self._find_position(self._claiming.lost)
-        limited = self._limited(attempts)
+        limited = [*{*self._limited(attempts), *self._claimed}]
+        self._claimed = []
         names = self._claiming.choose_queues(self._store.queues_with_jobs, time.monotonic, room) if room else []
         after = self._claiming.after(names, started, admitting=bool(limited or self._missed)) if room else {}
         room = self._claiming.limit(room, after)
@@ -129,7 +134,14 @@ class Exchanger:
 
     def _note_admitted(self, admission: Admitted) -> None:
         self._missed = admission.missed
-        self.next_admission = time.monotonic() + MISSED_DELAY if self._missed else NEVER
+        delay = MISSED_DELAY if self._missed else FAIR_DELAY if self._claimed else NEVER
+        self.next_admission = time.monotonic() + delay
+
+    def claimed(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Note the jobs of a claim, so that others of their keys are admitted."""
+        if registry.has_fair and (fair := [job.id for job in jobs if registry.is_fair(job.task)]):
+            self._claimed += fair
+            self.next_admission = min(self.next_admission, time.monotonic() + FAIR_DELAY)
 
     def _succeeded(self, attempts: list[Attempt], room: int) -> None:
         self._sent = None

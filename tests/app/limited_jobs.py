@@ -70,3 +70,9 @@ def runs_again(context: JobContext, key: str, number: int = 0, seconds: float = 
     note("start", key, number, context.job_id)
     time.sleep(seconds)
     note("end", key, number, context.job_id)
+
+
+@job(fair_by="tenant")
+def shared_fairly(tenant: str, seconds: float = 0.0) -> None:
+    """Take some time."""
+    time.sleep(seconds)

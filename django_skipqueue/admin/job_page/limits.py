@@ -19,6 +19,12 @@ def why_it_is_blocked(job: Job) -> str:
         return ""
     values = {"key": shorten(redacted(job.task, job.args, job.kwargs).text(job.limit_key), KEY_LIMIT)}
     holders = holders_of(job.limit_key)
+    if job.limit_kind == "fair":
+        queued = Count.of(holders.filter(status=Status.QUEUED))
+        return gettext(
+            "It waits for its turn: %(queued)s jobs of the key “%(key)s” are queued, so that those of other keys are "
+            "not kept waiting."
+        ) % {**values, "queued": queued}
     if job.limit_kind != "concurrency":
         return _why_its_sequence_waits(holders[:1], values)
     capacity = permits(job.limit_key, job.capacity)

@@ -43,7 +43,7 @@ def _state(state: LimitState) -> Cell:
 
 
 def _held(state: LimitState) -> Cell:
-    if state.now.capacity is None:
+    if state.now.capacity is None or state.now.kind == "fair":  # it has no limit
         return str(state.held)
     return gettext("%(held)s of %(capacity)s") % {"held": state.held, "capacity": grouped(state.now.capacity)}
 

@@ -93,7 +93,7 @@ FROM
         FROM skipqueue_job
         WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
         ORDER BY
-            (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+            (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
         LIMIT 1
     ) AS head,
     LATERAL (
@@ -118,7 +118,7 @@ FROM
             FROM skipqueue_job
             WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE WHEN limit_kind = 'concurrency' THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+                (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT %(limit)s
         ) AS job
     ) AS waiting

@@ -1,0 +1,155 @@
+"""`fair_by`: the jobs of one tenant do not keep those of another waiting."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db.models import Max
+
+from django_skipqueue import by, job, limit
+from django_skipqueue.exceptions import InvalidOption
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+
+from ..app.limited_jobs import shared_fairly
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from ..harness.threads import WorkerThread
+
+Start = Callable[..., WorkerThread]
+Run = Callable[..., ManagePy]
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def claim(limit: int = 100) -> list[int]:
+    return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
+
+
+def settle(*ids: int, limit: int = 100, touched: tuple[int, ...] = ()) -> list[int]:
+    """Settle these running jobs and claim, as a worker does. Returns the ids of the claimed jobs."""
+    leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
+    settlements = [Settlement(id, leases[id], COMPLETED) for id in ids]
+    limited = [*ids, *touched]
+    result = store.exchange(settlements, queue_names=["default"], limit=limit, worker_id="w", limited=limited)
+    return [job.id for job in result.claimed()]
+
+
+def test_few_jobs_of_a_tenant_are_queued_and_more_the_more_have_ended() -> None:
+    shared_fairly.defer_many([("a",)] * 100)
+    assert statuses() == {"queued": 2, "blocked": 98}
+    assert len(first := claim()) == 2
+    assert len(second := settle(*first)) == 4
+    assert len(third := settle(*second)) == 8
+    assert len(settle(*third)) == 16
+
+
+def test_as_many_jobs_are_queued_as_run_so_a_tenant_alone_gets_all_slots() -> None:
+    """Of jobs that take long, those that were claimed let others in: nobody has to end first."""
+    shared_fairly.defer_many([("a",)] * 100)
+    running = claim()
+    for expected in (2, 4, 8, 16):
+        more = settle(touched=tuple(running))
+        assert len(more) == expected
+        running = more
+    settle(touched=tuple(running), limit=1)
+    assert Job.objects.queued().count() == 31, "as many as run when the permits were counted, less the claimed one"
+
+
+def test_a_job_of_another_tenant_comes_before_those_that_are_admitted_after_it() -> None:
+    """Though all those were enqueued before it."""
+    shared_fairly.defer_many([("a",)] * 50)
+    first = claim()
+    other = shared_fairly.defer("b").pk
+    assert settle(*first, limit=1) == [other]
+
+
+def test_within_a_tenant_the_highest_priority_and_then_the_oldest_is_admitted() -> None:
+    shared_fairly.defer_many([("a",)] * 4)
+    high = shared_fairly.using(priority=7).defer("a").pk
+    ids = claim()
+    assert settle(*ids)[0] == high
+
+
+def test_a_discarded_job_stops_no_tenant() -> None:
+    shared_fairly.defer_many([("a",)] * 4)
+    Job.objects.queued().discard()
+    assert store.sweep_limits()
+    assert statuses() == {"discarded": 2, "queued": 2}
+    assert not store.sweep_limits(), "as many are queued as may be"
+
+
+def test_a_sweep_has_as_many_queued_as_run() -> None:
+    shared_fairly.defer_many([("a",)] * 100)
+    for queued in (2, 2, 4, 8):
+        assert Job.objects.queued().count() == queued
+        claim()
+        store.sweep_limits()
+
+
+def test_run_jobs_runs_them_all() -> None:
+    shared_fairly.defer_many([("a",)] * 9)
+    assert [job.status for job in run_jobs()] == ["completed"] * 9
+
+
+def test_the_key_has_the_values_of_several_arguments(registry: Registry) -> None:
+    def send(tenant: str, region: str) -> None: ...
+
+    send.__module__, send.__qualname__ = "tests.admission.test_fair", "send"
+    columns = job(fair_by=("tenant", "region"))(send).encoded(("a",), {"region": "b"})
+    assert columns.limit_key == 'fair:tests.admission.test_fair.send tenant="a", region="b"'
+    assert columns.limit_kind == "fair"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fair_by": ()},
+        {"fair_by": 3},
+        {"fair_by": "customer"},
+        {"fair_by": "tenant", "concurrency": limit(2)},
+        {"fair_by": "tenant", "sequence": by("tenant")},
+    ],
+)
+def test_what_cannot_be_fair_is_refused(options: Any, registry: Registry) -> None:
+    def refused(tenant: str) -> None: ...
+
+    refused.__module__, refused.__qualname__ = "tests.admission.test_fair", "refused"
+    with pytest.raises(InvalidOption, match="fair_by"):
+        job(**options)(refused)
+
+
+# Workers
+
+
+def test_a_tenant_alone_gets_all_slots_of_a_worker_without_any_sweep(worker_thread: Start) -> None:
+    worker = worker_thread(poll_interval=3600.0, concurrency=6)
+    wait_until(lambda: worker.listens)
+    shared_fairly.defer_many([("a", 3.0)] * 12)
+    wait_until(lambda: Job.objects.running().count() >= 6)
+
+
+def test_one_job_beside_a_thousand_of_another_tenant_soon_runs(runworker: Run) -> None:
+    """And so do those of a tenant alone: nothing but two queued jobs for each slot comes before it."""
+    runworker("--processes", "2", "--concurrency", "2")
+    wait_until(lambda: len(workers(2)) == 2)
+    shared_fairly.defer_many([("a", 0.02)] * 1000)
+    wait_until(lambda: Job.objects.completed().count() > 20)
+    other = shared_fairly.defer("b").pk
+    wait_until(lambda: Job.objects.get(pk=other).status == "completed")
+    last = Job.objects.completed().exclude(pk=other).aggregate(last=Max("id"))["last"]
+    assert Job.objects.unfinished().count() > 500
+    assert last < other
+
+
+def test_a_drain_ends_after_all_tenants(worker_thread: Start) -> None:
+    shared_fairly.defer_many([(f"t{number % 50}",) for number in range(1000)])
+    drains = [worker_thread(drain=True, concurrency=4) for _ in range(2)]
+    for drain in drains:
+        drain.wait()
+    wait_for_statuses(completed=1000)
