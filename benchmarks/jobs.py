@@ -63,3 +63,10 @@ def limited(key: int) -> float:  # noqa: ARG001 (names the key)
 def in_sequence(key: int) -> tuple[float, float]:  # noqa: ARG001 (names the key)
     """When it started and when it ended; one after the other for each key."""
     return time.time(), time.time()
+
+
+@job(fair_by="tenant")
+def fair_work(tenant: str, milliseconds: int = 0) -> None:
+    """Waits, or does nothing; its tenants share the workers."""
+    if milliseconds:
+        time.sleep(milliseconds / 1000)

@@ -12,6 +12,7 @@ from .columns import columns
 from .cost import cost
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
 from .enqueueing import defer, defer_in_threads, defer_in_transaction, defer_many, queries
+from .fairness import fair, fair_wait
 from .finished import archive, delete
 from .floor import floor
 from .limits import limits, limits_latency
@@ -50,6 +51,8 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         future,
         other_queue,
         snapshot,
+        fair,
+        fair_wait,
         delete,
         archive,
         limits,
