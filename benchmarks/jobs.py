@@ -66,7 +66,7 @@ def in_sequence(key: int) -> tuple[float, float]:  # noqa: ARG001 (names the key
 
 
 @job(fair_by="tenant")
-def fair_work(tenant: str, milliseconds: int = 0) -> None:
+def fair_work(tenant: str, milliseconds: int = 0) -> None:  # noqa: ARG001 (names the key)
     """Waits, or does nothing; its tenants share the workers."""
     if milliseconds:
         time.sleep(milliseconds / 1000)

@@ -38,7 +38,7 @@ def fair(sizes: Sizes) -> Figures:
 def fair_wait(sizes: Sizes) -> Figures:
     """A job beside twice as many of another tenant: time from its enqueue to its start, the worst of five."""
     return {
-        f"ms beside jobs of {milliseconds} ms on {processes} × 4 slots": _wait(sizes, milliseconds, processes)
+        f"ms beside jobs of {milliseconds} ms on {4 * processes} slots": _wait(sizes, milliseconds, processes)
         for milliseconds in (0, 50)
         for processes in (1, 4)
     }
@@ -49,7 +49,7 @@ def _wait(sizes: Sizes, milliseconds: int, processes: int) -> float:
     others = Job.objects.filter(id__gt=last)
     waits = []
     with running_worker("--processes", str(processes), "--concurrency", "4"):
-        wait_until(lambda: others.completed()[100:101].exists())
+        wait_until(others.completed()[100:101].exists)
         for _ in range(5):
             lone = fair_work.defer("another", milliseconds)
             wait_until(partial(Job.objects.filter(pk=lone.pk).completed().exists))

@@ -121,7 +121,7 @@ def test_what_cannot_be_fair_is_refused(options: Any, registry: Registry) -> Non
 
     refused.__module__, refused.__qualname__ = "tests.admission.test_fair", "refused"
     with pytest.raises(InvalidOption, match="fair_by"):
-        job(**options)(refused)
+        job(**options)(refused)  # type: ignore[no-untyped-call]
 
 
 # Workers

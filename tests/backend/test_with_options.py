@@ -137,3 +137,17 @@ def test_a_name_that_the_task_does_not_have_is_refused_at_import() -> None:
         task(with_options(unique=unique_by("wrong"))(tasks.unplaced))
     with pytest.raises(InvalidOption, match="no parameter"):
         task(takes_context=True)(with_options(unique=unique_by("context"))(tasks.unplaced_with_context))
+
+
+def test_a_task_may_be_fair_and_its_queue_limited(settings: Any) -> None:
+    tasks.fair.enqueue("a")
+    settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 3}}}
+    tasks.fair.enqueue("b")
+    tasks.add.enqueue(1, 2)
+    keys = Job.objects.order_by("pk").values_list("limit_key", "limit_kind", "capacity")
+    named = f"fair:{Job.objects.order_by('pk')[0].task} tenant="
+    assert list(keys) == [
+        (f'{named}"a"', "fair", 2),
+        (f'{named}"b"', "fair", 2),
+        ("queue:default", "concurrency", 3),
+    ]

@@ -398,7 +398,8 @@ INSERT INTO skipqueue_job
 SELECT
     number, 'limited', 'shop.limited', '[]', '{}', CASE WHEN number <= 100500 THEN 'queued' ELSE 'blocked' END,
     0, CASE number % 500 WHEN 8 THEN 'queue:queue 8' ELSE 'key ' || number % 500 END,
-    (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3],
+    CASE WHEN number % 500 BETWEEN 20 AND 40 THEN 'fair'
+    ELSE (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3] END,
     CASE WHEN number % 500 % 3 = 0 THEN 2 ELSE 1 END
 FROM generate_series(100001, 110000) AS number
 """

@@ -189,6 +189,27 @@ class TestBlocked:
         assert waits(first) == permits
         assert waits(job) == f"{permits} 1 job comes before it."
 
+    def test_by_the_limit_of_its_queue(self) -> None:
+        columns: dict[str, Any] = {"limit_key": "queue:default", "limit_kind": "concurrency", "capacity": 2}
+        make_job("running", **columns)
+        job = make_job("blocked", **columns)
+        assert waits(job) == "It waits for a permit of the key “queue:default”: 1 of 2 are taken."
+        Queue.limit("default", 1)
+        job = make_job("blocked", **columns)
+        assert "1 of 1 are taken" in waits(job)
+        Queue.limit("default", None)
+        job = make_job("blocked", **columns)
+        assert waits(job) == "It is to be admitted within a second or two: its queue has no limit."
+
+    def test_for_its_turn(self) -> None:
+        columns: dict[str, Any] = {"limit_key": 'fair:t tenant="a"', "limit_kind": "fair", "capacity": 2}
+        make_job("queued", **columns)
+        make_job("running", **columns)
+        assert waits(make_job("blocked", **columns)) == (
+            'It waits for its turn: 1 jobs of the key “fair:t tenant="a"” are queued, so that those of other keys are '
+            "not kept waiting."
+        )
+
     def test_by_a_sequence(self) -> None:
         columns: dict[str, Any] = {"limit_key": "sequence:t", "limit_kind": "halting", "capacity": 1}
         first, job = make_job("running", **columns), make_job("blocked", **columns)

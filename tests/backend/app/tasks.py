@@ -229,3 +229,9 @@ def unplaced_with_context(context: "TaskContext[Any, Any]", value: int) -> int:
 @with_options(concurrency=limit(1, by="account"))
 def limited(account: str, cents: int = 0) -> None:
     """A task of which one runs at once for each account."""
+
+
+@task
+@with_options(fair_by="tenant")
+def fair(tenant: str) -> None:
+    """Share the workers with other tenants."""

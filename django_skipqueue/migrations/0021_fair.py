@@ -8,7 +8,7 @@ from ._postgresql import AddIndex, RemoveIndex
 class Migration(migrations.Migration):
     """Build the index anew."""
 
-    dependencies = [("django_skipqueue", "0019_queue_limits")]
+    dependencies = [("django_skipqueue", "0020_batch_failures")]
 
     operations = [
         RemoveIndex("job", "skipqueue_job_limit_waiting"),
