@@ -4,13 +4,17 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from django_skipqueue.models import Job, RollUp, Worker
 from django_skipqueue.models.rollup import Span
+from django_skipqueue.periodic.timetable import timetable, upcoming
 from django_skipqueue.values import histogram
 
+from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job, make_worker
+from ..periodic.schedules import make_schedule
 
 LAPTOP = {"width": 1440, "height": 900}
 SITE = "/srv/shop/.venv/lib/python3.13/site-packages"
@@ -209,6 +213,39 @@ def make_jobs(workers: list[Worker]) -> list[Job]:
                    run_after=at(6 - number)) for number in range(3)),
     ]  # fmt: skip
     return jobs
+
+
+def make_limits() -> None:
+    """Accounts of which two jobs run at once, and the statements of customers, one of which has halted."""
+    for number, (account, minutes) in enumerate((("hamburg", 9.0), ("lisbon", 4.0), ("oslo", 1.5))):
+        make_limited(
+            f'limit:crm.jobs.push_to_crm account="{account}"', held=2, waiting=7 - 2 * number, minutes=minutes,
+            task="crm.jobs.push_to_crm", kwargs={"account": account}, queue_name="crm",
+        )  # fmt: skip
+    make_halted(
+        'sequence:ledger.jobs.write_statement customer_id=1042', minutes=26, waiting=3, queue_name="payments",
+        task="ledger.jobs.write_statement", kwargs={"customer_id": 1042},
+    )  # fmt: skip
+
+
+def make_schedules() -> None:
+    """A summary, an import that is late, and one that is paused."""
+    last = make_job("completed", task="shop.jobs.daily_summary", finished_at=at(3600 * 5))
+    make_schedule(
+        "daily summary", due=-_until_nine(), last_job_id=last.pk, last_run_at=Now() - timedelta(hours=5), source="code",
+        cron="0 9 * * mon-fri", timezone="Europe/Berlin", digest="d", task="shop.jobs.daily_summary",
+    )  # fmt: skip
+    make_schedule("exchange rates", due=-230, interval=timedelta(minutes=10), source="settings", task="shop.jobs.rates")
+    make_schedule("import", due=700, interval=timedelta(minutes=15), task="catalogue.jobs.import_all")
+    make_schedule("clean up", paused_at=Now(), paused_by="ann", cron="*/10 * * * *", task="shop.jobs.clean_up")
+
+
+def _until_nine() -> float:
+    """Seconds until it is nine in Berlin on a working day."""
+    now = timezone.now()
+    table = timetable(cron="0 9 * * mon-fri", interval=None, zone="Europe/Berlin")
+    following = next(time for time in upcoming(table, now, 2) if time > now)
+    return (following - now).total_seconds()
 
 
 SHARES = {"default": 0.45, "emails": 0.3, "search": 0.15, "payments": 0.07, "reports": 0.03}

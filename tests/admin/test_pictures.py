@@ -56,6 +56,27 @@ def test_queues(boss: User, open_admin: Callable[..., Page], picture: Callable[[
     picture(open_admin(boss, "django_skipqueue/queue/", viewport=DESKTOP | {"height": 560}), "queues")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_schedules(
+    boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
+) -> None:
+    scene.make_workers()
+    scene.make_schedules()
+    viewport = DESKTOP | {"height": 520}
+    page = open_admin(boss, "django_skipqueue/schedule/", viewport=viewport, color_scheme=scheme)
+    picture(page, f"schedules-{scheme}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_limits(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str) -> None:
+    scene.make_workers()
+    scene.make_limits()
+    viewport = DESKTOP | {"height": 720}
+    picture(
+        open_admin(boss, "django_skipqueue/job/limits/", viewport=viewport, color_scheme=scheme), f"limits-{scheme}"
+    )
+
+
 def test_the_doctor(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
     *_, dead = scene.make_workers()
     make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.at(710))
@@ -99,6 +120,8 @@ class TestTheDashboard:
     @pytest.fixture(autouse=True)
     def _rollups(self) -> None:
         scene.make_rollups()
+        scene.make_limits()
+        scene.make_schedules()
         make_broken_release()
         for number in range(36):
             make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
@@ -108,7 +131,7 @@ class TestTheDashboard:
         self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
     ) -> None:
         address = "django_skipqueue/job/dashboard/?range=6h"
-        page = open_admin(boss, address, viewport=DESKTOP | {"height": 1780}, color_scheme=scheme)
+        page = open_admin(boss, address, viewport=DESKTOP | {"height": 2400}, color_scheme=scheme)
         expect(page.locator("[data-age]")).to_contain_text("updated")
         picture(page, f"dashboard-{scheme}")
 
