@@ -230,10 +230,10 @@ def make_limits() -> None:
 
 def make_schedules() -> None:
     """A summary, an import that is late, and one that is paused."""
-    last = make_job("completed", task="shop.jobs.daily_summary", finished_at=at(3600 * 5))
+    last = make_job("completed", task="shop.jobs.summary", finished_at=at(3600 * 5))
     make_schedule(
         "daily summary", due=-_until_nine(), last_job_id=last.pk, last_run_at=Now() - timedelta(hours=5), source="code",
-        cron="0 9 * * mon-fri", timezone="Europe/Berlin", digest="d", task="shop.jobs.daily_summary",
+        cron="0 9 * * mon-fri", timezone="Europe/Berlin", digest="d", task="shop.jobs.summary",
     )  # fmt: skip
     make_schedule("exchange rates", due=-230, interval=timedelta(minutes=10), source="settings", task="shop.jobs.rates")
     make_schedule("import", due=700, interval=timedelta(minutes=15), task="catalogue.jobs.import_all")
