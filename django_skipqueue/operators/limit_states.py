@@ -4,7 +4,7 @@ Invariant: a few probes of indexes for each shown key, whatever the number of jo
 masked like those in the arguments it is made of, and a search never finds them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,9 +76,17 @@ class LimitState:
         return redacted(self.now.task, self.now.args, self.now.kwargs).text(self.now.key)
 
 
+def halted_by_key(store: Store) -> dict[str, HaltedKey]:
+    """The sequences that have halted and keep jobs waiting, the longest first, with the job that failed first."""
+    firsts: dict[str, HaltedKey] = {}
+    for each in store.halted_keys():
+        firsts.setdefault(each.key, each)
+    return firsts
+
+
 def halted_states(store: Store, *, most: int) -> list[LimitState]:
     """The sequences that have halted and keep jobs waiting, the longest first."""
-    halted = _first_of_each(store.halted_keys())
+    halted = halted_by_key(store)
     return limit_states(store, list(halted)[:most], halted)
 
 
@@ -87,7 +95,7 @@ def first_states(store: Store, *, most: int) -> list[LimitState]:
 
     Of many keys, those are chosen whose jobs were enqueued first.
     """
-    halted = _first_of_each(store.halted_keys())
+    halted = halted_by_key(store)
     keys = [*list(halted)[:most], *store.first_blocked_keys(most=NEXT_KEYS), *store.waiting_keys(limit=NEXT_KEYS)]
     found = limit_states(store, dict.fromkeys(keys), halted)
     return sorted(found, key=lambda each: (each.halted is None, -each.seconds))[:most]
@@ -106,11 +114,3 @@ def holders_of(key: str) -> "QuerySet[Job]":
         | Q(limit_kind="halting", status="failed")
     )
     return Job.objects.filter(held, limit_key=key)
-
-
-def _first_of_each(found: Sequence[HaltedKey]) -> dict[str, HaltedKey]:
-    """By key, the job that failed first."""
-    firsts: dict[str, HaltedKey] = {}
-    for each in found:
-        firsts.setdefault(each.key, each)
-    return firsts

@@ -9,7 +9,7 @@ from django.utils.http import urlencode
 from ...models import Job
 from ...operators.ids import is_id
 from ...operators.known_names import LONGEST
-from ...operators.limit_states import LimitState, halted_states, limit_states
+from ...operators.limit_states import LimitState, halted_by_key, limit_states
 from ...store import Store
 from .columns import COLUMNS, Cell, Column, rows
 
@@ -40,12 +40,12 @@ class LimitsPage:
         text, after = query.get("from", "").replace("\0", "")[:LONGEST].strip(), _key_of(query.get("after", ""))
         start, is_from = (after[1], False) if after else (text, True)
         keys = store.waiting_keys(after=start, is_from=is_from, limit=PER_PAGE + 1)
-        states = limit_states(store, keys[:PER_PAGE], {each.key: each for each in store.halted_keys()})
+        halted = halted_by_key(store)
+        states = limit_states(store, keys[:PER_PAGE], halted)
         if text:  # the alphabetical order would reveal a secret, one comparison after the other
             states = [state for state in states if not state.is_masked]
-        is_first = not (text or after)
-        halted = halted_states(store, most=MOST_HALTED) if is_first else []
-        return cls(halted, states, text, after[0] if after else None, len(keys) > PER_PAGE)
+        first = [] if text or after else list(halted)[:MOST_HALTED]
+        return cls(limit_states(store, first, halted), states, text, after[0] if after else None, len(keys) > PER_PAGE)
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -7,7 +7,7 @@ from django.db.models.functions import Now
 
 from ...events.log_format import in_words, printable
 from ...models import Status
-from ...operators.limit_states import LimitState, halted_states, holders_of, limit_states
+from ...operators.limit_states import LimitState, halted_by_key, halted_states, holders_of, limit_states
 from ...operators.list_order import Indexed
 from ...store import Store
 from ..terminal.console import Console
@@ -92,7 +92,7 @@ def _as_json(state: LimitState) -> dict[str, Any]:
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     """Show one key with the first jobs that hold a permit, and the first that wait for one."""
     store = Store.default()
-    states = limit_states(store, [key], {each.key: each for each in reversed(store.halted_keys())})
+    states = limit_states(store, [key], halted_by_key(store))
     held = list(holders_of(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS])
     waiting = list(Indexed(Status.BLOCKED, limit_key=key).jobs().annotate(now=Now())[:MOST_JOBS])
     if not held and not waiting:
