@@ -31,6 +31,10 @@ SWEEP_SHARE = 1 / 20
 """The share of the time that the sweeps of one process take, at most."""
 
 
+NOTIFIED_SHARE = 1 / 2
+"""The same while notifications ask for them: a key that was locked at an enqueue is looked for again."""
+
+
 class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
@@ -160,8 +164,10 @@ class Sweep:
         self.found_any = bool(keys)
         self.after = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()
-        self._rested_at = now + (now - started) * (1 / SWEEP_SHARE - 1)
-        self.due_at = self._rested_at if self.after else max(self._rested_at, now + SWEEP_INTERVAL)
+        took = now - started
+        self._rested_at = now + took * (1 / NOTIFIED_SHARE - 1)
+        rest = took * (1 / SWEEP_SHARE - 1)
+        self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
         return admitted
 
     def hurry(self) -> None:

@@ -436,6 +436,7 @@ def test_notified_sweeps_reach_the_last_key() -> None:
 def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     make_job("running", limit_key="k", limit_kind="concurrency", capacity=1)
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    monkeypatch.setattr(gates, "NOTIFIED_SHARE", 1e-6)
     monkeypatch.setattr(gates, "SWEEP_SHARE", 1e-6)
     gate = gates.LimitGate()
     gate.admit(store, limit=9)
