@@ -11,7 +11,7 @@ from django_skipqueue import by, job, limit
 from django_skipqueue.admission import sql
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
-from django_skipqueue.store import Store, gates
+from django_skipqueue.store import Store, gates, limits
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
@@ -340,6 +340,12 @@ def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: 
 def test_supervisors_look_after_a_retry_by_hand(supervisor: Any) -> None:
     make_job("failed", limit_key="k", limit_kind="halting", capacity=1).retry()
     assert supervisor() == [",limits"]
+
+
+def test_more_keys_than_one_transaction_takes_are_all_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "KEYS_AT_ONCE", 2)
+    in_order.defer_many([(f"k{number}",) for number in range(5)])
+    assert statuses() == {"queued": 5}
 
 
 def test_a_savepoint_that_is_rolled_back_leaves_the_other_keys() -> None:
