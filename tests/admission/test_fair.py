@@ -132,6 +132,7 @@ def test_a_tenant_alone_gets_all_slots_of_a_worker_without_any_sweep(worker_thre
     wait_until(lambda: worker.listens)
     shared_fairly.defer_many([("a", 3.0)] * 12)
     wait_until(lambda: Job.objects.running().count() >= 6)
+    assert not Job.objects.completed().exists(), "it is not the end of a job that lets the others in"
 
 
 def test_one_job_beside_a_thousand_of_another_tenant_soon_runs(runworker: Run) -> None:
