@@ -339,6 +339,7 @@ CASES = [
     Case("BLOCK_SURPLUS", {"limit": 1000}, {"limit_held", "pkey"}),
     Case("PAUSED_QUEUES", {"limit": 10}, set()),
     Case("LOCK_KEYS", {"ids": as_array(range(100_001, 100_301)), "keys": ["key 7"]}, {"pkey"}),
+    Case("ADMIT_WITHOUT_WAITING", {}, set()),
     Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
     Case("HALTED_KEYS", {"limit": 100}, {"halted", "limit_waiting"}),
