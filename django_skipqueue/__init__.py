@@ -4,6 +4,7 @@ Users import from this module. It loads no model, so that it can be imported whi
 """
 
 from .admission.options import by, limit
+from .admission.rates import rate
 from .batches.batch import Batch
 from .batches.call import TaskCall
 from .batches.chain import Chain, chain
@@ -34,6 +35,7 @@ __all__ = [
     "job",
     "limit",
     "periodic",
+    "rate",
     "unique_by",
     "with_options",
 ]

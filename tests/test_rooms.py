@@ -46,6 +46,7 @@ FLOORS = (
     {"models"},
     {"store"},
     {"store.dependencies", "store.limits", "store.limits_now"},
+    {"store.rates"},
     {"store.notify"},
     {"store.policy_sql", "store.parameters", "store.statements"},
     {"store.sql"},

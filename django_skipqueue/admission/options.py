@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import encode
@@ -30,7 +30,7 @@ class By:
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job of this task with these arguments, by name."""
-        key = _key("sequence", self.name or task, self.names, arguments)
+        key = key_of("sequence", self.name or task, self.names, arguments)
         return {
             "limit_key": key,
             "limit_kind": "halting" if self.on_failure == "halt" else "sequence",
@@ -48,7 +48,7 @@ class Limit:
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job of this task with these arguments, by name."""
-        key = _key("limit", self.name or task, self.names, arguments)
+        key = key_of("limit", self.name or task, self.names, arguments)
         return {"limit_key": key, "limit_kind": "concurrency", "capacity": self.capacity}
 
 
@@ -64,13 +64,13 @@ class Fair:
 
     def columns(self, task: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of a job of this task with these arguments, by name."""
-        key = _key("fair", task, self.names, arguments)
+        key = key_of("fair", task, self.names, arguments)
         return {"limit_key": key, "limit_kind": "fair", "capacity": FEWEST_QUEUED}
 
 
 def fair(names: Any) -> Fair:
     """The value of the option `fair_by`, checked. Raises `InvalidOption` for a value that cannot be used."""
-    if not (checked := _names("fair_by", names)):
+    if not (checked := names_of("fair_by", names)):
         raise InvalidOption('fair_by takes the name of at least one argument: fair_by="tenant".')
     return Fair(checked)
 
@@ -85,7 +85,7 @@ def limit(capacity: int, /, *, by: str | tuple[str, ...] = (), name: str | None 
     """
     if isinstance(capacity, bool) or not isinstance(capacity, int) or not 1 <= capacity <= LARGEST_LIMIT:
         raise InvalidOption(f"limit takes a whole number of jobs from 1 to {LARGEST_LIMIT:,}, not {capacity!r}.")
-    return Limit(capacity, _names("limit(by=…)", by), _checked_name("limit", name))
+    return Limit(capacity, names_of("limit(by=…)", by), checked_name("limit", name))
 
 
 def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
@@ -100,10 +100,18 @@ def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
     """
     if on_failure not in ("halt", "continue"):
         raise InvalidOption(f"on_failure must be 'halt' or 'continue', not {on_failure!r}.")
-    return By(_names("by(…)", names), on_failure, _checked_name("by", name))
+    return By(names_of("by(…)", names), on_failure, checked_name("by", name))
 
 
-def require_arguments(option: "Limit | By | Fair", signature: Signature) -> None:
+class Keyed(Protocol):
+    """An option whose key is made of arguments."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments."""
+
+
+def require_arguments(option: Keyed, signature: Signature) -> None:
     """Raise `InvalidOption` if the option names an argument that no call of such a function has."""
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     named = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
@@ -117,20 +125,22 @@ def require_arguments(option: "Limit | By | Fair", signature: Signature) -> None
 VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
-def _names(where: str, names: Any) -> tuple[str, ...]:
+def names_of(where: str, names: Any) -> tuple[str, ...]:
+    """The names of arguments, as given. Raises `InvalidOption` for anything else."""
     listed = (names,) if isinstance(names, str) else names
     if not isinstance(listed, tuple | list) or not all(isinstance(name, str) and name for name in listed):
         raise InvalidOption(f"{where} takes names of arguments, not {names!r}.")
     return tuple(listed)
 
 
-def _checked_name(what: str, name: Any) -> str | None:
+def checked_name(what: str, name: Any) -> str | None:
+    """The name that tasks share. Raises `InvalidOption` for one that no index can hold."""
     if name is not None and (not isinstance(name, str) or not 0 < len(name.encode()) <= LONGEST or "\0" in name):
         raise InvalidOption(f"the name of {what} must be a str of 1 to {LONGEST} bytes, not {name!r}.")
     return name
 
 
-def _key(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:
+def key_of(kind: str, name: str, names: tuple[str, ...], arguments: Mapping[str, Any]) -> str:
     """The key of a call: its kind, the name of the limit, and the values of the arguments, as JSON.
 
     Values that are equal in JSON are equal: 42 and "42" are two keys.

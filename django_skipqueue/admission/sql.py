@@ -2,8 +2,8 @@
 
 A key's permits are held by its jobs in the index `limit_held`: those that are queued or running; in a sequence also the
 one that waits for its next attempt (a lease above 0: it was claimed before) and, if the sequence halts, the one that
-failed. The others wait as `blocked`, in the index `limit_waiting`, unless they
-still wait for other jobs (`awaits_jobs`).
+failed; and those that only wait for their rate (`has_permit`). The others wait as `blocked`, in the index
+`limit_waiting`, unless they still wait for other jobs (`awaits_jobs`).
 
 How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the
 queue says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
@@ -61,7 +61,8 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
 ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
-# the same, after LOCK_KEYS → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
+# the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
+# wait for now. Of each locked key as many jobs are admitted as
 # permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that was
 # tried before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:
 # more permits may be free after a limit was removed. Those that hold one are not counted if there is no limit.
@@ -77,7 +78,7 @@ WITH chosen AS MATERIALIZED (
         LATERAL (
             SELECT id, capacity, limit_kind
             FROM skipqueue_job
-            WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
+            WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT 1
@@ -99,6 +100,7 @@ WITH chosen AS MATERIALIZED (
                 AND limited.permits IS NOT NULL
                 AND (
                     status IN ('queued', 'running')
+                    OR (status = 'blocked' AND has_permit)
                     OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
                     OR (limit_kind = 'halting' AND status = 'failed')
                 )
@@ -106,7 +108,7 @@ WITH chosen AS MATERIALIZED (
         LATERAL (
             SELECT ctid AS place, id
             FROM skipqueue_job
-            WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
+            WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT LEAST(1000, GREATEST(0, CASE
@@ -120,15 +122,19 @@ WITH chosen AS MATERIALIZED (
 ),
 admitted AS (
     UPDATE skipqueue_job AS job
-    SET status = 'queued',
+    SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
+        has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
         run_after = CASE
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
         END
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-    RETURNING job.queue_name
+    RETURNING job.queue_name, job.status, job.rate_key
 )
-SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+SELECT
+    queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
+FROM admitted
+GROUP BY queue_name
 """
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
@@ -139,7 +145,7 @@ WITH RECURSIVE waiting AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key > %(after)s::text
+        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
         ORDER BY limit_key
         LIMIT 1
     )
@@ -147,7 +153,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key > waiting.key
+        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -170,6 +176,7 @@ SELECT
             AND limited.permits IS NOT NULL
             AND (
                 status IN ('queued', 'running')
+                OR (status = 'blocked' AND has_permit)
                 OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
                 OR (limit_kind = 'halting' AND status = 'failed')
             )
@@ -179,7 +186,7 @@ FROM
     LATERAL (
         SELECT capacity, limit_kind
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = found.key
+        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = found.key
         ORDER BY
             (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
         LIMIT 1

@@ -1,8 +1,8 @@
 """The tables as Django sees them.
 
 `Job` is one request to run a task, `ArchivedJob` one that has left the job table, `JobBatch` jobs that belong together,
-`Queue` a queue that was paused, `Worker` a process that runs jobs, `WorkerRequest` a request to one, `Schedule` when a
-task is enqueued again and again, `Incident` a limit of `ALERTS` that is exceeded.
+`Queue` a queue that was paused, `RateBucket` the tokens of a rate, `Worker` a process that runs jobs, `WorkerRequest` a
+request to one, `Schedule` when a task is enqueued again and again, `Incident` a limit of `ALERTS` that is exceeded.
 """
 
 from .archived_job import ArchivedJob
@@ -10,6 +10,7 @@ from .batch import Dependency, JobBatch, PrunedOfBatch
 from .incident import Incident
 from .job import Job
 from .queue import Queue
+from .rate import RateBucket
 from .rollup import FailureRollUp, RollUp, RollUpProgress
 from .schedule import Schedule
 from .status import FINISHED, UNFINISHED, WAITING, Status
@@ -28,6 +29,7 @@ __all__ = [
     "JobBatch",
     "PrunedOfBatch",
     "Queue",
+    "RateBucket",
     "RollUp",
     "RollUpProgress",
     "Schedule",

@@ -38,6 +38,9 @@ class AbstractJob(models.Model):
     limit_key = models.TextField(_("limit key"), null=True)  # noqa: DJ001 (NULL: no limit)
     limit_kind = models.TextField(_("kind of limit"), null=True)  # noqa: DJ001 (NULL: no limit)
     capacity = models.SmallIntegerField(_("capacity"), null=True)
+    rate_key = models.TextField(_("rate key"), null=True)  # noqa: DJ001 (NULL: no rate)
+    rate_interval = models.FloatField(_("interval of the rate"), null=True)
+    rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
     metadata = models.JSONField(_("metadata"), db_default=models.Value({}, models.JSONField()))
     operations = models.JSONField(_("operations"), null=True)
 

@@ -19,7 +19,7 @@ from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
-from .expressions import CAUSE, CLAIM_ORDER, HOLDS_KEY, LIMIT_RANK
+from .expressions import CAUSE, CLAIM_ORDER, HOLDS_KEY, LIMIT_RANK, MINUS_PRIORITY
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .verbs import JobVerbs
@@ -48,6 +48,8 @@ class Job(JobVerbs, AbstractJob):
     unknown_since = models.DateTimeField(_("unknown since"), null=True)
     batch_id = models.BigIntegerField(_("batch"), null=True)
     awaits_jobs = models.BooleanField(_("waits for other jobs"), null=True)
+    has_permit = models.BooleanField(_("has a permit"), null=True)
+    """True while a job that holds a permit of its limit waits for its rate."""
 
     objects = JobManager()
 
@@ -111,6 +113,7 @@ class Job(JobVerbs, AbstractJob):
                     Q(status__in=["queued", "running"])
                     | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
                     | Q(limit_kind="halting", status="failed")
+                    | Q(status="blocked", has_permit=True)
                 ),
             ),
             models.Index(
@@ -118,7 +121,24 @@ class Job(JobVerbs, AbstractJob):
                 LIMIT_RANK,
                 "id",
                 name="skipqueue_job_limit_waiting",
-                condition=Q(status="blocked", limit_key__isnull=False, awaits_jobs__isnull=True),
+                condition=Q(
+                    status="blocked", limit_key__isnull=False, awaits_jobs__isnull=True, has_permit__isnull=True
+                ),
+            ),
+            models.Index(
+                # The jobs that wait for their rate, and those that have a token and wait for a worker:
+                # `admission.rate_sql`.
+                F("rate_key"),
+                MINUS_PRIORITY,
+                F("id"),
+                name="skipqueue_job_rate_waiting",
+                condition=Q(status="blocked", rate_key__isnull=False, awaits_jobs__isnull=True)
+                & (Q(limit_key__isnull=True) | Q(has_permit=True)),
+            ),
+            models.Index(
+                fields=["rate_key"],
+                name="skipqueue_job_rate_queued",
+                condition=Q(status="queued", rate_key__isnull=False),
             ),
             models.Index(
                 # The failed jobs for which their sequences have halted: `store.policy_sql.limits_now`.

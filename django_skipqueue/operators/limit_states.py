@@ -112,5 +112,6 @@ def holders_of(key: str) -> "QuerySet[Job]":
         Q(status__in=["queued", "running"])
         | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
         | Q(limit_kind="halting", status="failed")
+        | Q(status="blocked", has_permit=True)
     )
     return Job.objects.filter(held, limit_key=key)

@@ -12,6 +12,7 @@ from .archive import ArchivePartitions
 from .batches import FinishBatches, PruneBatches
 from .fire_schedules import FireSchedules
 from .prune import Prune
+from .prune_rates import PruneRates
 from .queue_limits import BlockSurplus
 
 __all__ = ["SERVICES"]
@@ -27,5 +28,6 @@ SERVICES: tuple[Callable[[Store], Service], ...] = (
     ArchivePartitions,
     Prune,
     PruneBatches,
+    PruneRates,
 )
 """The services that need only the `Store`. `Supervisor` makes the others."""

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ..runtime.service import Periodic
 from ..store import Store
-from ..store.notify import LIMITS_PAYLOAD, SCHEDULED_PAYLOAD, SOON
+from ..store.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD, SOON
 
 DUE_CHECK = 1.0
 """Seconds between two checks, at most, while jobs are scheduled. A job due earlier shortens the interval."""
@@ -44,5 +44,7 @@ class Admit(Periodic):
         """Check at once: a job is due soon, or may be admitted. After an error, the delay is not shortened."""
         if LIMITS_PAYLOAD in payloads:
             self._store.sweep_limits_soon()
-        if not self.has_failed and (SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads):
+        if rates := [payload.removeprefix(RATE_PREFIX) for payload in payloads if payload.startswith(RATE_PREFIX)]:
+            self._store.admit_rates_soon(rates)
+        if not self.has_failed and (rates or SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads):
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

@@ -19,6 +19,7 @@ from .operate import Operating
 from .plans import Planning
 from .prune import Pruning
 from .queues import Queues
+from .rates import Rating
 from .recover import Recovering
 from .release import Releasing
 from .rollups import RollingUp
@@ -36,6 +37,7 @@ class Store(
     Noting,
     Admitting,
     Limiting,
+    Rating,
     Recovering,
     Pruning,
     Archiving,

@@ -58,7 +58,8 @@ class Enqueueing(UniqueKeys, Dependencies):
     def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
         call = limited_by_queue(spec.queue_name, call)
         values = {**self._values(spec), **call._asdict()}
-        if call.unique_key is call.limit_key is None and spec.run_after is None and self.connection.get_autocommit():
+        is_plain = call.unique_key is call.limit_key is call.rate_key is None
+        if is_plain and spec.run_after is None and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
                 if _takes_transactions(cursor):
                     id, now, *_ = self._enqueue_and_notify(cursor, values)
@@ -153,14 +154,15 @@ class Enqueueing(UniqueKeys, Dependencies):
     ) -> dict[int, str]:
         """Notify the workers if any job is queued, the supervisors if the jobs are due soon, and send the event.
 
-        After the commit, jobs that have a limit are admitted. Has jobs wait for those that they need.
+        After the commit, jobs that have a limit or a rate are admitted. Has jobs wait for those that they need.
         Returns the status of those that need not wait after all, by id.
         """
         statuses = self.hold(ids, needs=spec.after, after_failure=spec.after_failure) if spec.after and ids else {}
         queued += list(statuses.values()).count("queued")
         keys = {call.limit_key for call in calls if call.limit_key is not None}
-        if keys and delay <= 0:
-            admit_after_commit(self, keys)
+        rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
+        if (keys or rates) and delay <= 0:
+            admit_after_commit(self, keys, rates)
         if queued:
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])

@@ -5,16 +5,16 @@ A job waits at a gate as `scheduled` or `blocked`, outside the claim index. A ga
 gate admits the job. Its class, here, admits: supervisors call it at intervals, and workers before a drain ends.
 """
 
-import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ..events.events import JobsAdmitted
 from . import sql
 from .dependencies import Dependencies
-from .limits import KEYS_AT_ONCE, Limiting, admit_all
+from .limits import KEYS_AT_ONCE, LimitGate, Sweep, admit_all
 from .notify import wake
+from .rates import RateGate, admit_rates, sweep_rates
 from .statements import BATCH, Statements
 
 DEPENDENCY_CHECK = 1.0
@@ -22,17 +22,6 @@ DEPENDENCY_CHECK = 1.0
 
 MOST_PAGES = 20
 """Batches of predecessors that one look reads."""
-
-SWEEP_INTERVAL = 1.0
-"""Seconds between two sweeps over the keys with blocked jobs, at least. Mostly, jobs are admitted without a sweep: by
-the worker that settles a job of their key, or right after their enqueue."""
-
-SWEEP_SHARE = 1 / 20
-"""The share of the time that the sweeps of one process take, at most."""
-
-
-NOTIFIED_SHARE = 1 / 2
-"""The same while notifications ask for them: a key that was locked at an enqueue is looked for again."""
 
 
 class Gate(Protocol):
@@ -56,9 +45,11 @@ class TimeGate:
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
         """Admit the jobs that are due, the earliest first."""
         rows = store.rows(sql.ADMIT, {"limit": limit})
-        admitted = Counter({queue_name: number for queue_name, number, _ in rows})
-        if blocked := {key for _, _, keys in rows for key in keys or ()}:
+        admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
+        if blocked := {key for _, _, keys, _ in rows for key in keys or ()}:
             admitted.update(admit_all(store, sorted(blocked)))
+        if rated := {key for *_, keys in rows for key in keys or ()}:
+            admitted.update(admit_rates(store, rated))
         return {queue_name: number for queue_name, number in admitted.items() if number}
 
     def next_due(self, store: Statements) -> float | None:
@@ -114,70 +105,10 @@ class DependencyGate:
         return [], 0
 
 
-class LimitGate:
-    """Holds a job until a permit of its key is free.
-
-    Mostly, jobs are admitted right after their enqueue, or by the worker that settles a job of their key. A sweep over
-    the keys with blocked jobs finds the others: a permit has become free in another way, or a process has died.
-    """
-
-    name = "limit"
-
-    def __init__(self) -> None:
-        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)  # by database
-
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Admit jobs of the keys with free permits, among the next `limit` keys, if a sweep is due."""
-        sweep = self._sweeps[store.alias]
-        return sweep.run(store, limit=limit) if sweep.due_at <= time.monotonic() else {}
-
-    def next_due(self, store: Statements) -> float | None:
-        """The seconds until the next sweep; `None` if no job waits at this gate."""
-        sweep = self._sweeps[store.alias]
-        due_in = sweep.due_at - time.monotonic()
-        if due_in > 0:
-            return due_in if sweep.found_any else None
-        return 0.0 if Limiting(store.alias).blocked_keys(limit=1) else None
-
-    def sweep_now(self, alias: str) -> None:
-        """Have the next sweep due soon: at once, if the last one did not take long."""
-        self._sweeps[alias].hurry()
+LIMIT_GATE, RATE_GATE = LimitGate(), RateGate()
 
 
-class Sweep:
-    """The state of the sweeps of this process over one database."""
-
-    def __init__(self) -> None:
-        self.due_at = 0.0
-        self._rested_at = 0.0
-        """When the next one may come, however many notifications ask for it."""
-        self.after = ""
-        """The key after which the next one goes on; empty: it begins anew."""
-        self.found_any = False
-        """Whether the last one has found a key with blocked jobs."""
-
-    def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Look at the next keys, and admit jobs of those with free permits."""
-        started = time.monotonic()
-        keys = Limiting(store.alias, send=store.send).blocked_keys(after=self.after, limit=limit)
-        admitted = admit_all(store, [key for key, is_free in keys.items() if is_free], is_sweep=True)
-        self.found_any = bool(keys)
-        self.after = list(keys)[-1] if len(keys) == limit else ""
-        now = time.monotonic()
-        took = now - started
-        self._rested_at = now + took * (1 / NOTIFIED_SHARE - 1)
-        rest = took * (1 / SWEEP_SHARE - 1)
-        self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
-        return admitted
-
-    def hurry(self) -> None:
-        """Be due as soon as allowed, and go on where the last one ended, so that no first keys hide the rest."""
-        self.due_at = min(self.due_at, self._rested_at)
-
-
-LIMIT_GATE = LimitGate()
-
-GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate(), LIMIT_GATE)
+GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate(), LIMIT_GATE, RATE_GATE)
 """In the order of their conditions."""
 
 
@@ -195,16 +126,22 @@ class Admitting(Statements):
         return dict(admitted)
 
     def sweep_limits(self, *, limit: int = KEYS_AT_ONCE) -> bool:
-        """Admit jobs of all keys with free permits. Returns whether any was admitted. For a drain that may be over."""
+        """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""
         sweep = Sweep()
         while not (admitted := sweep.run(self, limit=limit)) and sweep.after:
             pass
+        admitted = admitted or sweep_rates(self)
         wake(self, admitted)
         return bool(admitted)
 
     def sweep_limits_soon(self) -> None:
         """Have the next `admit` look at all keys with blocked jobs."""
         LIMIT_GATE.sweep_now(self.alias)
+        RATE_GATE.sweep_now(self.alias)
+
+    def admit_rates_soon(self, keys: Collection[str]) -> None:
+        """Have the next `admit` look at these keys of rates."""
+        RATE_GATE.want(self.alias, keys)
 
     def next_due(self) -> float | None:
         """The seconds until a gate may have a job to admit, below 0 if one is overdue; `None` if no job waits."""

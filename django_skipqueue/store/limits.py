@@ -1,7 +1,8 @@
 """The methods that admit jobs by the limits of their keys, and that limit queues."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django.db import DatabaseError, connections, transaction
@@ -16,10 +17,22 @@ from ..exceptions import InvalidOption
 from ..values.queue_settings import CONCURRENCY, is_concurrency
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import Admitted, Statement, as_array, noted, pipelined
+from .rates import admit_rates
 from .statements import BATCH, Statements
 
 KEYS_AT_ONCE = 1_000
 """Keys that are admitted in one transaction, at most."""
+
+
+SWEEP_INTERVAL = 1.0
+"""Seconds between two sweeps over the keys with blocked jobs, at least. Mostly, jobs are admitted without a sweep: by
+the worker that settles a job of their key, or right after their enqueue."""
+
+SWEEP_SHARE = 1 / 20
+"""The share of the time that the sweeps of one process take, at most."""
+
+NOTIFIED_SHARE = 1 / 2
+"""The same while notifications ask for them: a key that was locked at an enqueue is looked for again."""
 
 
 def admission(ids: Iterable[int], keys: Iterable[str]) -> list[Statement | None]:
@@ -84,12 +97,15 @@ def admit_all(store: Statements, keys: Sequence[str], *, is_sweep: bool = False)
     admitted: Counter[str] = Counter()
     limiting = Limiting(store.alias, send=store.send)
     is_missed = False
+    rates: set[str] = set()
     for start in range(0, len(keys), KEYS_AT_ONCE):
-        counts, missed = limiting.admit_keys(keys[start : start + KEYS_AT_ONCE])
-        admitted.update(counts)
-        is_missed = is_missed or bool(missed)
+        found = limiting.admit_keys(keys[start : start + KEYS_AT_ONCE])
+        admitted.update(found.counts)
+        is_missed = is_missed or bool(found.missed)
+        rates |= found.rates
     if is_missed and not is_sweep:
         notify_supervisors(store, LIMITS_PAYLOAD)
+    admitted.update(admit_rates(store, rates))
     return dict(admitted)
 
 
@@ -100,6 +116,9 @@ class Admission:
     database: str
     send: Send = send
     keys: set[str] = field(default_factory=set)
+    """The keys of limits. A job that has a rate as well waits for that afterwards."""
+    rates: set[str] = field(default_factory=set)
+    """The keys of the rates of jobs that have no limit."""
 
     def __post_init__(self) -> None:
         self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
@@ -108,17 +127,18 @@ class Admission:
         """Admit now. What fails here, or is locked, a supervisor does: it is notified."""
         store = Statements(self.database, send=self.send)
         try:
-            admitted = admit_all(store, sorted(self.keys))
+            admitted = Counter(admit_all(store, sorted(self.keys)))
+            admitted.update(admit_rates(store, self.rates))
         except DatabaseError:
             notify_supervisors(store, LIMITS_PAYLOAD)
             raise  # Django logs it: the caller's rows are committed
         wake(store, admitted)
         if admitted:
-            self.send(JobsAdmitted(self.database, admitted))
+            self.send(JobsAdmitted(self.database, dict(admitted)))
 
 
-def admit_after_commit(store: Statements, keys: Collection[str]) -> None:
-    """Admit jobs of these keys after the caller's transaction is committed.
+def admit_after_commit(store: Statements, keys: Collection[str], rates: Collection[str] = ()) -> None:
+    """Admit jobs of these keys of limits, and of rates, after the caller's transaction is committed.
 
     Not within it: its locks of the keys would stop all other jobs of these keys until its end.
     """
@@ -129,5 +149,67 @@ def admit_after_commit(store: Statements, keys: Collection[str]) -> None:
     for _, hook, *_ in connection.run_on_commit:
         if isinstance(hook, Admission) and hook.database == store.alias:
             hook.keys.update(keys)
+            hook.rates.update(rates)
             return
-    transaction.on_commit(Admission(store.alias, store.send, set(keys)), using=store.alias, robust=True)
+    transaction.on_commit(Admission(store.alias, store.send, set(keys), set(rates)), using=store.alias, robust=True)
+
+
+class LimitGate:
+    """Holds a job until a permit of its key is free.
+
+    Mostly, jobs are admitted right after their enqueue, or by the worker that settles a job of their key. A sweep over
+    the keys with blocked jobs finds the others: a permit has become free in another way, or a process has died.
+    """
+
+    name = "limit"
+
+    def __init__(self) -> None:
+        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)  # by database
+
+    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+        """Admit jobs of the keys with free permits, among the next `limit` keys, if a sweep is due."""
+        sweep = self._sweeps[store.alias]
+        return sweep.run(store, limit=limit) if sweep.due_at <= time.monotonic() else {}
+
+    def next_due(self, store: Statements) -> float | None:
+        """The seconds until the next sweep; `None` if no job waits at this gate."""
+        sweep = self._sweeps[store.alias]
+        due_in = sweep.due_at - time.monotonic()
+        if due_in > 0:
+            return due_in if sweep.found_any else None
+        return 0.0 if Limiting(store.alias).blocked_keys(limit=1) else None
+
+    def sweep_now(self, alias: str) -> None:
+        """Have the next sweep due soon: at once, if the last one did not take long."""
+        self._sweeps[alias].hurry()
+
+
+class Sweep:
+    """The state of the sweeps of this process over one database."""
+
+    def __init__(self) -> None:
+        self.due_at = 0.0
+        self._rested_at = 0.0
+        """When the next one may come, however many notifications ask for it."""
+        self.after = ""
+        """The key after which the next one goes on; empty: it begins anew."""
+        self.found_any = False
+        """Whether the last one has found a key with blocked jobs."""
+
+    def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+        """Look at the next keys, and admit jobs of those with free permits."""
+        started = time.monotonic()
+        keys = Limiting(store.alias, send=store.send).blocked_keys(after=self.after, limit=limit)
+        admitted = admit_all(store, [key for key, is_free in keys.items() if is_free], is_sweep=True)
+        self.found_any = bool(keys)
+        self.after = list(keys)[-1] if len(keys) == limit else ""
+        now = time.monotonic()
+        took = now - started
+        self._rested_at = now + took * (1 / NOTIFIED_SHARE - 1)
+        rest = took * (1 / SWEEP_SHARE - 1)
+        self.due_at = now + (rest if self.after else max(rest, SWEEP_INTERVAL))
+        return admitted
+
+    def hurry(self) -> None:
+        """Be due as soon as allowed, and go on where the last one ended, so that no first keys hide the rest."""
+        self.due_at = min(self.due_at, self._rested_at)

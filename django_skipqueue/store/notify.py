@@ -21,6 +21,9 @@ SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, LIMITS_PAYLOAD = "", ",queue
 """The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
 requested of a worker; a blocked job may be admitted. No queue is called so: no name is empty or has a comma."""
 
+RATE_PREFIX = ",rate "
+"""The beginning of a payload for supervisors: a job may be admitted by the rate of the key that follows."""
+
 PROBE_PREFIX = ",probe "
 """The beginning of a payload that only tests whether notifications arrive."""
 

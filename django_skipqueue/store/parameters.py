@@ -30,14 +30,18 @@ NAME_LIMIT = 200
 
 
 def calls_as_values(calls: Sequence[EncodedCall]) -> dict[str, Any]:
-    """The parameters of ENQUEUE_MANY: a line of JSON for each call, and its key if a call has a limit."""
+    """The parameters of ENQUEUE_MANY: a line of JSON for each call, and its keys if a call has a limit or a rate."""
     limited = next((call for call in calls if call.limit_key is not None), None)
+    rated = next((call for call in calls if call.rate_key is not None), None)
     return {
         "args": "\n".join([call.args for call in calls]),
         "kwargs": "\n".join([call.kwargs for call in calls]),
         "limit_keys": [call.limit_key for call in calls] if limited else [],
         "limit_kind": limited and limited.limit_kind,
         "capacity": limited and limited.capacity,
+        "rate_keys": [call.rate_key for call in calls] if rated else [],
+        "rate_interval": rated and rated.rate_interval,
+        "rate_burst": rated and rated.rate_burst,
     }
 
 
@@ -143,11 +147,18 @@ class Admitted(NamedTuple):
     """The number of admitted jobs, by queue."""
     missed: list[str]
     """The keys that another transaction had locked. It may not have seen what the caller has written."""
+    rates: frozenset[str] = frozenset()
+    """The keys of rates that jobs with a permit wait for now."""
 
     @classmethod
     def decode(cls, locked: Rows | Cursor, admitted: Rows | Cursor) -> "Admitted":
         """The rows of the two statements as a value."""
-        return cls(dict(fetched(admitted)), [key for missed, _ in fetched(locked) for key in missed or ()])
+        rows = fetched(admitted)
+        return cls(
+            {queue_name: number for queue_name, number, _ in rows if number},
+            [key for missed, _ in fetched(locked) for key in missed or ()],
+            frozenset(key for *_, rates in rows for key in rates or ()),
+        )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from ..events.events import JobsRecovered
 from ..values.codec import shorten
 from ..values.records import RecoveredJob
 from . import sql
-from .notify import wake
+from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .statements import BATCH, Statements
 
 NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
@@ -49,6 +49,8 @@ class Recovering(Statements):
         values = {"age": 0.0, "locked_before": None, "worker_ids": None, "job_ids": None} | chosen
         recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, values)]
         wake(self, (job.queue_name for job in recovered if job.status == "queued"))
+        if any(job.status == "blocked" for job in recovered):
+            notify_supervisors(self, LIMITS_PAYLOAD)
         if recovered:
             self.send(JobsRecovered(recovered))
         return recovered

@@ -29,6 +29,7 @@ from .parameters import (
     settlements_as_values,
     storable_failure,
 )
+from .rates import notify_of_rates
 
 SettledRow = tuple[int, int, int | None]
 """Id, lease and batch of a job whose outcome was written."""
@@ -102,10 +103,13 @@ class Settling(Batches):
 
     def _note_admitted(self, result: ExchangeResult) -> None:
         """Notify other workers if more jobs of a queue were admitted than this one has claimed, and send the event."""
-        counts = result.admission.counts
+        counts, rates = result.admission.counts, sorted(result.admission.rates)
+        if rates:
+            with suppress(DatabaseError):  # an error here must not lose the result of the exchange
+                notify_of_rates(self, rates)
         if not counts:
             return
-        with suppress(DatabaseError):  # an error here must not lose the result of the exchange
+        with suppress(DatabaseError):  # likewise
             if Counter(counts) - result.claimed_by_queue():
                 wake(self, counts)
         self.send(JobsAdmitted(self.alias, counts))
@@ -127,7 +131,9 @@ class Settling(Batches):
         wake_supervisors(self, (settlement.outcome.delay for settlement in batch))
         ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
         if ids:
-            wake(self, [name for (name,) in self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})])
+            rows = self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})
+            notify_of_rates(self, [key for _, key in rows if key is not None])
+            wake(self, [name for name, key in rows if key is None])
 
     def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[SettledRow]:
         """Write a batch; if PostgreSQL refuses it, write each half alone. Adds replaced outcomes to `refused`."""

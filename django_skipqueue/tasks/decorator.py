@@ -56,6 +56,7 @@ def job(
     sequence: its jobs run one after the other for each key: `by("order_id")`.
     fair_by: the jobs of one tenant do not keep those of another waiting: `fair_by="tenant"` names the argument, or the
     arguments. A job has one of these three.
+    rate: at most so many of its jobs start in a time for each key: `rate("100/m", by="tenant")`.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be

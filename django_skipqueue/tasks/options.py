@@ -10,6 +10,7 @@ from inspect import Signature
 from typing import Any, TypedDict
 
 from ..admission.options import By, Fair, Limit, fair, require_arguments
+from ..admission.rates import Rate
 from ..backoff import Backoff
 from ..batches.call import AfterFailure
 from ..columns import check_columns, check_key
@@ -56,6 +57,7 @@ class RunOptions(JobOptions, total=False):
     concurrency: Limit | None
     sequence: By | None
     fair_by: str | tuple[str, ...] | None
+    rate: Rate | None
 
 
 class TaskOptions(RunOptions, total=False):
@@ -91,6 +93,7 @@ class Options:
     concurrency: Limit | None = None
     sequence: By | None = None
     fair_by: str | tuple[str, ...] | None = None
+    rate: Rate | None = None
 
     @property
     def limit(self) -> Limit | By | Fair | None:
@@ -126,8 +129,9 @@ class Options:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
         if self.unique is not None:
             self.unique.check(signature)
-        if self.limit is not None:
-            require_arguments(self.limit, signature)
+        for option in (self.limit, self.rate):
+            if option is not None:
+                require_arguments(option, signature)
 
     def _check_unique(self) -> None:
         if not isinstance(self.unique, UniqueBy | None):
@@ -151,6 +155,8 @@ class Options:
             raise InvalidOption(f"sequence must be by(…), not {self.sequence!r}.")
         if self.fair_by is not None:
             fair(self.fair_by)
+        if not isinstance(self.rate, Rate | None):
+            raise InvalidOption(f'rate must be rate("100/m", …), not {self.rate!r}.')
         if sum(given is not None for given in (self.concurrency, self.sequence, self.fair_by)) > 1:
             raise InvalidOption(
                 "A job has one limit: give one of concurrency, sequence and fair_by. The jobs of a sequence run one at "

@@ -225,16 +225,16 @@ class Task(Generic[P, R]):
 
         The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
         """
-        unique, limit = self.options.unique, self.options.limit
-        raw = arguments_by_name(self.signature, args, kwargs) if unique or limit else {}
+        unique, limit, rate = self.options.unique, self.options.limit, self.options.rate
+        raw = arguments_by_name(self.signature, args, kwargs) if unique or limit or rate else {}
         given = {name: self.encoded_argument(name, value) for name, value in raw.items()}
         unique_key = unique_key_of(self, given, args, kwargs)
+        columns = {"unique_key": unique_key}
+        if rate:
+            columns |= rate.columns(self.name, keyed(self, given, rate.names))
         if self.options.on_conflict == "rerun" and unique_key is not None:
-            return {"unique_key": unique_key, **one_at_a_time(unique_key)}
-        return {
-            "unique_key": unique_key,
-            **(limit.columns(self.name, keyed(self, given, limit.names)) if limit else {}),
-        }
+            return columns | one_at_a_time(unique_key)
+        return columns | (limit.columns(self.name, keyed(self, given, limit.names)) if limit else {})
 
     @property
     def database(self) -> str:

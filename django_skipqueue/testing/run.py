@@ -13,7 +13,7 @@ from django.utils.asyncio import async_unsafe
 from ..conf import settings
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
-from ..models import Job, Queue
+from ..models import Job, Queue, RateBucket
 from ..running import run_attempt
 from ..store import Store
 from ..values.records import Attempt, ClaimedJob
@@ -42,7 +42,7 @@ def run_jobs(
 
     queue_names: only these queues, in this order; default: all.
     include_scheduled: when nothing else is left, run the scheduled jobs as well, retries among them, in the order of
-    their times, without waiting.
+    their times, without waiting; and then the jobs that wait for their rates.
     until: run the scheduled jobs that are due until this moment; a timedelta counts from now. What such a job schedules
     counts from its own time.
     raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
@@ -107,6 +107,13 @@ class Forced:
             return True
         return False
 
+    def give_tokens(self) -> bool:
+        """Have all tokens of all rates be there. Returns whether any job was admitted, and no time is given."""
+        if self._until is not None:
+            return False
+        RateBucket.objects.using(self._alias).all().delete()
+        return Store(self._alias).sweep_limits()
+
 
 class Run:
     """Drains the queue of one database. Keeps the ids of the jobs it has run."""
@@ -145,7 +152,7 @@ class Run:
                 return job
             if self._store.admit() or self._store.sweep_limits() or self._store.finish_all_batches():
                 continue
-            if not (self._forced and self._forced.make_one_due()):
+            if not (self._forced and (self._forced.make_one_due() or self._forced.give_tokens())):
                 return None
 
     def _run(self, job: ClaimedJob) -> None:

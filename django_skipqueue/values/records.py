@@ -94,6 +94,12 @@ class EncodedCall(NamedTuple):
     calls of an `enqueue_many` that have a key."""
     capacity: int | None = None
     """How many jobs of the key may be queued or running. The same for all calls of an `enqueue_many`."""
+    rate_key: str | None = None
+    """The key whose token the job needs for each attempt; `None`: it has no rate."""
+    rate_interval: float | None = None
+    """Seconds until the key gets another token. The same for all calls of an `enqueue_many`."""
+    rate_burst: int | None = None
+    """How many tokens the key has at most. The same for all calls of an `enqueue_many`."""
 
 
 class QueuePosition(NamedTuple):
@@ -206,7 +212,8 @@ class RecoveredJob(NamedTuple):
     queue_name: str
     attempt: int
     status: str
-    """The new status: scheduled after two deaths in a row; failed after three, or the last attempt; else queued."""
+    """The new status: scheduled after two deaths in a row; failed after three, or the last attempt; blocked if it has a
+    rate; else queued."""
     locked_by: str
     locked_at: datetime
     metadata: str

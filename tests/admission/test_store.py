@@ -12,6 +12,7 @@ from django_skipqueue.admission import sql
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store, gates, limits
+from django_skipqueue.store.parameters import Admitted
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
 from ..app import jobs
@@ -364,8 +365,8 @@ def test_at_repeatable_read_nothing_is_admitted() -> None:
     with transaction.atomic():
         with connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        assert store.admit_keys(["k"]) == ({}, ["k"])
-    assert store.admit_keys(["k"]) == ({"default": 1}, [])
+        assert store.admit_keys(["k"]) == Admitted({}, ["k"])
+    assert store.admit_keys(["k"]) == Admitted({"default": 1}, [])
 
 
 def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
@@ -373,7 +374,7 @@ def test_only_an_admission_of_its_own_does_not_wait_for_the_disk() -> None:
     commits = "SELECT current_setting('synchronous_commit')"
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     with transaction.atomic(), connection.cursor() as cursor:
-        assert store.admit_keys(["k"]) == ({"default": 1}, [])
+        assert store.admit_keys(["k"]) == Admitted({"default": 1}, [])
         cursor.execute(commits)
         assert cursor.fetchone() == ("on",)
     store.admit_keys(["k"])
@@ -419,7 +420,7 @@ def test_a_locked_job_is_passed_over_by_a_limit_and_waited_for_by_a_sequence() -
 def test_a_sweep_goes_on_where_the_last_one_ended() -> None:
     for number in range(5):
         make_job("blocked", limit_key=f"k{number}", limit_kind="concurrency", capacity=1)
-    sweep = gates.Sweep()
+    sweep = limits.Sweep()
     assert [sum(sweep.run(store, limit=2).values()) for _ in range(3)] == [2, 2, 1]
     assert sweep.after == ""
 
@@ -430,7 +431,7 @@ def test_notified_sweeps_reach_the_last_key() -> None:
         key = f"k{number}"
         make_job("running" if number < 5 else "completed", limit_key=key, limit_kind="concurrency", capacity=1)
         make_job("blocked", limit_key=key, limit_kind="concurrency", capacity=1)
-    gate = gates.LimitGate()
+    gate = limits.LimitGate()
 
     def admitted_after_a_notification() -> Any:
         gate.sweep_now("default")
@@ -442,16 +443,16 @@ def test_notified_sweeps_reach_the_last_key() -> None:
 def test_notifications_do_not_have_a_process_sweep_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     make_job("running", limit_key="k", limit_kind="concurrency", capacity=1)
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
-    monkeypatch.setattr(gates, "NOTIFIED_SHARE", 1e-6)
-    monkeypatch.setattr(gates, "SWEEP_SHARE", 1e-6)
-    gate = gates.LimitGate()
+    monkeypatch.setattr(limits, "NOTIFIED_SHARE", 1e-6)
+    monkeypatch.setattr(limits, "SWEEP_SHARE", 1e-6)
+    gate = limits.LimitGate()
     gate.admit(store, limit=9)
     gate.sweep_now("default")
     assert (gate.next_due(store) or 0.0) > 60.0
 
 
 def test_no_sweep_is_due_while_nothing_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "GATES", (gates.LimitGate(),))
+    monkeypatch.setattr(gates, "GATES", (limits.LimitGate(),))
     assert store.next_due() is None
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     assert store.next_due() == 0.0

@@ -219,7 +219,7 @@ def _write(context: JobContext, entry: str) -> None:
     Ledger.objects.create(entry=entry, job_id=context.job_id, attempt=context.attempt, worker=context.worker)
 
 
-from . import limited_jobs, worker_jobs  # noqa: E402, F401 (their tasks register themselves)
+from . import limited_jobs, rated_jobs, worker_jobs  # noqa: E402, F401 (their tasks register themselves)
 
 
 @job(takes_context=True)

@@ -34,6 +34,7 @@ from django_skipqueue.models import (
     Incident,
     Job,
     Queue,
+    RateBucket,
     RollUp,
     Schedule,
     Status,
@@ -311,7 +312,7 @@ def test_exceptions_page_has_every_exception() -> None:
 
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert literals(rows("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
-    only_given = {"concurrency", "sequence", "fair_by"}
+    only_given = {"concurrency", "sequence", "fair_by", "rate"}
     assert {*UsingOptions.__annotations__, *only_given} == {field.name for field in fields(Options)}
 
 
@@ -322,6 +323,7 @@ def test_tasks_page_has_every_option_of_the_decorator() -> None:
         (Worker, "skipqueue_worker"),
         (WorkerRequest, "skipqueue_worker_request"),
         (Queue, "skipqueue_queue"),
+        (RateBucket, "skipqueue_rate"),
         (Schedule, "skipqueue_schedule"),
         (Incident, "skipqueue_incident"),
         (RollUp, "skipqueue_rollup"),

@@ -24,6 +24,7 @@ store = Store("default")
 
 OTHER = Condition("other", "blocked", "{other_key} IS NOT NULL")
 LIMITED = "WHEN job.awaits_jobs::boolean THEN 'blocked' WHEN job.limit_key::text IS NOT NULL THEN 'blocked'"
+RATED = "WHEN job.rate_key::text IS NOT NULL THEN 'blocked'"
 
 
 def test_a_gate_has_both_halves() -> None:
@@ -32,12 +33,13 @@ def test_a_gate_has_both_halves() -> None:
 
 def test_a_job_enters_the_status_of_the_first_gate_that_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert entering("{status}", column="job.{}", run_after="now()") == (
-        f"CASE WHEN now() > statement_timestamp() THEN 'scheduled' {LIMITED} ELSE 'queued' END"
+        f"CASE WHEN now() > statement_timestamp() THEN 'scheduled' {LIMITED} {RATED} ELSE 'queued' END"
     )
-    assert entering("{status}", column="job.{}", past="time") == f"CASE {LIMITED} ELSE 'queued' END"
-    assert entering("{status}", column="job.{}", past="limit") == "'queued'"
+    assert entering("{status}", column="job.{}", past="time") == f"CASE {LIMITED} {RATED} ELSE 'queued' END"
+    assert entering("{status}", column="job.{}", past="limit") == f"CASE {RATED} ELSE 'queued' END"
+    assert entering("{status}", column="job.{}", past="rate") == "'queued'"
     monkeypatch.setattr(gates, "CONDITIONS", (*CONDITIONS, OTHER))
-    assert entering("{status}", column="%({})s", past="limit") == (
+    assert entering("{status}", column="%({})s", past="rate") == (
         "CASE WHEN %(other_key)s IS NOT NULL THEN 'blocked' ELSE 'queued' END"
     )
 

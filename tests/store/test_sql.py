@@ -14,6 +14,7 @@ import pytest
 from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
+from django_skipqueue.admission import rate_sql
 from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
 from django_skipqueue.rollups import counts, failures
@@ -47,7 +48,12 @@ PACKAGE = Path(django_skipqueue.__file__).parent
 STORE = PACKAGE / "store"
 SOURCES = [
     path.read_text()
-    for path in (*(STORE / "sql").glob("*.py"), *(STORE / "policy_sql").glob("*.py"), Path(admission.__file__))
+    for path in (
+        *(STORE / "sql").glob("*.py"),
+        *(STORE / "policy_sql").glob("*.py"),
+        Path(admission.__file__),
+        Path(rate_sql.__file__),
+    )
 ]
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_NOTIFY", "EXPECTED_QUEUED",
@@ -57,7 +63,7 @@ PLANLESS = {
 
 STATEMENTS = {
     name: text
-    for name, text in (vars(sql) | vars(policy_sql) | vars(admission)).items()
+    for name, text in (vars(sql) | vars(policy_sql) | vars(admission) | vars(rate_sql)).items()
     if name.isupper() and isinstance(text, str)
 }
 
@@ -66,9 +72,10 @@ DEAD_WORKER = "dead:000000000002"
 QUEUE = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
 NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
+BUCKETS, RATE_DUE = "skipqueue_rate_pkey", "skipqueue_rate_due"
 BATCH, OPEN = "skipqueue_batch_pkey", "skipqueue_batch_open"
 SOME_BATCHES = as_array([5, 700, 19_950, 19_999, 20_000])
-TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE}
+TWINS = {"skipqueue_queue_name_8ef7ef6d_like": QUEUE, "skipqueue_rate_key_f767a521_like": BUCKETS}
 """Django's second index of a text that is unique: PostgreSQL looks a value up in either."""
 SOME_IDS = [1_000, 50_000, 65_000, 66_000, 84_000, 92_000, 99_500]
 
@@ -104,7 +111,8 @@ COMMON = {
     "awaits_jobs": None,
 }
 DUE = {name: COMMON[name] for name in ("run_after", "delay", "awaits_jobs")}
-UNLIMITED = {"limit_key": None, "limit_kind": None, "capacity": None}
+NO_LIMIT = {"limit_key": None, "limit_kind": None, "capacity": None}
+UNLIMITED = NO_LIMIT | {"rate_key": None, "rate_interval": None, "rate_burst": None}
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
 LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
@@ -314,7 +322,11 @@ CASES = [
     Case("RUN_NOW", NOTED | {"ids": SOME_IDS}, {"pkey"}),
     Case("RUN_NOW", NOTED | {"ids": list(range(64_500, 65_500))}, {"pkey"}, "a thousand"),
     Case("RESCHEDULE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": -60.0}, {"pkey"}),
-    Case("CHANGE_QUEUE", UNLIMITED | NOTED | {"ids": SOME_IDS, "queue_name": "other"}, {"pkey"}),
+    Case(
+        "CHANGE_QUEUE",
+        NO_LIMIT | NOTED | {"ids": SOME_IDS, "queue_name": "other"},
+        {"pkey"},
+    ),
     Case("CHANGE_PRIORITY", NOTED | {"ids": SOME_IDS, "priority": 7}, {"pkey"}),
     Case("POSTPONE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": 60.0}, {"pkey"}),
     Case(
@@ -348,6 +360,13 @@ CASES = [
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
     Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
+    Case("ADMIT_WITHOUT_WAITING", {}, set()),
+    Case("LOCK_RATES", {"keys": ["key 7"]}, set()),
+    Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS}),
+    Case("NEXT_RATE", {}, {RATE_DUE}),
+    Case("DUE_RATES", {"limit": 100}, {RATE_DUE}),
+    Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS}),
+    Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
 
@@ -403,6 +422,23 @@ SELECT
     ELSE (ARRAY['concurrency', 'sequence', 'halting'])[1 + number % 500 % 3] END,
     CASE WHEN number % 500 % 3 = 0 THEN 2 ELSE 1 END
 FROM generate_series(100001, 110000) AS number
+"""
+
+# Five hundred keys of rates, each with a job that has a token, and nineteen that wait for one; and the buckets of these
+# and of 5,000 other keys, most of which are full.
+RATED = """
+INSERT INTO skipqueue_job
+    (id, queue_name, task, args, kwargs, status, rate_key, rate_interval, rate_burst)
+SELECT
+    number, 'rated', 'shop.rated', '[]', '{}', CASE WHEN number <= 110500 THEN 'queued' ELSE 'blocked' END,
+    'key ' || number % 500, 60, 1
+FROM generate_series(110001, 120000) AS number;
+INSERT INTO skipqueue_rate (key, full_at, due_at)
+SELECT
+    'key ' || number,
+    now() + (500 - number) * interval '1 second',
+    CASE WHEN number < 500 THEN now() + number * interval '1 second' END
+FROM generate_series(0, 5500) AS number
 """
 
 # Two thousand queues that were paused once, and a few that are; two have a limit.
@@ -469,6 +505,7 @@ def fill(connection: psycopg.Connection[Any]) -> None:
         [WORKER, DEAD_WORKER],
     )
     connection.execute(LIMITED)
+    connection.execute(RATED)
     connection.execute(PAUSED)
     connection.execute(FILL_ROLLUPS)
     connection.execute(FILL_BATCHES)
@@ -622,7 +659,7 @@ LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK
 def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     """Another form may choose again for every row it compares, or have the planner read the whole table."""
     assert " AS MATERIALIZED (" in STATEMENTS[name]
-    rows, columns = r"(job|rollup|request|batch|needs)\.(id|ctid|worker_id)", "(id|place|worker_id)"
+    rows, columns = r"(job|rollup|request|batch|needs|bucket)\.(id|ctid|worker_id)", "(id|place|worker_id)"
     assert re.search(rf"WHERE {rows} = ANY \(ARRAY \(SELECT {columns} FROM \w+( WHERE [\w ]+)?\)\)", STATEMENTS[name])
     bounds = ("LIMIT ", "%(ids)s::bigint[])", "= ANY (%(unique_keys)s::text[])")
     assert any(bound in STATEMENTS[name] for bound in bounds), "bounded"

@@ -28,6 +28,7 @@ from .attempts import Attempt, number_of_attempts
 from .limits import why_it_is_blocked
 from .needs import why_it_waits_for_jobs
 from .operations import operations_of
+from .rates import why_it_waits_for_its_rate
 
 LINE_LIMIT = 200
 
@@ -44,6 +45,7 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
         case Status.BLOCKED:
             return (
                 why_it_waits_for_jobs(job)
+                or why_it_waits_for_its_rate(job, now)
                 or why_it_is_blocked(job)
                 or gettext("It is due, and waits for a limit or another job.")
             )

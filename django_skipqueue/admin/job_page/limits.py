@@ -58,4 +58,6 @@ def _why_its_sequence_waits(holders: "QuerySet[Job]", values: dict[str, str]) ->
 def _before(job: Job) -> Count:
     """The number of blocked jobs that will be admitted first, up to the limit of a count. Index: limit_waiting."""
     rank = LessThan(Row(LIMIT_RANK, F("id")), Row(Value(-job.priority), Value(job.pk)))
-    return Count.of(Job.objects.filter(rank, status="blocked", awaits_jobs=None, limit_key=job.limit_key))
+    return Count.of(
+        Job.objects.filter(rank, status="blocked", awaits_jobs=None, has_permit=None, limit_key=job.limit_key)
+    )

@@ -18,7 +18,7 @@ FROM (
 WHERE EXISTS (
     SELECT
     FROM skipqueue_job
-    WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = failed.limit_key
+    WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = failed.limit_key
 )
 ORDER BY failed.finished_at, failed.id
 """
@@ -32,14 +32,14 @@ WITH RECURSIVE waiting AS (
             WHEN %(is_from)s THEN (
                 SELECT limit_key
                 FROM skipqueue_job
-                WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key >= %(after)s::text
+                WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key >= %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
             )
             ELSE (
                 SELECT limit_key
                 FROM skipqueue_job
-                WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key > %(after)s::text
+                WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
             )
@@ -48,7 +48,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key > waiting.key
+        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -63,9 +63,13 @@ SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s
 FIRST_BLOCKED_KEYS = """
 SELECT limit_key
 FROM (
-    SELECT id, limit_key, awaits_jobs FROM skipqueue_job WHERE status = 'blocked' ORDER BY id LIMIT %(limit)s
+    SELECT id, limit_key, awaits_jobs, has_permit
+    FROM skipqueue_job
+    WHERE status = 'blocked'
+    ORDER BY id
+    LIMIT %(limit)s
 ) AS job
-WHERE limit_key IS NOT NULL AND awaits_jobs IS NULL
+WHERE limit_key IS NOT NULL AND awaits_jobs IS NULL AND has_permit IS NULL
 GROUP BY limit_key
 ORDER BY min(id)
 LIMIT %(most)s
@@ -91,7 +95,7 @@ FROM
     LATERAL (
         SELECT id, task, args, kwargs, limit_kind, capacity
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
+        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
         ORDER BY
             (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
         LIMIT 1
@@ -107,6 +111,7 @@ FROM
                     status IN ('queued', 'running')
                     OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
                     OR (limit_kind = 'halting' AND status = 'failed')
+                    OR (status = 'blocked' AND has_permit)
                 )
             LIMIT %(limit)s
         ) AS job
@@ -116,7 +121,7 @@ FROM
         FROM (
             SELECT run_after
             FROM skipqueue_job
-            WHERE status = 'blocked' AND awaits_jobs IS NULL AND limit_key = key.name
+            WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT %(limit)s

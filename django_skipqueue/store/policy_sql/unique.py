@@ -16,19 +16,21 @@ ENQUEUE_MANY_UNIQUE = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity)
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 SELECT
     %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
     {status},
     %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
     %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
     call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END
+    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[])
-    ) AS call (args, kwargs, unique_key, limit_key),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
@@ -42,6 +44,7 @@ RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_times
     column="%({})s",
     run_after="due.run_after",
     limit_key="call.limit_key",
+    rate_key="call.rate_key",
 )
 
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
@@ -67,12 +70,16 @@ SET (args, kwargs, run_after) = (call.args::jsonb, call.kwargs::jsonb, due.run_a
     status = CASE WHEN job.awaits_jobs AND {status} = 'queued' THEN 'blocked' ELSE {status} END,
     limit_key = call.limit_key,
     limit_kind = CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-    capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END
+    capacity = CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    rate_key = call.rate_key,
+    rate_interval = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    rate_burst = CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END,
+    has_permit = NULL
 FROM
     ROWS FROM (
         string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-        unnest(%(limit_keys)s::text[])
-    ) AS call (args, kwargs, unique_key, limit_key),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (
         SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
         AS run_after
@@ -85,6 +92,7 @@ RETURNING
     column="%({})s",
     run_after="due.run_after",
     limit_key="call.limit_key",
+    rate_key="call.rate_key",
 )
 
 # enqueue_many that replaces several → the same, without the holders that somebody has locked. Index: unique, the

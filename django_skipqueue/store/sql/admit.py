@@ -3,7 +3,7 @@
 from .gates import entering
 
 # supervisor, worker before a drain ends → by queue: the number of jobs that are queued now, and the keys of those that
-# wait at the gate of limits now. Index: admit.
+# wait at the gate of limits now, or at that of rates. Index: admit.
 ADMIT = entering(
     """
 WITH due AS MATERIALIZED (
@@ -18,12 +18,13 @@ admitted AS (
     UPDATE skipqueue_job AS job
     SET status = {status}
     WHERE job.id = ANY (ARRAY (SELECT id FROM due))
-    RETURNING job.queue_name, job.status, job.limit_key
+    RETURNING job.queue_name, job.status, job.limit_key, job.rate_key
 )
 SELECT
     queue_name,
     count(*) FILTER (WHERE status = 'queued'),
-    array_agg(limit_key) FILTER (WHERE status = 'blocked' AND limit_key IS NOT NULL)
+    array_agg(limit_key) FILTER (WHERE status = 'blocked' AND limit_key IS NOT NULL),
+    array_agg(rate_key) FILTER (WHERE status = 'blocked' AND limit_key IS NULL AND rate_key IS NOT NULL)
 FROM admitted
 GROUP BY queue_name
 """,

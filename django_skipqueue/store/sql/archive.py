@@ -13,12 +13,14 @@ WITH pruned AS (
     INSERT INTO skipqueue_archivedjob (
         id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
         queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
-        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds
+        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
+        rate_key, rate_interval, rate_burst
     )
     SELECT
         id, finished_at, enqueued_at, run_after, started_at, timeout, priority, attempts, max_attempts, status,
         queue_name, task, args, kwargs, locked_by, result, last_error, errors, retention, unique_key, metadata,
-        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds
+        operations, progress, logs, limit_key, limit_kind, capacity, unique_seconds,
+        rate_key, rate_interval, rate_burst
     FROM pruned
     WHERE %(kept)s::interval IS NULL OR finished_at > statement_timestamp() - %(kept)s::interval
 ), noted AS (

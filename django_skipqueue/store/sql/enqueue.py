@@ -8,14 +8,15 @@ _INSERT = entering(
     """
 INSERT INTO skipqueue_job AS job
     (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity)
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
 VALUES (
     %(queue_name)s, %(task)s, %(args)s::jsonb, %(kwargs)s::jsonb,
     {status},
     %(priority)s, %(max_attempts)s,
     COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     %(unique_key)s, %(unique_seconds)s, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
-    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s
+    %(batch_id)s, %(awaits_jobs)s, %(limit_key)s, %(limit_kind)s, %(capacity)s,
+    %(rate_key)s, %(rate_interval)s, %(rate_burst)s
 )
 """,
     column="%({})s",
@@ -54,25 +55,28 @@ WHERE part[1] = %(call)s
 
 # enqueue_many, calls without unique keys → one row: the ids of the inserted jobs, the number of those that are queued,
 # and the seconds until all are due. `args` and `kwargs` have a line for each call: encoded JSON contains no line break.
-# `limit_keys` has an element for each call, or none at all: NULL.
+# `limit_keys` and `rate_keys` have an element for each call, or none at all: NULL.
 # There is no ON CONFLICT: it makes PostgreSQL insert each row tentatively and confirm it, which takes a sixth longer.
 ENQUEUE_MANY = entering(
     """
 WITH inserted AS (
     INSERT INTO skipqueue_job
         (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, timeout, retention, metadata,
-        batch_id, awaits_jobs, limit_key, limit_kind, capacity)
+        batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
     SELECT
         %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
         {status},
         %(priority)s, %(max_attempts)s, due.run_after, %(timeout)s, %(retention)s::jsonb, %(metadata)s::jsonb,
         %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
         call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END
+        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
     FROM
         ROWS FROM (
-            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(limit_keys)s::text[])
-        ) AS call (args, kwargs, limit_key),
+            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(limit_keys)s::text[]),
+            unnest(%(rate_keys)s::text[])
+        ) AS call (args, kwargs, limit_key, rate_key),
         (
             SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
             AS run_after
@@ -88,4 +92,5 @@ FROM inserted
     column="%({})s",
     run_after="due.run_after",
     limit_key="call.limit_key",
+    rate_key="call.rate_key",
 )

@@ -1,8 +1,9 @@
 """Decides the status that a job enters: that of the first gate whose condition holds, else `queued`.
 
 Invariant: the gates are checked for every job that enters from outside: an enqueue, a retry, a manual retry, and a job
-that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them, except
-for a job whose worker died twice in a row: recovery has it wait at the time gate. Postponing a job does the same.
+that the previous gate admits. Release and recovery do not check the gates, because their jobs have passed them. But a
+recovered job that has a rate waits for it again, and one whose worker died twice in a row waits at the time gate.
+Postponing a job has it wait there, too.
 """
 
 import re
@@ -24,7 +25,9 @@ CONDITIONS = (
     Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
     # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
     Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
+    # Likewise: a job that has passed the gate of limits, and waits at the next one, has `has_permit`.
     Condition("limit", "blocked", "{limit_key}::text IS NOT NULL"),
+    Condition("rate", "blocked", "{rate_key}::text IS NOT NULL"),
 )
 """In the order in which a job meets the gates."""
 

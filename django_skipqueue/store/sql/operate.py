@@ -60,7 +60,7 @@ chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = {status},
+SET status = {status}, has_permit = NULL,
     lease = job.lease + 1,
     attempts = 0,
     run_after = statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
@@ -170,7 +170,7 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = 'scheduled',
+SET status = 'scheduled', has_permit = NULL,
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
@@ -192,7 +192,7 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = {status},
+SET status = {status}, has_permit = NULL,
     run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
@@ -234,6 +234,7 @@ SET queue_name = %(queue_name)s::text,
         CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.limit_kind ELSE %(limit_kind)s::text END,
         CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.capacity ELSE %(capacity)s::smallint END
     ),
+    has_permit = CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.has_permit END,
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status

@@ -7,6 +7,7 @@
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
 # 30 s, so that it does not run beside the same jobs again. After the third it fails, whatever its max_attempts. A
 # manual retry empties the list, and so does every outcome except that of an unknown task.
+# A job that has a rate waits for it again, with the permit that it holds.
 # A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
 # written by hand has no row: the job's own heartbeat counts.
 RECOVER = """
@@ -40,10 +41,11 @@ WITH lost AS MATERIALIZED (
 ),
 recovered AS (
     UPDATE skipqueue_job AS job
-    SET (deaths, status, run_after, finished_at, last_error, errors) = (
+    SET (deaths, status, has_permit, run_after, finished_at, last_error, errors) = (
             SELECT
                 died.workers,
                 verdict.status,
+                CASE WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL THEN true END,
                 CASE
                     WHEN verdict.status = 'scheduled' THEN statement_timestamp() + random() * interval '30 seconds'
                     ELSE job.run_after
@@ -71,6 +73,7 @@ recovered AS (
                         CASE
                             WHEN death.number >= 3 OR job.attempts >= job.max_attempts THEN 'failed'
                             WHEN death.number = 2 THEN 'scheduled'
+                            WHEN job.rate_key IS NOT NULL THEN 'blocked'
                             ELSE 'queued'
                         END,
                         %(reason)s || CASE

@@ -106,11 +106,12 @@ SETTLE_SNOOZES = SETTLE.replace(
     deaths = """,
 )
 
-# settle, after outcomes put jobs straight back into their queues → the queue of each job. Index: the primary key.
+# settle, after outcomes put jobs straight back into their queues → the queue of each job, and the key of its rate if it
+# waits for that. Index: the primary key.
 QUEUES_OF = """
-SELECT queue_name
+SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END
 FROM skipqueue_job
-WHERE id = ANY (%(ids)s::bigint[]) AND status = 'queued'
+WHERE id = ANY (%(ids)s::bigint[]) AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
 """
 
 # worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it

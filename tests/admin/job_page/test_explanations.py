@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_skipqueue import job as register
 from django_skipqueue.admin.job_page.attempts import attempts_of
 from django_skipqueue.admin.job_page.explanations import why_it_waits, why_it_was_not_retried
-from django_skipqueue.models import Job, Queue
+from django_skipqueue.models import Job, Queue, RateBucket
 from django_skipqueue.operators import counts
 from django_skipqueue.operators.worker_health import Workforce
 
@@ -223,6 +223,36 @@ class TestBlocked:
 
     def test_a_secret_of_the_key_is_masked(self) -> None:
         columns: dict[str, Any] = {"limit_key": 'limit:t token="hush-hush"', "limit_kind": "concurrency", "capacity": 1}
+        job = make_job("blocked", kwargs={"token": "hush-hush"}, **columns)
+        assert "hush" not in waits(job)
+
+    def test_by_a_rate(self) -> None:
+        columns: dict[str, Any] = {"rate_key": "rate:t tenant=7", "rate_interval": 0.6, "rate_burst": 1}
+        first, second, third = (make_job("blocked", **columns) for _ in range(3))
+        assert waits(first) == "It waits for the rate 100/m of “rate:t tenant=7”: about 0 s."
+        RateBucket.objects.create(key="rate:t tenant=7", full_at=timezone.now() + timedelta(hours=2))
+        Job.objects.update(rate_interval=600.0)
+        first, second, third = Job.objects.order_by("id")
+        assert waits(first) == "It waits for the rate 6/h of “rate:t tenant=7”: about 10 min."
+        assert waits(second) == "It waits for the rate 6/h of “rate:t tenant=7”: about 20 min. 1 job comes before it."
+        assert waits(third) == "It waits for the rate 6/h of “rate:t tenant=7”: about 30 min. 2 jobs come before it."
+
+    def test_by_more_jobs_of_its_rate_than_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(counts, "CAP", 1)
+        columns: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 600.0, "rate_burst": 1}
+        job = [make_job("blocked", **columns) for _ in range(4)][-1]
+        assert waits(job) == "It waits for the rate 6/h of “rate:t”: more than 20 min. 1+ jobs come before it."
+
+    def test_by_a_limit_and_then_by_a_rate(self) -> None:
+        limited: dict[str, Any] = {"limit_key": "limit:t", "limit_kind": "concurrency", "capacity": 1}
+        rated: dict[str, Any] = {"rate_key": "rate:t", "rate_interval": 0.6, "rate_burst": 1}
+        first = make_job("blocked", has_permit=True, **limited, **rated)
+        second = make_job("blocked", **limited, **rated)
+        assert waits(first).startswith("It waits for the rate 100/m")
+        assert waits(second) == "It waits for a permit of the key “limit:t”: 1 of 1 are taken."
+
+    def test_a_secret_of_the_key_of_a_rate_is_masked(self) -> None:
+        columns: dict[str, Any] = {"rate_key": 'rate:t token="hush-hush"', "rate_interval": 0.6, "rate_burst": 1}
         job = make_job("blocked", kwargs={"token": "hush-hush"}, **columns)
         assert "hush" not in waits(job)
 

@@ -1,0 +1,257 @@
+"""Admit jobs by the rates of their keys.
+
+A key has a bucket of tokens: a row of `skipqueue_rate`, if it is not full. `full_at` is the time at which it is full
+again, by the database's clock, and so says how many tokens there are (the generic cell rate algorithm). `due_at` is the
+time at which the next blocked job may be admitted; NULL: none is known to wait. A key without a row has a full bucket.
+
+A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
+waits for that first, and holds the permit while it waits here (`has_permit`).
+
+Rule: only `ADMIT_BY_RATE` takes tokens. It admits in the same statement, so neither is done without the other. It runs
+in the transaction of `LOCK_RATES`, after it, and only for the keys that this has locked, with a snapshot of its own.
+`LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
+"""
+
+# supervisor; enqueue, after the commit → the keys that another transaction has locked, and those that are locked now,
+# for ADMIT_BY_RATE. The locks are as those of LOCK_KEYS in `admission.sql`, and others than these.
+# Reads no table.
+LOCK_RATES = """
+WITH wanted AS MATERIALIZED (
+    SELECT unnest((SELECT %(keys)s::text[])) AS key
+),
+lock AS MATERIALIZED (
+    SELECT
+        slot,
+        CASE
+            WHEN current_setting('transaction_isolation') = 'read committed'
+            THEN pg_try_advisory_xact_lock(1397442897, slot)
+            ELSE false
+        END AS is_ours
+    FROM (SELECT DISTINCT hashtext(key) & 1023 AS slot FROM wanted) AS slots
+)
+SELECT
+    array_agg(wanted.key) FILTER (WHERE NOT lock.is_ours) AS missed,
+    set_config(
+        'skipqueue.locked_rates', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) AS locked
+FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
+"""
+
+# the same, after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
+# there are tokens: the highest priority first, then the first enqueued. Numbers of tokens:
+# `taken`: those that are missing from the bucket. Never more than there are, whatever the clock has done since; and at
+# least as many as jobs are queued: what waits for a worker takes its token now, so that a queue that nobody has served
+# for a while does not hold more than one burst. `free`: those that can be taken now.
+# The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
+# the queued jobs are as many as the burst; but several times in the time of a burst.
+# Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key.
+ADMIT_BY_RATE = """
+WITH bucket AS MATERIALIZED (
+    SELECT
+        key.name,
+        head.rate_interval AS seconds,
+        head.rate_burst AS burst,
+        queued.number AS queued,
+        level.taken,
+        floor(head.rate_burst - level.taken + 0.000001)::integer AS free
+    FROM
+        unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name)
+        LEFT JOIN skipqueue_rate AS rate ON rate.key = key.name
+        CROSS JOIN LATERAL (
+            SELECT rate_interval, rate_burst
+            FROM skipqueue_job
+            WHERE
+                status = 'blocked'
+                AND awaits_jobs IS NULL
+                AND (limit_key IS NULL OR has_permit)
+                AND rate_key = key.name
+            ORDER BY (-priority), id
+            LIMIT 1
+        ) AS head
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS number
+            FROM (
+                SELECT FROM skipqueue_job WHERE status = 'queued' AND rate_key = key.name LIMIT head.rate_burst
+            ) AS one
+        ) AS queued
+        CROSS JOIN LATERAL (
+            SELECT LEAST(
+                GREATEST(
+                    COALESCE(extract(epoch FROM rate.full_at - statement_timestamp())::float8 / head.rate_interval, 0),
+                    queued.number
+                ),
+                head.rate_burst
+            ) AS taken
+        ) AS level
+),
+chosen AS MATERIALIZED (
+    SELECT bucket.name, job.place
+    FROM
+        bucket,
+        LATERAL (
+            SELECT ctid AS place
+            FROM skipqueue_job
+            WHERE
+                status = 'blocked'
+                AND awaits_jobs IS NULL
+                AND (limit_key IS NULL OR has_permit)
+                AND rate_key = bucket.name
+            ORDER BY (-priority), id
+            LIMIT bucket.free
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+),
+admitted AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued', has_permit = NULL
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+    RETURNING job.queue_name
+),
+changed AS MATERIALIZED (
+    SELECT
+        bucket.*,
+        number.taken_now,
+        bucket.taken + number.taken_now AS missing,
+        (
+            SELECT count(*)
+            FROM (
+                SELECT
+                FROM skipqueue_job
+                WHERE
+                    status = 'blocked'
+                    AND awaits_jobs IS NULL
+                    AND (limit_key IS NULL OR has_permit)
+                    AND rate_key = bucket.name
+                LIMIT number.taken_now + 1
+            ) AS one
+        ) > number.taken_now AS has_more
+    FROM
+        bucket
+        LEFT JOIN (SELECT name, count(*) AS number FROM chosen GROUP BY name) AS counted ON counted.name = bucket.name
+        CROSS JOIN LATERAL (SELECT COALESCE(counted.number, 0) AS taken_now) AS number
+),
+kept AS (
+    INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
+    SELECT
+        name,
+        statement_timestamp() + make_interval(secs => missing * seconds),
+        CASE
+            WHEN has_more
+            THEN statement_timestamp() + make_interval(
+                secs => GREATEST(
+                    (missing - (burst - 1)) * seconds,
+                    LEAST(
+                        burst * seconds / 4,
+                        CASE WHEN queued + taken_now >= burst THEN 0.5 ELSE 0.05 END
+                    )
+                )
+            )
+        END
+    FROM changed
+    ORDER BY name
+    ON CONFLICT (key) DO UPDATE SET full_at = excluded.full_at, due_at = excluded.due_at
+),
+idle AS (
+    UPDATE skipqueue_rate
+    SET due_at = NULL
+    WHERE
+        key = ANY ((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])::text[])
+        AND due_at IS NOT NULL
+        AND key <> ALL (ARRAY (SELECT name FROM bucket))
+)
+SELECT queue_name, count(*) FROM admitted GROUP BY queue_name
+"""
+
+# supervisor → the seconds until the next key is due, below 0 if it is overdue; no row if none waits. Index: rate_due.
+NEXT_RATE = """
+SELECT extract(epoch FROM due_at - statement_timestamp())::float8
+FROM skipqueue_rate
+WHERE due_at IS NOT NULL
+ORDER BY due_at, full_at
+LIMIT 1
+"""
+
+# supervisor → at most `limit` keys that are due, the earliest first. Index: rate_due.
+DUE_RATES = """
+SELECT key
+FROM skipqueue_rate
+WHERE due_at <= statement_timestamp()
+ORDER BY due_at, full_at
+LIMIT %(limit)s
+"""
+
+# supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether a look is needed: no
+# time is known at which one of them is due, or one that is too late: the clock was set back. Locks nothing.
+# Index: rate_waiting and the primary key of the buckets, once for each key.
+BLOCKED_RATES = """
+WITH RECURSIVE waiting AS (
+    (
+        SELECT rate_key AS key
+        FROM skipqueue_job
+        WHERE
+            status = 'blocked'
+            AND awaits_jobs IS NULL
+            AND (limit_key IS NULL OR has_permit)
+            AND rate_key > %(after)s::text
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT rate_key
+        FROM skipqueue_job
+        WHERE
+            status = 'blocked'
+            AND awaits_jobs IS NULL
+            AND (limit_key IS NULL OR has_permit)
+            AND rate_key > waiting.key
+        ORDER BY rate_key
+        LIMIT 1
+    )
+    FROM waiting
+    WHERE waiting.key IS NOT NULL
+),
+found AS MATERIALIZED (SELECT key FROM waiting WHERE key IS NOT NULL LIMIT %(limit)s)
+SELECT
+    found.key,
+    (
+        SELECT rate.due_at <= statement_timestamp() + make_interval(
+            secs => GREATEST(
+                (
+                    SELECT rate_interval
+                    FROM skipqueue_job
+                    WHERE
+                        status = 'blocked'
+                        AND awaits_jobs IS NULL
+                        AND (limit_key IS NULL OR has_permit)
+                        AND rate_key = found.key
+                    ORDER BY (-priority), id
+                    LIMIT 1
+                ),
+                1
+            )
+        )
+        FROM skipqueue_rate AS rate
+        WHERE rate.key = found.key
+    ) IS NOT TRUE AS needs_look
+FROM found
+"""
+
+# supervisor → the number of buckets that were deleted: they have been full for a minute, and no job waits for them, so
+# that a missing row means the same. Index: rate_due.
+PRUNE_RATES = """
+WITH full_again AS MATERIALIZED (
+    SELECT ctid AS place
+    FROM skipqueue_rate
+    WHERE due_at IS NULL AND full_at < statement_timestamp() - interval '1 minute'
+    ORDER BY due_at, full_at
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM skipqueue_rate AS bucket
+    WHERE bucket.ctid = ANY (ARRAY (SELECT place FROM full_again))
+    RETURNING bucket.key
+)
+SELECT count(*) FROM deleted
+"""

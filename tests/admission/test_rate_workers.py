@@ -1,0 +1,174 @@
+"""Live workers: no key ever exceeds its rate, in any window of time, and each job starts soon after its slot."""
+
+import os
+import signal
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from django_skipqueue.models import Job
+
+from ..app.models import Ledger
+from ..app.rated_jobs import twenty, twenty_and_two
+from ..app.sessions import connect
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
+from .test_workers import overlaps
+
+Run = Callable[..., ManagePy]
+
+INTERVAL, BURST = 0.05, 2
+"""Those of the tasks."""
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TAKEN = """
+SELECT
+    extract(epoch FROM statement_timestamp())::float8,
+    rate_key,
+    sum(attempts) + count(*) FILTER (WHERE status = 'queued'),
+    count(*) FILTER (WHERE status = 'queued'),
+    extract(epoch FROM clock_timestamp())::float8
+FROM skipqueue_job
+WHERE rate_key IS NOT NULL
+GROUP BY rate_key
+"""
+"""The tokens that were taken for each key: one for each attempt that has begun, and for each job that may begin."""
+
+
+class Witness:
+    """Reads again and again how many tokens were taken, and compares each two moments."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.most_queued = 0
+        self.worst: defaultdict[str, float] = defaultdict(float)
+        """By how many tokens more than the rate gives, at most, a key has taken within a window."""
+        self._least: dict[str, float] = {}
+
+    def look(self, session: Any) -> None:
+        for begin, key, taken, queued, end in session.execute(TAKEN).fetchall():
+            self.most_queued = max(self.most_queued, queued)
+            least = self._least.get(key, float("inf"))
+            self.worst[key] = max(self.worst[key], float(taken) - end / INTERVAL - least)
+            self._least[key] = min(least, float(taken) - begin / INTERVAL)
+        self.looks += 1
+
+    def assert_held(self) -> None:
+        """One more than the burst: a transaction may be seen a moment after the time that it has for its tokens."""
+        assert self.looks > 10
+        assert self.worst
+        assert max(self.worst.values()) <= BURST + 1
+        assert self.most_queued <= BURST
+
+
+@contextmanager
+def witnessed() -> Iterator[Witness]:
+    """Within this block no key may exceed its rate."""
+    witness, is_over = Witness(), threading.Event()
+
+    def watch() -> None:
+        with connect() as session:
+            while not is_over.wait(0.002):
+                witness.look(session)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield witness
+    finally:
+        is_over.set()
+        thread.join()
+    witness.assert_held()
+
+
+def starts(key: str) -> list[float]:
+    """When the jobs of a key have started, in seconds since the first."""
+    times = Ledger.objects.filter(entry__startswith=f"start {key} ").order_by("id").values_list("written_at", flat=True)
+    first = times[0]
+    return [(time - first).total_seconds() for time in times]
+
+
+def test_the_witness_sees_a_rate_that_is_exceeded() -> None:
+    witness = Witness()
+    with connect() as session:
+        twenty.defer_many([("a",)] * 8)
+        witness.look(session)
+        Job.objects.blocked().update(status="completed", attempts=1, finished_at="2026-01-01T00:00:00Z")
+        for _ in range(20):
+            witness.look(session)
+    with pytest.raises(AssertionError):
+        witness.assert_held()
+
+
+def test_each_job_starts_within_a_second_of_its_slot_and_in_order(runworker: Run) -> None:
+    """Two machines, two keys; the jobs of each start one after the other, those of the higher priority first."""
+    for name in ("one", "two"):
+        runworker("--processes", "1", "--concurrency", "4", "--name", name)
+    wait_until(lambda: len(workers(2)) == 2)
+    with witnessed():
+        for key in "ab":
+            twenty.defer_many([(key, number) for number in range(60)])
+            twenty.using(priority=10).defer(key, 100)
+        wait_for_statuses(completed=122)
+    for key in "ab":
+        times = starts(key)
+        for number, time in enumerate(times):
+            slot = max(0.0, (number + 1 - BURST) * INTERVAL)
+            assert time <= slot + 1.0
+        entries = (
+            Ledger.objects.filter(entry__startswith=f"start {key} ").order_by("id").values_list("entry", flat=True)
+        )
+        numbers = [int(entry.split()[2]) for entry in entries]
+        assert numbers.index(100) <= 10
+        numbers.remove(100)
+        assert [abs(number - place) <= 4 for place, number in enumerate(numbers)].count(False) == 0
+
+
+def test_retries_take_tokens_and_no_job_is_forgotten(runworker: Run) -> None:
+    runworker("--concurrency", "4")
+    with witnessed():
+        twenty.defer_many([("a", number, 3) for number in range(10)])
+        wait_for_statuses(completed=10)
+    assert len(starts("a")) == 30
+    assert starts("a")[-1] >= (30 - BURST - 1) * INTERVAL - 0.2
+
+
+def test_a_backlog_does_not_burst_when_workers_come_back(runworker: Run) -> None:
+    """Nobody claims for a while; a supervisor without free workers has the burst queued, and no more."""
+    with witnessed() as witness:
+        twenty.defer_many([("a", number) for number in range(30)])
+        wait_until(lambda: witness.looks > 20)
+        assert statuses() == {"queued": BURST, "blocked": 28}
+        runworker("--concurrency", "8")
+        wait_for_statuses(completed=30)
+
+
+def test_a_rate_and_a_limit_hold_together(runworker: Run) -> None:
+    """Two accounts, whose permits are free before there are tokens; then long jobs, whose permits are free later."""
+    runworker("--processes", "2", "--concurrency", "4")
+    with witnessed():
+        twenty_and_two.defer_many([("t", account, 0.0) for account in "ab" * 20])
+        wait_for_statuses(completed=40)
+        twenty_and_two.defer_many([("t", "a", 0.3)] * 8)
+        wait_for_statuses(completed=48)
+    assert max(overlaps().values()) <= 2
+
+
+def test_no_rate_is_exceeded_while_workers_are_killed(runworker: Run) -> None:
+    running = [runworker("--processes", "2", "--concurrency", "4") for _ in range(2)]
+    wait_until(lambda: len(workers(4)) == 4)
+    with witnessed():
+        for start in range(0, 90, 30):
+            twenty.defer_many([("a", number) for number in range(start, start + 30)])
+            wait_until(lambda: Job.objects.completed().count() > start)  # noqa: B023 (called at once)
+            with suppress(ProcessLookupError):
+                os.kill(workers(1)[0].pid, signal.SIGKILL)
+            Job.objects.filter(pk__in=list(Job.objects.blocked().values_list("pk", flat=True)[:3])).discard()
+            Job.objects.discarded().retry()
+        wait_for_statuses(completed=90, deadline=60)
+    assert len(running) == 2

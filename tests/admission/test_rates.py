@@ -1,0 +1,451 @@
+"""Admission by rate: who takes a token, when, and in which order."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue.admission import rate_sql
+from django_skipqueue.admission import sql as limit_sql
+from django_skipqueue.models import Job, RateBucket
+from django_skipqueue.services.admit import Admit
+from django_skipqueue.store import Store, gates, rates
+from django_skipqueue.store.notify import LIMITS_PAYLOAD, RATE_PREFIX
+from django_skipqueue.store.rates import RateGate
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+
+from ..app import jobs
+from ..app.limited_jobs import free_two
+from ..app.rated_jobs import (
+    free_hundred,
+    rated_and_limited,
+    rated_in_order,
+    shares_rate,
+    shares_rate_too,
+    three_at_once,
+)
+from ..app.rows import make_job
+from ..app.sessions import connect
+from ..app.waiting import wait_until
+from ..harness.processes import statuses
+
+store = Store("default")
+AGAIN = Outcome("scheduled", delay=0.0, last_error="no", error={"message": "no"})
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def own_gate(monkeypatch: pytest.MonkeyPatch) -> RateGate:
+    """A gate that no other test has used: it has a pace."""
+    gate = RateGate()
+    monkeypatch.setattr(gates, "RATE_GATE", gate)
+    monkeypatch.setattr(gates, "GATES", (*gates.GATES[:-1], gate))
+    return gate
+
+
+def key_of(task: Any, *args: Any) -> str:
+    key = task.encoded(args, {}).rate_key
+    assert key
+    return str(key)
+
+
+def pass_time(seconds: float) -> None:
+    """Have every bucket be as after so many seconds."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE skipqueue_rate SET full_at = full_at - make_interval(secs => %(s)s), "
+            "due_at = due_at - make_interval(secs => %(s)s)",
+            {"s": seconds},
+        )
+
+
+def claim(limit: int = 100) -> list[int]:
+    return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
+
+
+def settle(*ids: int, outcome: Outcome = COMPLETED) -> None:
+    leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
+    store.settle([Settlement(id, leases[id], outcome) for id in ids])
+
+
+def admit(*keys: str) -> int:
+    return sum(store.admit_rates(keys)[0].values())
+
+
+def test_a_job_beyond_the_burst_waits_for_a_token() -> None:
+    ids = three_at_once.defer_many([(7,)] * 5)
+    other = three_at_once.defer(8)
+    assert statuses() == {"queued": 4, "blocked": 2}
+    assert claim() == [*ids[:3], other.pk]
+    key = key_of(three_at_once, 7)
+    assert admit(key) == 0
+    pass_time(3600)
+    assert admit(key) == 1
+    assert admit(key) == 0
+    pass_time(3600)
+    assert admit(key) == 1
+    assert claim() == ids[3:]
+
+
+def test_the_first_job_is_queued_at_once_and_a_second_waits_for_its_slot() -> None:
+    free_hundred.defer(7)
+    free_hundred.defer(7)
+    assert statuses() == {"queued": 1, "blocked": 1}
+    due = RateBucket.objects.get().due_at
+    assert due is not None
+    assert 0.0 < (store.next_rate() or 0) <= 0.6
+
+
+def test_a_burst_is_never_exceeded_by_queued_jobs_however_long_nobody_claims() -> None:
+    """The guard: what is queued counts as taken. Without it, each hour would bring three more."""
+    three_at_once.defer_many([(7,)] * 9)
+    key = key_of(three_at_once, 7)
+    for _ in range(3):
+        pass_time(36_000)
+        assert admit(key) == 0
+    assert statuses() == {"queued": 3, "blocked": 6}
+    claim()
+    assert admit(key) == 0  # the queued jobs were there a moment ago: they have taken their tokens then
+    pass_time(3600)
+    assert admit(key) == 1
+
+
+def test_the_highest_priority_and_then_the_first_enqueued_is_admitted() -> None:
+    three_at_once.defer_many([(7,)] * 3)
+    claim()
+    low, high, late = (three_at_once.using(priority=number).defer(7).pk for number in (-5, 5, 5))
+    key = key_of(three_at_once, 7)
+    for expected in (high, late, low):
+        pass_time(3600)
+        assert admit(key) == 1
+        assert claim() == [expected]
+
+
+def test_rates_of_one_name_are_shared() -> None:
+    shares_rate.defer()
+    shares_rate_too.defer()
+    assert statuses() == {"queued": 1, "blocked": 1}
+
+
+def test_a_retry_takes_a_token_again() -> None:
+    [id, *_] = three_at_once.defer_many([(7,)] * 3)
+    claim()
+    settle(id, outcome=AGAIN)
+    assert Job.objects.get(pk=id).status == "blocked"
+    pass_time(3600)
+    assert admit(key_of(three_at_once, 7)) == 1
+    assert claim() == [id]
+
+
+def test_a_retry_is_announced_to_the_supervisors() -> None:
+    [id, *_] = three_at_once.defer_many([(7,)] * 3)
+    claim()
+    with connect() as session:
+        session.execute("LISTEN skipqueue_supervisors")
+        settle(id, outcome=AGAIN)
+        [found] = session.notifies(timeout=5, stop_after=1)
+    assert found.payload == RATE_PREFIX + key_of(three_at_once, 7)
+
+
+def test_a_recovered_job_takes_a_token_again_and_keeps_its_permit() -> None:
+    [first, second] = rated_and_limited.defer_many([("a",)] * 2)
+    assert claim() == [first]
+    store.recover(worker_ids=["w"])
+    job = Job.objects.get(pk=first)
+    assert (job.status, job.has_permit) == ("blocked", True)
+    assert store.admit_keys([job.limit_key or ""]).counts == {}
+    assert admit(job.rate_key or "") == 1  # the second token of the burst
+    assert claim() == [first]
+    assert Job.objects.get(pk=second).status == "blocked"
+
+
+def test_a_released_job_keeps_its_token() -> None:
+    [id] = three_at_once.defer_many([(7,)])
+    [claimed] = store.claim(queue_names=["default"], limit=1, worker_id="w")
+    store.release([claimed.ref])
+    assert Job.objects.get(pk=id).status == "queued"
+
+
+def test_a_due_job_waits_for_its_rate() -> None:
+    three_at_once.defer_many([(7,)] * 3)
+    claim()
+    late = three_at_once.using(run_after=timedelta(hours=1)).defer(7)
+    assert late.status == "scheduled"
+    Job.objects.filter(pk=late.pk).update(run_after=late.enqueued_at)
+    store.admit()
+    assert Job.objects.get(pk=late.pk).status == "blocked"
+    pass_time(3600)
+    assert admit(key_of(three_at_once, 7)) == 1
+
+
+def test_a_job_that_needs_another_waits_for_its_rate_afterwards() -> None:
+    needed = jobs.noop.defer()
+    waiting = three_at_once.using(after=[needed]).defer(7)
+    assert sweep() == 0
+    assert Job.objects.get(pk=waiting.pk).status == "blocked"
+    claim()
+    settle(needed.pk)
+    store.admit_dependants([needed.pk])
+    assert sweep() == 1
+    assert claim() == [waiting.pk]
+
+
+def sweep() -> int:
+    before = Job.objects.queued().count()
+    store.sweep_limits()
+    return Job.objects.queued().count() - before
+
+
+def test_a_limit_comes_first_and_its_permit_is_held_while_the_job_waits_for_its_rate() -> None:
+    """Two tokens, one permit for each account: neither is exceeded, in whatever order they become free."""
+    a, a2, b, c = (rated_and_limited.defer(account).pk for account in "aabc")
+    assert claim() == [a, b]
+    found = {job.pk: (job.status, job.has_permit) for job in Job.objects.all()}
+    assert found[c] == ("blocked", True)
+    assert found[a2] == ("blocked", None)
+    pass_time(3600)
+    settle(a)
+    assert store.admit_keys([limit_key("a")]).rates == {key_of(rated_and_limited, "a")}
+    assert store.admit_keys([limit_key("c")]) == ({}, [], frozenset())  # its permit is taken
+    assert admit(key_of(rated_and_limited, "a")) == 1
+    assert claim() == [a2]  # it was enqueued before c
+    pass_time(3600)
+    assert admit(key_of(rated_and_limited, "a")) == 1
+    assert claim() == [c]
+
+
+def limit_key(account: str) -> str:
+    return str(rated_and_limited.encoded((account,), {}).limit_key)
+
+
+def test_a_sequence_with_a_rate_stays_in_order() -> None:
+    first, second, third = rated_in_order.defer_many([("x",)] * 3)
+    assert claim() == [first]
+    settle(first)
+    assert sweep() == 0
+    assert Job.objects.get(pk=second).has_permit
+    assert not Job.objects.get(pk=third).has_permit
+    pass_time(3600)
+    assert sweep() == 1
+    assert claim() == [second]
+
+
+@pytest.mark.parametrize("verb", ["discard", "cancel"])
+def test_a_job_that_is_discarded_while_it_waits_gives_its_permit_back_and_takes_no_token(verb: str) -> None:
+    rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
+    held = Job.objects.get(has_permit=True)
+    assert getattr(held, verb)()
+    claim()
+    pass_time(3600)
+    assert sweep() == 1
+    assert Job.objects.get(status="queued").kwargs == {} or True
+    assert held.retry()
+    again = Job.objects.get(pk=held.pk)
+    assert (again.status, again.has_permit) == ("blocked", None)  # the other one of its account holds the permit
+
+
+def test_a_job_that_is_postponed_while_it_has_a_permit_gives_it_back() -> None:
+    rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
+    held = Job.objects.get(has_permit=True)
+    assert held.postpone(timedelta(hours=1))
+    assert not Job.objects.get(pk=held.pk).has_permit
+    store.sweep_limits()
+    assert Job.objects.get(has_permit=True).pk != held.pk
+
+
+def test_a_job_that_is_rescheduled_to_now_waits_at_the_gates_again() -> None:
+    rated_and_limited.defer_many([("a",), ("b",), ("c",), ("c",)])
+    held = Job.objects.get(has_permit=True)
+    Store("default").reschedule([held.pk], timedelta(0))
+    again = Job.objects.get(pk=held.pk)
+    assert (again.status, again.has_permit) == ("blocked", None)
+
+
+def test_change_of_queue_and_priority_of_a_waiting_job() -> None:
+    three_at_once.defer_many([(7,)] * 5)
+    last = Job.objects.order_by("-pk")[0]
+    store.change_priority([last.pk], 50)
+    store.change_queue([last.pk], "mail")
+    claim()
+    pass_time(3600)
+    assert store.admit_rates([last.rate_key or ""]) == ({"mail": 1}, [])
+
+
+def test_nothing_is_admitted_within_the_transaction_of_the_caller() -> None:
+    with transaction.atomic():
+        three_at_once.defer(7)
+        assert statuses() == {"blocked": 1}
+        assert not RateBucket.objects.exists()
+    assert statuses() == {"queued": 1}
+
+
+def test_a_rolled_back_enqueue_takes_no_token() -> None:
+    with transaction.atomic():
+        three_at_once.defer(7)
+        transaction.set_rollback(True)
+    assert not RateBucket.objects.exists()
+
+
+def test_a_death_between_taking_tokens_and_admitting_is_not_possible() -> None:
+    """One statement does both: if it is rolled back, both are."""
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    with transaction.atomic():
+        assert admit("k") == 1
+        transaction.set_rollback(True)
+    assert statuses() == {"blocked": 1}
+    assert admit("k") == 1
+
+
+def test_a_key_that_another_transaction_has_locked_is_missed_and_announced() -> None:
+    key = key_of(three_at_once, 7)
+    with connect(autocommit=False) as other, connect() as listening:
+        listening.execute("LISTEN skipqueue_supervisors")
+        other.execute(rate_sql.LOCK_RATES, {"keys": [key]})
+        three_at_once.defer(7)
+        assert statuses() == {"blocked": 1}
+        [found] = listening.notifies(timeout=5, stop_after=1)
+        assert found.payload == RATE_PREFIX + key
+        other.rollback()
+    service = Admit(store)
+    service.notified([found.payload])
+    service.run(0.0)
+    assert statuses() == {"queued": 1}
+
+
+def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
+    key = key_of(three_at_once, 7)
+    make_job("blocked", rate_key=key, rate_interval=60.0, rate_burst=1)
+    with connect(autocommit=False) as other:
+        other.execute(rate_sql.LOCK_RATES, {"keys": [key]})
+        own_gate.want("default", [key])
+        assert own_gate.admit(store, limit=100) == {}
+        other.rollback()
+    assert 0 < (own_gate.next_due(store) or 0) <= 0.1
+
+
+def test_locks_of_limits_and_of_rates_are_different_ones() -> None:
+    with connect(autocommit=False) as other:
+        other.execute(limit_sql.LOCK_KEYS, {"ids": "{}", "keys": ["k"]})
+        make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+        assert admit("k") == 1
+
+
+def test_at_repeatable_read_nothing_is_admitted() -> None:
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        assert store.admit_rates(["k"]) == ({}, ["k"])
+
+
+def test_after_the_clock_was_set_back_the_key_waits_for_one_interval_at_most() -> None:
+    """The guards: the missing tokens are no more than the burst, and a due time that is too late needs a look."""
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    assert admit("k") == 1
+    claim()
+    pass_time(-7200)
+    assert store.blocked_rates() == {"k": True}
+    assert admit("k") == 0
+    assert store.blocked_rates() == {"k": False}
+    assert 59 < (store.next_rate() or 0) <= 60
+    pass_time(60)
+    assert admit("k") == 1
+
+
+def test_a_clock_that_was_set_forward_brings_one_burst() -> None:
+    three_at_once.defer_many([(7,)] * 20)
+    claim()
+    pass_time(1e6)
+    assert admit(key_of(three_at_once, 7)) == 3
+
+
+def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) -> None:
+    """The rows as a death between the commit of an enqueue and the admission leaves them."""
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    assert own_gate.next_due(store) == 0.0
+    assert own_gate.admit(store, limit=100) == {"default": 1}
+    assert not own_gate.admit(store, limit=100)
+
+
+def test_the_sweep_goes_through_all_keys(own_gate: RateGate) -> None:
+    for number in range(25):
+        make_job("blocked", rate_key=f"k{number:02}", rate_interval=60.0, rate_burst=1)
+    assert store.sweep_limits(limit=10)
+    assert statuses() == {"queued": 25}
+
+
+def test_a_general_notification_has_all_keys_looked_at() -> None:
+    service = Admit(store)
+    service.run(0.0)
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+
+    def is_queued_after_a_notification() -> bool:
+        service.notified([LIMITS_PAYLOAD])
+        service.run(0.0)
+        return statuses() == {"queued": 1}
+
+    wait_until(is_queued_after_a_notification)
+
+
+def test_notifications_do_not_have_a_process_sweep_all_the_time(
+    own_gate: RateGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard: a sweep rests for as long as it has taken, and nineteen times more."""
+    monkeypatch.setattr(rates, "SWEEP_SHARE", 1e-6)
+    own_gate.admit(store, limit=9)
+    own_gate.sweep_now("default")
+    assert (own_gate.next_due(store) or 0.0) > 60.0
+
+
+def test_more_keys_than_can_be_named_are_swept(own_gate: RateGate) -> None:
+    own_gate.admit(store, limit=100)
+    own_gate.want("default", [f"k{number}" for number in range(1001)])
+    make_job("blocked", rate_key="other", rate_interval=60.0, rate_burst=1)
+    assert wait_until(lambda: own_gate.admit(store, limit=100)) == {"default": 1}
+
+
+def test_full_buckets_are_deleted_and_others_stay() -> None:
+    three_at_once.defer_many([(1,), (2,), (2,), (2,), (2,), (3,)])
+    claim()
+    assert store.prune_rates() == 0
+    RateBucket.objects.exclude(key=key_of(three_at_once, 2)).update(full_at=Job.objects.all()[0].enqueued_at)
+    pass_time(61)
+    assert store.prune_rates() == 2
+    assert RateBucket.objects.get().key == key_of(three_at_once, 2)
+
+
+def test_a_key_without_waiting_jobs_is_not_due_any_more() -> None:
+    three_at_once.defer_many([(7,)] * 4)
+    assert store.next_rate() is not None
+    Job.objects.filter(status="blocked").delete()
+    pass_time(3600)
+    assert store.due_rates()
+    admit(*store.due_rates())
+    assert store.next_rate() is None
+
+
+def test_a_plain_job_and_a_limited_one_have_no_rate() -> None:
+    jobs.noop.defer()
+    free_two.defer("a")
+    assert set(Job.objects.values_list("rate_key", "has_permit")) == {(None, None)}
+
+
+def test_many_jobs_of_many_keys_are_deferred_at_once() -> None:
+    three_at_once.defer_many([(number % 100,) for number in range(1000)])
+    assert statuses() == {"queued": 300, "blocked": 700}
+
+
+def test_two_at_once_never_take_the_same_token() -> None:
+    """The second transaction finds the key locked while the first is open, and the token taken afterwards."""
+    for _ in range(2):
+        make_job("blocked", rate_key="k", rate_interval=3600.0, rate_burst=1)
+    with connect(autocommit=False) as other:
+        other.execute(rate_sql.LOCK_RATES, {"keys": ["k"]})
+        other.execute(rate_sql.ADMIT_BY_RATE)
+        assert store.admit_rates(["k"]) == ({}, ["k"])
+        other.commit()
+    assert store.admit_rates(["k"]) == ({}, [])
+    assert statuses() == {"queued": 1, "blocked": 1}
