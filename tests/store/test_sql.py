@@ -360,7 +360,6 @@ CASES = [
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
     Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
-    Case("ADMIT_WITHOUT_WAITING", {}, set()),
     Case("LOCK_RATES", {"keys": ["key 7"]}, set()),
     Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS}),
     Case("NEXT_RATE", {}, {RATE_DUE}),
