@@ -116,6 +116,18 @@ class Options:
         return 0.0 if self.on_conflict == "rerun" else seconds_of(self.until)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether its jobs have no key: no column beside the arguments depends on a call."""
+        return (
+            self.unique_key is None
+            and self.unique is None
+            and self.concurrency is None
+            and self.sequence is None
+            and self.fair_by is None
+            and self.rate is None
+        )
+
+    @property
     def is_limited(self) -> bool:
         """Whether the number of the jobs of a key that may run at once is limited."""
         return self.limit is not None or self.on_conflict == "rerun"

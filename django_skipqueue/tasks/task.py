@@ -26,11 +26,12 @@ from ..values.redaction import Redacted
 from ..values.redaction import redact as redacted_call
 from ..values.retry_policy import RetryPolicy
 from .advice import check_names, instead_of_method, wrong_keyword
+from .call_columns import call_columns
 from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
-from .unique import arguments_by_name, keyed, one_at_a_time, unique_key_of, within_retention
+from .unique import within_retention
 
 if TYPE_CHECKING:
     from ..arguments.call_types import CallTypes
@@ -225,16 +226,7 @@ class Task(Generic[P, R]):
 
         The arguments fit the signature. Raises `InvalidOption` for a value that cannot be used.
         """
-        unique, limit, rate = self.options.unique, self.options.limit, self.options.rate
-        raw = arguments_by_name(self.signature, args, kwargs) if unique or limit or rate else {}
-        given = {name: self.encoded_argument(name, value) for name, value in raw.items()}
-        unique_key = unique_key_of(self, given, args, kwargs)
-        columns = {"unique_key": unique_key}
-        if rate:
-            columns |= rate.columns(self.name, keyed(self, given, rate.names))
-        if self.options.on_conflict == "rerun" and unique_key is not None:
-            return columns | one_at_a_time(unique_key)
-        return columns | (limit.columns(self.name, keyed(self, given, limit.names)) if limit else {})
+        return call_columns(self, args, kwargs)
 
     @property
     def database(self) -> str:

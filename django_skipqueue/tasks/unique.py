@@ -7,21 +7,18 @@ passed. No key is too long for the index.
 import hashlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from ..columns import MAX_KEY_BYTES, check_key
+from ..columns import MAX_KEY_BYTES
 from ..conf import did_you_mean, settings
-from ..exceptions import InvalidArguments, InvalidOption
+from ..exceptions import InvalidOption
 from ..values.codec import decode, encode
 from ..values.deferred import OnConflict
 from ..values.limits import LIMITS
 from ..values.records import JobSpec
-
-if TYPE_CHECKING:
-    from .task import Task
 
 Until = Literal["finished", "started"] | timedelta
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")
@@ -76,24 +73,6 @@ def unique_by(*names: str) -> UniqueBy:
     return UniqueBy(names)
 
 
-def arguments_by_name(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with the defaults, in the order of the parameters.
-
-    Raises `InvalidArguments` if they do not fit. `*rest` is a tuple under its name. What is in `**options` stands
-    beside the others, under its own names.
-    """
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidArguments(f"{error}.") from None
-    bound.apply_defaults()
-    given = dict(bound.arguments)
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given |= dict(sorted(given.pop(parameter.name).items()))
-    return given
-
-
 def seconds_of(until: Until) -> float | None:
     """What `until` is in the column `unique_seconds`."""
     if isinstance(until, timedelta):
@@ -133,36 +112,6 @@ def within_retention(spec: JobSpec) -> JobSpec:
                 f"Raise SKIPQUEUE['RETENTION'][{status!r}], or keep the fact in a table of your own."
             )
     return spec
-
-
-def unique_key_of(
-    task: "Task[Any, Any]", given: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str | None:
-    """The unique key of a call, by the options of the task. `given`: the arguments by name, as they are stored.
-
-    Raises `InvalidOption` for what the function of a key returns.
-    """
-    unique_key = task.options.unique_key
-    if task.options.unique is not None:
-        return task.options.unique.key(task.name, given, shown=task.redacted((), given).kwargs)
-    if callable(unique_key):
-        unique_key = unique_key(*args, **kwargs)
-        if not isinstance(unique_key, str):
-            raise InvalidOption(f"unique_key's function must return a str, not {unique_key!r}.")
-        check_key("unique_key", unique_key)
-    return unique_key
-
-
-def one_at_a_time(unique_key: str) -> dict[str, Any]:
-    """The columns of a job with `on_conflict="rerun"`: the jobs of its unique key are a sequence."""
-    return {"limit_key": f"rerun:{unique_key}", "limit_kind": "sequence", "capacity": 1}
-
-
-def keyed(task: "Task[Any, Any]", given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The named arguments, with the hash of each that has a secret in it: a key is stored as text, and shown."""
-    named = {name: given[name] for name in names if name in given}
-    shown = task.redacted((), named).kwargs if named else {}
-    return {name: value if shown[name] == value else hashed(name, value) for name, value in named.items()}
 
 
 def hashed(name: str, value: Any) -> str:
