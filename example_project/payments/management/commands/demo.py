@@ -14,8 +14,9 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import Count, QuerySet
 
+from django_skipqueue import Batch
 from django_skipqueue.models import Job
-from payments.jobs import do_nothing, send_receipt
+from payments.jobs import count_receipts, do_nothing, send_receipt
 from payments.mailbox import Mailbox
 from payments.models import BlockedAddress, Payment
 from payments.summary import Summary, rate
@@ -50,7 +51,8 @@ class Command(BaseCommand):
         call_command("import_invoices")
         bring_in_accountants()
         payments = Payment.objects.order_by("reference").values_list("pk", flat=True)
-        ids = send_receipt.defer_many([{"payment_id": payment_id} for payment_id in payments])
+        with Batch(name="receipts", on_finish=count_receipts.s()) as batch:
+            ids = send_receipt.defer_many([{"payment_id": payment_id} for payment_id in payments])
         self.stdout.write(f"{len(ids)} jobs deferred, one {send_receipt.name} for each payment.")
 
         report = turnover.enqueue() if turnover else None
@@ -59,8 +61,10 @@ class Command(BaseCommand):
         with worker() as still_runs:
             work(jobs, Progress(self.stdout, total=len(ids)), still_runs)
             speed = jobs_a_second(still_runs)
+            counted = result_of(batch.jobs.filter(task=count_receipts.name), still_runs)
         summary = Summary.of(jobs, Mailbox())
         self.stdout.write(summary.report(log=WORKER_LOG, speed=speed))
+        self.stdout.write(f"  Batch   {counted}, says the job that is enqueued after the last of them")
         if report:
             report.refresh()
             years = ", ".join(f"{year} ${total}" for year, total in report.return_value.items())
@@ -158,6 +162,14 @@ def jobs_a_second(still_runs: Callable[[], None]) -> float:
     speed = rate(jobs)
     jobs.delete()
     return speed
+
+
+def result_of(callback: QuerySet[Job], still_runs: Callable[[], None]) -> str:
+    """What the callback of a batch has returned, once it has run."""
+    while not (job := callback.filter(status="completed").first()):
+        still_runs()
+        time.sleep(0.1)
+    return str(job.result)
 
 
 def by_status(jobs: QuerySet[Job]) -> dict[str, int]:
