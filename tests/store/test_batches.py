@@ -99,4 +99,7 @@ def test_calls_travel_by_key_and_those_without_one_as_they_came() -> None:
         "limit_keys": [],
         "limit_kind": None,
         "capacity": None,
+        "rate_keys": [],
+        "rate_interval": None,
+        "rate_burst": None,
     }
