@@ -107,11 +107,13 @@ SETTLE_SNOOZES = SETTLE.replace(
 )
 
 # settle, after outcomes put jobs straight back into their queues → the queue of each job, and the key of its rate if it
-# waits for that. Index: the primary key.
+# waits for that. The array is a subquery, so that the planner does not see its length. Index: the primary key.
 QUEUES_OF = """
 SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END
 FROM skipqueue_job
-WHERE id = ANY (%(ids)s::bigint[]) AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
+WHERE
+    id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
+    AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
 """
 
 # worker → the ids of the changed jobs. Appends the attempt's error to a job that was cancelled (discarded) while it
