@@ -323,6 +323,7 @@ class TestClean:
     def test_a_job_needs_more_than_a_few_thousand_others(self) -> None:
         before = jobs.noop.defer()
         with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off")  # the worst plan
             cursor.execute(
                 """
                 INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, priority, max_attempts, run_after,

@@ -13,18 +13,17 @@ WITH locked AS MATERIALIZED (
     ORDER BY job.id
     FOR KEY SHARE
 ),
-needed AS MATERIALIZED (
-    SELECT needs.id, needs.position, locked.id IS NOT NULL AS is_found
-    FROM
-        unnest(%(needs)s::bigint[]) WITH ORDINALITY AS needs (id, position)
-        LEFT JOIN locked ON locked.id = needs.id
-),
 inserted AS (
     INSERT INTO skipqueue_dependency (job_id, position, needs_job_id, after_failure)
     SELECT waiting.id, needed.position, needed.id, %(after_failure)s::text
-    FROM unnest(%(ids)s::bigint[]) AS waiting (id), needed
+    FROM
+        unnest(%(ids)s::bigint[]) AS waiting (id),
+        unnest(%(needs)s::bigint[]) WITH ORDINALITY AS needed (id, position)
 )
-SELECT id FROM needed WHERE NOT is_found
+SELECT id FROM unnest(%(needs)s::bigint[]) AS needed (id)
+EXCEPT
+SELECT id FROM locked
+ORDER BY id
 """
 
 # admit → the ids of the next jobs that others wait for, after an id; for each, whether it lets one of them through: it
@@ -112,13 +111,14 @@ FOR NO KEY UPDATE OF job SKIP LOCKED
 # admit, worker after a settle, enqueue → id, queue, status and batch of the jobs that wait for no other job any more:
 # admitted, or discarded because a job that they need has not completed. A statement of its own after the locks: two
 # predecessors that end at once are both seen by the second one. A job that was discarded by hand while it waited stays
-# discarded; if it is retried, it need not wait. Indexes: those of the primary keys.
+# discarded; if it is retried, it need not wait. Reads the needs once, however many there are. Indexes: those of the
+# primary keys.
 ADMIT_DEPENDANTS = entering(
     """
 WITH needed AS MATERIALIZED (
     SELECT
+        needs.ctid AS place,
         needs.job_id,
-        needs.position,
         needs.needs_job_id,
         needs.after_failure,
         coalesce(
@@ -129,29 +129,23 @@ WITH needed AS MATERIALIZED (
     FROM skipqueue_dependency AS needs
     WHERE needs.job_id = ANY (%(ids)s::bigint[]) AND NOT needs.is_met
 ),
-verdict AS MATERIALIZED (
+judged AS MATERIALIZED (
     SELECT
+        place,
         job_id,
+        state = 'completed' OR (state IN ('failed', 'discarded') AND after_failure <> 'wait') AS is_met,
         bool_or(
             state NOT IN ('completed', 'failed', 'discarded') OR (state <> 'completed' AND after_failure = 'wait')
-        ) AS waits,
-        min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard') AS without
+        ) OVER needs AS waits,
+        min(needs_job_id) FILTER (WHERE state IN ('failed', 'discarded') AND after_failure = 'discard')
+            OVER needs AS without
     FROM needed
-    GROUP BY job_id
+    WINDOW needs AS (PARTITION BY job_id)
 ),
 settled AS MATERIALIZED (
     SELECT needs.ctid AS place
-    FROM
-        skipqueue_dependency AS needs
-        JOIN needed ON needed.job_id = needs.job_id AND needed.position = needs.position
-        JOIN verdict ON verdict.job_id = needs.job_id
-    WHERE
-        needs.job_id = ANY (%(ids)s::bigint[])
-        AND (
-            verdict.without IS NOT NULL
-            OR needed.state = 'completed'
-            OR (needed.state IN ('failed', 'discarded') AND needed.after_failure <> 'wait')
-        )
+    FROM skipqueue_dependency AS needs
+    WHERE needs.ctid = ANY (ARRAY (SELECT place FROM judged WHERE is_met OR without IS NOT NULL))
     ORDER BY needs.job_id, needs.position
     FOR UPDATE OF needs SKIP LOCKED
 ),
@@ -177,10 +171,9 @@ SET awaits_jobs = NULL,
         WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
         ELSE 'Discarded: it needs job ' || verdict.without || ', which has not completed.'
     END
-FROM verdict
+FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
 WHERE
-    job.id = ANY (%(ids)s::bigint[])
-    AND job.id = verdict.job_id
+    job.id = verdict.job_id
     AND job.awaits_jobs
     AND (verdict.without IS NOT NULL OR NOT verdict.waits)
 RETURNING job.id, job.queue_name, job.status, job.batch_id

@@ -106,11 +106,10 @@ SETTLE_SNOOZES = SETTLE.replace(
     deaths = """,
 )
 
-# settle, after outcomes put jobs straight back into their queues → the queue of each job, and the key of its rate if it
-# waits for that. The array is a subquery, so that the planner does not see its length. Index: the primary key.
+# settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
+# The array is a subquery, so that the planner does not see its length. Index: the primary key.
 QUEUES_OF = """
-SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END
-FROM skipqueue_job
+SELECT queue_name, CASE WHEN status = 'blocked' THEN rate_key END FROM skipqueue_job
 WHERE
     id = ANY ((SELECT %(ids)s::bigint[])::bigint[])
     AND (status = 'queued' OR (status = 'blocked' AND rate_key IS NOT NULL))
