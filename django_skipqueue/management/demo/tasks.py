@@ -4,21 +4,32 @@ Invariant: importing this module registers nothing. Only the worker of the demon
 process may claim these jobs, nor list these tasks.
 """
 
+import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any
 
+from ...admission.options import by, limit
 from ...backoff import constant
+from ...batches.call import TaskCall
+from ...models import FINISHED
 from ...periodic.decorator import periodic
-from ...tasks.decorator import job
+from ...tasks.given import checked
+from ...tasks.options import RunOptions
+from ...tasks.registry import registry
+from ...tasks.task import Task
+from ...values.records import EncodedCall, JobSpec
 from ...values.served import DEMO_PREFIX
 
 TASK_PREFIX = "demo."
 
 RANDOM = random.SystemRandom()
+
+RETENTION = json.dumps({status.value: timedelta(days=1).total_seconds() for status in FINISHED})
 
 
 def send_receipt(order_id: int, email: str) -> str:
@@ -59,19 +70,79 @@ def remind(order_id: int) -> str:
     return f"reminded of order {order_id}"
 
 
+def push_to_crm(account: str, order_id: int) -> str:
+    """Take some seconds: a second job of the account has to wait."""
+    time.sleep(RANDOM.uniform(2, 6))
+    return f"order {order_id} pushed to {account}"
+
+
+def write_statement(customer_id: int, month: str) -> str:
+    """Fail for good now and then, so that the customer's further statements wait for an operator."""
+    time.sleep(RANDOM.uniform(0.1, 1))
+    if RANDOM.random() < 0.05:
+        raise ValueError(f"the ledger of customer {customer_id} does not balance")
+    return f"statement-{customer_id}-{month}.pdf"
+
+
+def publish_album(album_id: int) -> str:
+    """Run after the photos of the album."""
+    time.sleep(RANDOM.uniform(0.1, 0.4))
+    return f"https://photos.example.com/{album_id}"
+
+
+def reserve_stock(order_id: int) -> str:
+    """Be the first step for an order."""
+    time.sleep(RANDOM.uniform(0.5, 1.5))
+    return f"shelf {order_id % 40}"
+
+
+def print_label(order_id: int, parcel: int) -> str:
+    """Run once for each parcel of the order."""
+    time.sleep(RANDOM.uniform(0.5, 3))
+    return f"label-{order_id}-{parcel}.pdf"
+
+
+def hand_over(order_id: int) -> str:
+    """Be the last step for an order."""
+    time.sleep(RANDOM.uniform(0.2, 0.8))
+    return f"the parcels of order {order_id} are on their way"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A task of the demonstration."""
 
     function: Callable[..., Any]
     queue: str
-    share: int
-    """Of a hundred jobs."""
+    share: int = 0
+    """Of a hundred jobs outside of batches and chains."""
     call: Callable[[int], dict[str, Any]]
     """The arguments of the job with this number."""
     max_attempts: int = 3
     longest_delay: int = 0
     """Seconds; each job is due at a random time within them."""
+    options: RunOptions = field(default_factory=RunOptions)
+    """Further options of the task."""
+
+    @cached_property
+    def task(self) -> Task[..., Any]:
+        """The task, not registered."""
+        given = checked({"queue_name": self.queue_name, "backoff": constant(4), **self.options})
+        return Task(self.function, name=self.name, options=given.options, policy=given.policy, takes_context=False)
+
+    def spec(self) -> JobSpec:
+        """The columns that its jobs share."""
+        delay = timedelta(seconds=RANDOM.uniform(0, self.longest_delay)) if self.longest_delay else None
+        spec = JobSpec(self.name, queue_name=self.queue_name, max_attempts=self.max_attempts, run_after=delay)
+        return spec._replace(retention=RETENTION)
+
+    def encoded(self, number: int, **others: Any) -> EncodedCall:
+        """The job with this number, with these arguments in place of its own."""
+        return self.task.encoded((), self.call(number) | others)
+
+    def s(self, number: int, **others: Any) -> TaskCall:
+        """The same for a batch or a chain."""
+        return TaskCall(self.spec(), self.encoded(number, **others))
 
     @property
     def name(self) -> str:
@@ -84,6 +155,15 @@ class Kind:
         return f"{DEMO_PREFIX}{self.queue}"
 
 
+SYNC_CUSTOMER = Kind(
+    function=sync_customer, queue="payments", share=3, call=lambda n: {"customer_id": n}, max_attempts=2
+)
+RESIZE_PHOTO = Kind(function=resize_photo, queue="media", share=14, call=lambda n: {"photo_id": n, "width": 1200})
+PUBLISH_ALBUM = Kind(function=publish_album, queue="media", call=lambda n: {"album_id": n})
+RESERVE_STOCK = Kind(function=reserve_stock, queue="shipping", call=lambda n: {"order_id": n})
+PRINT_LABEL = Kind(function=print_label, queue="shipping", call=lambda n: {"order_id": n, "parcel": 1})
+HAND_OVER = Kind(function=hand_over, queue="shipping", call=lambda n: {"order_id": n})
+
 KINDS = (
     Kind(
         function=charge_card,
@@ -92,16 +172,35 @@ KINDS = (
         call=lambda n: {"order_id": n, "amount": f"{n % 90 + 9}.90", "card_token": f"tok-{n:08}"},
         max_attempts=6,
     ),
-    Kind(function=sync_customer, queue="payments", share=3, call=lambda n: {"customer_id": n}, max_attempts=2),
+    SYNC_CUSTOMER,
+    Kind(
+        function=write_statement,
+        queue="payments",
+        share=4,
+        call=lambda n: {"customer_id": n % 7, "month": "2026-11"},
+        max_attempts=1,
+        options={"sequence": by("customer_id")},
+    ),
     Kind(
         function=send_receipt,
         queue="mail",
-        share=60,
+        share=55,
         call=lambda n: {"order_id": n, "email": f"customer-{n % 97}@example.com"},
     ),
     Kind(function=remind, queue="mail", share=5, call=lambda n: {"order_id": n}, longest_delay=120),
-    Kind(function=build_report, queue="reports", share=2, call=lambda n: {"month": f"2026-{n % 12 + 1:02}"}),
-    Kind(function=resize_photo, queue="media", share=18, call=lambda n: {"photo_id": n, "width": 1200}),
+    RESERVE_STOCK,
+    PRINT_LABEL,
+    HAND_OVER,
+    RESIZE_PHOTO,
+    PUBLISH_ALBUM,
+    Kind(
+        function=push_to_crm,
+        queue="crm",
+        share=6,
+        call=lambda n: {"account": ("hamburg", "lisbon")[n % 2], "order_id": n},
+        options={"concurrency": limit(1, by="account")},
+    ),
+    Kind(function=build_report, queue="reports", share=1, call=lambda n: {"month": f"2026-{n % 12 + 1:02}"}),
 )
 """Their queues are served in this order."""
 
@@ -113,6 +212,6 @@ QUEUE_NAMES = tuple(dict.fromkeys(kind.queue_name for kind in KINDS))
 def register() -> None:
     """Register the tasks, and a schedule, in this process."""
     for kind in KINDS:
-        task = job(name=kind.name, queue_name=kind.queue_name, backoff=constant(4))(kind.function)
+        registry.register(kind.task)
         if kind.function is build_report:
-            periodic(REPORT_INTERVAL, name=f"{kind.name} of the day", month="today", overlap="skip")(task)
+            periodic(REPORT_INTERVAL, name=f"{kind.name} of the day", month="today", overlap="skip")(kind.task)

@@ -16,7 +16,7 @@ from .tasks import QUEUE_NAMES, register
 LIFELINE = "SKIPQUEUE_DEMO_LIFELINE"
 """In the environment of the worker: the read end of a pipe, whose end stops it."""
 
-CONCURRENCY = 8
+CONCURRENCY = 16
 
 
 @contextmanager

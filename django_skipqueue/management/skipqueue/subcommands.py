@@ -1,11 +1,11 @@
 """The table of subcommands."""
 
+from ..demo.subcommand import Demo
 from ..terminal.subcommand import Subcommand
 from .alerts import Alerts
 from .batches_list import Batches
 from .change_jobs import ChangeJobs
 from .defer import Defer
-from .demo import Demo
 from .doctor import Doctor
 from .health import Health
 from .limits import Limits

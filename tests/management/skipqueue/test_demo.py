@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.management.demo.stream import defer_for, delete_all
-from django_skipqueue.management.demo.tasks import KINDS, QUEUE_NAMES, register
-from django_skipqueue.models import Job, Schedule, Worker
+from django_skipqueue import Batch
+from django_skipqueue.management.demo import batches
+from django_skipqueue.management.demo.stream import cancel_unfinished, defer_for, delete_all
+from django_skipqueue.management.demo.tasks import KINDS, QUEUE_NAMES, RANDOM, register
+from django_skipqueue.models import Dependency, Job, JobBatch, Schedule, Worker
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
 
@@ -32,6 +34,8 @@ def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage:
     wait_until(lambda: of_demo().completed().count() >= 20, "jobs of the demo are completed", deadline=60)
     wait_until(lambda: of_demo().exclude(errors=[]).exists(), "one has failed", deadline=60)
     wait_until(Schedule.objects.exists, "it has a schedule")
+    wait_until(lambda: JobBatch.objects.filter(completed__gt=0).exists(), "a batch is finished", deadline=60)
+    wait_until(lambda: of_demo().blocked().filter(limit_kind="concurrency").exists(), "a limit is reached", deadline=60)
     assert [each.name for each in Schedule.objects.all()] == ["demo.build_report of the day"]
     mine = make_job()
     wait_until(lambda: Job.objects.completed().filter(pk=mine.pk).exists(), "the project's worker runs its own")
@@ -42,6 +46,7 @@ def test_its_own_worker_runs_the_jobs_and_the_projects_leaves_them_alone(manage:
     assert not of_demo().filter(last_error__startswith="UnknownTask").exists()
     assert not {job.worker_name for job in of_demo().completed()} & {"project/1"}
     assert not of_demo().unfinished().exists()
+    assert not JobBatch.objects.filter(finished_at=None).exists()
     assert not Schedule.objects.exists()
 
 
@@ -77,6 +82,29 @@ def test_every_task_runs(registry: Registry, monkeypatch: pytest.MonkeyPatch) ->
     assert statuses["demo.sync_customer"] == "scheduled"
 
 
+def test_albums_have_a_callback_and_orders_are_chains(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(RANDOM, "random", lambda: 0.9)
+    register()
+    assert batches.defer_batches(range(1, 3)) == of_demo().count()
+    ran = [job.task for job in run_jobs(queue_names=QUEUE_NAMES)]
+    assert ran.count("demo.publish_album") == 1
+    order = [task for task in ran if task in ("demo.reserve_stock", "demo.print_label", "demo.hand_over")]
+    assert (order[0], {*order[1:-1]}, order[-1]) == ("demo.reserve_stock", {"demo.print_label"}, "demo.hand_over")
+    assert not JobBatch.objects.filter(finished_at=None).exists()
+
+
+def test_no_callback_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor of the project would enqueue it after the end of the demo, and nobody would run it."""
+    monkeypatch.setattr(RANDOM, "random", lambda: 0.9)
+    batches.defer_batches(range(1, 3))
+    of_demo().filter(task="demo.resize_photo").update(status="completed", finished_at="2026-01-01T00:00Z")
+    cancel_unfinished(by="ann")
+    assert {job.status for job in of_demo().filter(task="demo.publish_album")} == {"discarded"}
+    assert not of_demo().unfinished().exists()
+    assert not JobBatch.objects.filter(finished_at=None).exists()
+
+
 def test_no_process_knows_the_tasks_but_the_demos_worker() -> None:
     from django_skipqueue.tasks.registry import registry
 
@@ -87,9 +115,15 @@ def test_clean_deletes_the_jobs_of_demos_and_no_others() -> None:
     for status in STATUSES:
         make_job(status, queue_name=QUEUE_NAMES[0])
         make_job(status, queue_name="demo-of-the-project")
+    batches.defer_batches(range(1, 3))
+    jobs = of_demo().count()
+    with Batch(name="of the project"):
+        make_job(queue_name="demo-of-the-project")
     result = skipqueue("demo", "--clean")
-    assert (result.code, result.err) == (0, f"{len(STATUSES)} jobs deleted.\n")
+    assert (result.code, result.err) == (0, f"{jobs} jobs deleted.\n")
     assert {job.queue_name for job in Job.objects.all()} == {"demo-of-the-project"}
+    assert [batch.name for batch in JobBatch.objects.all()] == ["of the project"]
+    assert not Dependency.objects.exists()
     assert skipqueue("demo", "--clean").code == 3
 
 

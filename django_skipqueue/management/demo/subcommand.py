@@ -7,27 +7,28 @@ from django.core.management.base import CommandError, CommandParser
 
 from ...conf import using_database
 from ...events.log_format import counted
-from ..demo.stream import cancel_unfinished, defer_for, delete_all, delete_schedules
-from ..demo.worker import run_as_worker, worker_process
 from ..terminal import option_types
 from ..terminal.console import Console
 from ..terminal.identity import operator
 from ..terminal.interruption import until_interrupted
 from ..terminal.subcommand import Exit, Subcommand, chosen_database
+from .batches import delete_batches
+from .stream import cancel_unfinished, defer_for, delete_all, delete_schedules
+from .worker import run_as_worker, worker_process
 
 
 class Demo(Subcommand):
     """Defers jobs, and runs them in a worker of its own. All other workers leave its queues alone."""
 
     name = "demo"
-    help = "Run example jobs for some minutes: fast, slow, flaky, failing, scheduled and periodic ones"
+    help = "Run example jobs for some minutes: fast, flaky, failing, scheduled, periodic and limited ones, and batches"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = parser.add_argument
         add("--minutes", type=option_types.positive, default=5, metavar="NUMBER", help="for so long; default: 5")
         add("--rate", type=option_types.positive, default=5, metavar="NUMBER", help="jobs a second; default: 5")
-        add("--clean", action="store_true", help="delete the jobs of all demos, and run none")
+        add("--clean", action="store_true", help="delete the jobs and batches of all demos, and run none")
 
     def execute(self, console: Console, **options: Any) -> Exit:
         """Run as the worker, if the demo has started this process for that."""
@@ -61,6 +62,6 @@ def _stream(console: Console, minutes: int, rate: int) -> Exit:
 def _clean(console: Console) -> Exit:
     delete_schedules()
     cancel_unfinished(by=operator())
-    number = delete_all()
-    console.say(f"{counted(number, 'job')} deleted.")
-    return Exit.DONE if number else Exit.NEGATIVE
+    jobs, batches = delete_all(), delete_batches()
+    console.say(f"{counted(jobs, 'job')} deleted.")
+    return Exit.DONE if jobs or batches else Exit.NEGATIVE
