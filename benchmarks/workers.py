@@ -92,3 +92,8 @@ def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError("The worker did not do what was waited for.")
         time.sleep(0.05)
+
+
+def is_empty() -> bool:
+    """Whether every job is finished."""
+    return not Job.objects.unfinished().exists()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..figures import Figures
 from ..sizes import Sizes
+from .batches import batches
 from .columns import columns
 from .cost import cost
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
@@ -57,6 +58,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         archive,
         limits,
         limits_latency,
+        batches,
         memory,
         cold_start,
         import_time,

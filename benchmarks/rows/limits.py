@@ -15,7 +15,7 @@ from .. import jobs
 from ..databases import connect
 from ..figures import Figures
 from ..sizes import Sizes
-from ..workers import drain, running_worker, wait_until
+from ..workers import drain, is_empty, running_worker, wait_until
 
 DEAD = """
 INSERT INTO skipqueue_job (
@@ -65,7 +65,7 @@ def _latencies(
         for number in range(machines):
             started.enter_context(running_worker("--processes", str(processes), "--name", f"m{number}"))
         wait_until(lambda: jobs.clock.defer() and Job.objects.completed().filter(task=jobs.clock.name).exists())
-        wait_until(_is_empty)
+        wait_until(is_empty)
         count = min(sizes.jobs, 200)
         waits: dict[str, list[float]] = {"plain": [], "limited": []}
         called: dict[str, dict[int, float]] = {"plain": {}, "limited": {}}
@@ -75,13 +75,13 @@ def _latencies(
                 job = jobs.clock.defer() if kind == "plain" else jobs.limited.defer(0)
                 called[kind][job.pk] = now
                 time.sleep(0.02)
-        wait_until(_is_empty)
+        wait_until(is_empty)
         for kind, times in called.items():
             found: dict[int, Any] = dict(Job.objects.filter(pk__in=times).values_list("pk", "result"))
             waits[kind] = [found[pk] - at for pk, at in times.items()]
         plain, limited = (statistics.median(waits[kind]) for kind in called)
         ids = jobs.in_sequence.defer_many([(0,)] * count)
-        wait_until(_is_empty)
+        wait_until(is_empty)
         spans: list[Any] = list(Job.objects.filter(pk__in=ids).order_by("pk").values_list("result", flat=True))
         gaps = [start - end for (_, end), (start, _) in pairwise(spans)]
     successor = statistics.median(gaps)
@@ -127,10 +127,6 @@ def _old_snapshot(count: int) -> Iterator[None]:
                     cursor.execute(f"UPDATE skipqueue_job SET {step} WHERE limit_key = %s", [key])
             cursor.execute("ANALYZE skipqueue_job")
         yield
-
-
-def _is_empty() -> bool:
-    return not Job.objects.unfinished().exists()
 
 
 class _Keyed:

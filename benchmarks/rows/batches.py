@@ -1,0 +1,74 @@
+"""Batches and chains: what a batch costs its jobs, and how soon what waits for the last job begins."""
+
+import statistics
+import time
+from itertools import pairwise
+from typing import Any
+
+from django_skipqueue import Batch, chain
+from django_skipqueue.models import Job
+
+from .. import jobs
+from ..figures import Figures
+from ..sizes import Sizes
+from ..workers import drain, is_empty, running_worker, wait_until
+
+JOBS_OF_A_BATCH = 3
+"""In the batches whose callbacks are timed."""
+
+
+def batches(sizes: Sizes) -> Figures:
+    """A drain of jobs of one batch ÷ a plain one; from the end of a job to the start of the one that waits for it."""
+    plain, together = [], []
+    for _ in range(sizes.rounds):  # in turn: the machine may change its speed
+        plain.append(drain(jobs.noop, sizes.jobs)["jobs/s"])
+        together.append(drain(_InOneBatch(), sizes.jobs)["jobs/s"])
+    return {
+        "jobs/s in one batch": statistics.median(together),
+        "in one batch ÷ plain": statistics.median(together) / statistics.median(plain),
+        **_waits(min(sizes.jobs, 200)),
+    }
+
+
+class _InOneBatch:
+    """`noop`, with all calls in one batch. Its callback is in a queue of its own, and so is not among what is timed."""
+
+    def __init__(self) -> None:
+        self._batch = Batch(on_finish=jobs.noop.using(queue_name="callbacks").s(0))
+
+    def defer_many(self, calls: list[tuple[int]]) -> None:
+        """Defer the calls in the batch; further calls are added to it."""
+        with self._batch:
+            jobs.noop.defer_many(calls)
+
+
+def _waits(count: int) -> Figures:
+    """On an idle worker, in milliseconds: a plain job, the callbacks of so many batches, the steps of a chain."""
+    with running_worker():
+        wait_until(lambda: jobs.clock.defer() and Job.objects.completed().filter(task=jobs.clock.name).exists())
+        wait_until(is_empty)
+        deferred: dict[int, float] = {}
+        made = []
+        for _ in range(count):
+            now = time.time()
+            deferred[jobs.clock.defer().pk] = now
+            time.sleep(0.02)
+            with Batch(on_finish=jobs.clock) as batch:
+                jobs.clock.defer_many([()] * JOBS_OF_A_BATCH)
+            made.append(batch.id)
+            time.sleep(0.02)
+        of_batches = Job.objects.filter(batch_id__in=made)
+        wait_until(lambda: of_batches.completed().count() == count * (JOBS_OF_A_BATCH + 1))
+        steps = chain(*[jobs.clock] * count).defer()
+        wait_until(is_empty)
+    started: dict[int, Any] = dict(Job.objects.filter(task=jobs.clock.name).values_list("pk", "result"))
+    ends: dict[int, list[float]] = {id: [] for id in made}
+    for pk, id in of_batches.values_list("pk", "batch_id"):
+        ends[id or 0].append(started[pk])
+    last = [sorted(times)[-2:] for times in ends.values()]  # the callback begins after all others
+    return {
+        "ms plain": 1000 * statistics.median(started[pk] - at for pk, at in deferred.items()),
+        "ms to the callback": 1000 * statistics.median(callback - end for end, callback in last),
+        "ms to the next step": 1000
+        * statistics.median(started[later.pk] - started[earlier.pk] for earlier, later in pairwise(steps)),
+    }
