@@ -3,6 +3,7 @@
 Invariant: plain values, read once; nothing here judges.
 """
 
+import bisect
 import math
 import re
 from collections import defaultdict
@@ -55,6 +56,14 @@ class Change(NamedTuple):
     limit_key: str | None = None
     limit_kind: str | None = None
     capacity: int | None = None
+    rate_key: str | None = None
+    rate_interval: float | None = None
+    rate_burst: int | None = None
+    stated: float = 0.0
+    """When its statement began, by PostgreSQL's own clock, which may be off."""
+    batch: int | None = None
+    calls_back: str | None = None
+    """Which callback of its batch the job is; `None`: it is none."""
 
     @property
     def verb(self) -> str:
@@ -100,6 +109,25 @@ class Entry(NamedTuple):
     lease: int
     what: str
     at: float
+
+
+class BatchChange(NamedTuple):
+    """A batch was made (`open`), finished, or deleted; numbered like the changes of jobs."""
+
+    seq: int
+    batch: int
+    parent: int | None
+    what: str
+    calls: frozenset[str]
+    """The callbacks that it has."""
+
+
+class Need(NamedTuple):
+    """What the load wrote in the transaction that deferred a chain."""
+
+    job: int
+    needs: int
+    after_failure: str
 
 
 class Promise(NamedTuple):
@@ -194,6 +222,9 @@ class Evidence:
     """In the order in which they were made; those of one job, or of one unique key, in the order of their commits."""
     entries: list[Entry] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
+    batches: list[BatchChange] = field(default_factory=list)
+    """In the order in which they were made."""
+    needs: list[Need] = field(default_factory=list)
     statuses: dict[int, str] = field(default_factory=dict)
     """Of all jobs, at the end; of those that were pruned, when they were."""
     atomic: set[int] = field(default_factory=set)
@@ -240,6 +271,14 @@ class Evidence:
             grouped[change.job].append(change)
         return dict(grouped)
 
+    def status_at(self, job: int, seq: int) -> str | None:
+        """The status of a job just before this number; of one that was pruned, the last one. `None`: no job yet."""
+        changes = self.by_job.get(job, [])
+        last = bisect.bisect_left(changes, seq, key=lambda change: change.seq) - 1
+        if last < 0:
+            return None
+        return changes[last].after or changes[last].before
+
     @cached_property
     def first_entry(self) -> dict[tuple[int, int], float]:
         """When a task first wrote something under a lease, by job and lease."""
@@ -281,11 +320,14 @@ class Evidence:
 
 CHANGES = """
 SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, lease_before, lease, attempts_before,
-    attempts, max_attempts, holder_before, holder, ran_under, error, limit_key, limit_kind, capacity
+    attempts, max_attempts, holder_before, holder, ran_under, error, limit_key, limit_kind, capacity,
+    rate_key, rate_interval, rate_burst, extract(epoch FROM stated_at)::float8, batch_id, calls_back
 FROM chaos_change ORDER BY seq
 """
 ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"
 PROMISES = "SELECT token, job_id, created, task, priority FROM chaos_promise ORDER BY token"
+BATCHES = "SELECT seq, batch_id, parent_id, what, calls FROM chaos_batch ORDER BY seq"
+NEEDS = "SELECT job_id, needs_job_id, after_failure FROM chaos_need ORDER BY job_id, needs_job_id"
 STATUSES = "SELECT id, status FROM skipqueue_job"
 PROCESSES = "SELECT worker_id, pid, name FROM chaos_process"
 ROWS = """
@@ -309,6 +351,11 @@ def gather(connection: psycopg.Connection[Any], **known: Any) -> Evidence:
         changes=changes,
         entries=[Entry(*row) for row in connection.execute(ENTRIES)],
         promises=promises,
+        batches=[
+            BatchChange(seq, batch, parent, what, frozenset(calls))
+            for seq, batch, parent, what, calls in connection.execute(BATCHES)
+        ],
+        needs=[Need(*row) for row in connection.execute(NEEDS)],
         statuses=pruned | dict(connection.execute(STATUSES).fetchall()),
         atomic={promise.job for promise in promises if promise.task in ATOMIC},
         urgent={promise.job for promise in promises if promise.priority == URGENT},

@@ -20,8 +20,9 @@ from django_skipqueue import Task
 
 from . import WORKER_TIMEOUT, jobs
 from .evidence import LOG_BLOCKED, POSTGRES, URGENT, Death
-from .load import defer_many, promise
+from .load import defer_many
 from .machines import Machine
+from .promises import promise
 from .stage import Stage
 
 LONG = WORKER_TIMEOUT + 7

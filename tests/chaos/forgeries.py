@@ -305,30 +305,3 @@ def hoard_and_give_back(story: Story) -> None:
 
 def never_replace(story: Story) -> None:
     story.fault("worker frozen", began=150, ended=165, overdue=["a worker that was paused was not replaced"])
-
-
-# Limits and sequences
-
-
-def admit_too_many(story: Story) -> None:
-    for job in (7, 8):
-        story.change(job, None, "blocked", limit_key="a limit", limit_kind="concurrency", capacity=1)
-        story.change(job, "blocked", "queued", limit_key="a limit", limit_kind="concurrency", capacity=1)
-
-
-def overtake_a_retry(story: Story) -> None:
-    for job in (7, 8):
-        story.change(job, None, "blocked", limit_key="a sequence", limit_kind="sequence", capacity=1)
-    limited = {"limit_key": "a sequence", "limit_kind": "sequence", "capacity": 1}
-    story.change(7, "blocked", "queued", **limited)
-    story.change(7, "queued", "running", lease=1, attempts=1, **limited)
-    story.change(7, "running", "scheduled", lease=2, error="ran under lease 1", **limited)
-    story.change(8, "blocked", "queued", **limited)
-
-
-def begin_out_of_order(story: Story) -> None:
-    limited = {"limit_key": "a sequence", "limit_kind": "sequence", "capacity": 1}
-    for job in (8, 7):
-        story.change(job, None, "queued", **limited)
-        story.change(job, "queued", "running", lease=1, attempts=1, **limited)
-        story.change(job, "running", "completed", lease=2, **limited)

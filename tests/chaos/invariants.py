@@ -1,14 +1,22 @@
-"""The seventeen invariants: each a function from the evidence to the violations found, as sentences.
+"""The twenty-one invariants: each a function from the evidence to the violations found, as sentences.
 
 Invariant: pure, and exact but for `speed_is_back`, which is about time on a machine that others use as well.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from .evidence import FINISHED, Change, Evidence, Life, Stop
 from .figures import full_speed_after, longest_gap, repeats, taken_back
+from .policies import (
+    batches_call_back_once,
+    chains_are_in_order,
+    fairness_holds,
+    limits_hold,
+    rates_hold,
+    sequences_are_in_order,
+)
 from .reasons import RECONNECT, Reason, excuse, hindrance, reason_of_repeat, was_silenced
 
 Invariant = Callable[[Evidence], Iterator[str]]
@@ -37,7 +45,8 @@ LAST_BREATH = 0.2
 
 def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
     """(1) Every committed job is finished in the end, and a job is there if and only if its transaction committed."""
-    promised = {promise.job for promise in evidence.promises}
+    called_back = {change.job for change in evidence.changes if change.calls_back is not None}
+    promised = {promise.job for promise in evidence.promises} | called_back
     for job in sorted(promised - evidence.statuses.keys()):
         yield f"job {job} was committed, and has no row"
     for job in sorted(evidence.statuses.keys() - promised):
@@ -202,32 +211,6 @@ def nothing_is_overdue(evidence: Evidence) -> Iterator[str]:
         yield from fault.overdue
 
 
-def limits_hold(evidence: Evidence) -> Iterator[str]:
-    """(16) At no instant do more jobs of a key hold a permit than its limit allows: in a sequence one."""
-    held: defaultdict[str, set[int]] = defaultdict(set)
-    for change in evidence.changes:
-        if change.limit_key is None:
-            continue
-        holders = held[change.limit_key]
-        holders.discard(change.job)
-        if _holds_permit(change):
-            holders.add(change.job)
-            if len(holders) > (change.capacity or 0):
-                yield f"{change.limit_key} was held by the jobs {sorted(holders)} at once"
-
-
-def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
-    """(17) The jobs of a sequence begin in the order in which they were deferred, but for those retried by hand."""
-    newest: defaultdict[str, int] = defaultdict(int)
-    for change in evidence.changes:
-        key = change.limit_key
-        if key is None or change.limit_kind == "concurrency" or change.verb != "claim" or change.lease_before:
-            continue
-        if change.job < newest[key]:
-            yield f"job {change.job} of {key} began after job {newest[key]}"
-        newest[key] = max(newest[key], change.job)
-
-
 INVARIANTS: tuple[Invariant, ...] = (
     nothing_is_lost,
     one_live_lease,
@@ -246,16 +229,14 @@ INVARIANTS: tuple[Invariant, ...] = (
     nothing_is_overdue,
     limits_hold,
     sequences_are_in_order,
+    rates_hold,
+    fairness_holds,
+    batches_call_back_once,
+    chains_are_in_order,
 )
 
 
 # Judging
-
-
-def _holds_permit(change: Change) -> bool:
-    """Whether the job holds a permit now. In a sequence also one that waits for its next attempt does."""
-    waits = change.after == "scheduled" and change.lease > 0 and change.limit_kind != "concurrency"
-    return change.after in ("queued", "running") or waits
 
 
 def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:

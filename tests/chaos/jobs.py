@@ -13,10 +13,11 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 from django.db.backends.signals import connection_created
 
-from django_skipqueue import Discard, JobContext, Retry, Snooze, by, job, limit
+from django_skipqueue import Discard, JobContext, Retry, Snooze, by, job, limit, rate
 from django_skipqueue.backoff import constant
 
 from .models import Row
+from .promises import promise_all
 from .witness import Ledger
 
 ledger = Ledger()
@@ -156,6 +157,59 @@ def in_order(context: JobContext, key: int, times: int) -> Result:
     if context.attempt <= times:
         raise Retry(_words(context))
     return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, rate=rate("5/s", by="key", burst=2))
+def rated(context: JobContext, key: int, times: int) -> Result:
+    """Do as `stumble` does; each attempt takes a token."""
+    _write(context, "begin")
+    if context.attempt <= times:
+        raise Retry(_words(context))
+    return _write(context, "end")
+
+
+@job(
+    takes_context=True,
+    max_attempts=50,
+    backoff=soon,
+    rate=rate("8/s", by="key", burst=3),
+    concurrency=limit(2, by="key"),
+)
+def rated_and_limited(context: JobContext, key: int, seconds: float) -> Result:
+    """Do as `work` does, within a limit and a rate."""
+    _write(context, "begin")
+    _last(seconds)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon, fair_by="tenant")
+def fair(context: JobContext, tenant: int, seconds: float) -> Result:
+    """Do as `work` does; few of a tenant are queued."""
+    _write(context, "begin")
+    _last(seconds)
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def grow(context: JobContext, count: int) -> Result:
+    """Add jobs to its batch."""
+    _write(context, "begin")
+    with transaction.atomic():
+        assert context.batch is not None
+        promise_all(context.batch.add(*[work.s(0.0) for _ in range(count)]))
+    return _write(context, "end")
+
+
+@job(takes_context=True, max_attempts=50, backoff=soon)
+def called_back(context: JobContext, name: str) -> Result:
+    """A callback of a batch. The witness knows the name of the task, and takes its argument for the callback's."""
+    _write(context, "begin")
+    return _write(context, "end")
+
+
+CALLBACKS: dict[str, Any] = {
+    name: called_back.using(priority=10).s(name) for name in ("on_success", "on_failure", "on_finish")
+}
 
 
 @job(takes_context=True, max_attempts=3, backoff=soon)

@@ -15,11 +15,13 @@ from typing import Any
 
 from django.db import Error, connection, transaction
 
-from django_skipqueue import Task
+from django_skipqueue import Batch, Task, chain
+from django_skipqueue.batches.call import AfterFailure, TaskCall
 from django_skipqueue.store import Store
 
 from . import jobs
 from .evidence import CANCELLED, URGENT
+from .promises import promise, promise_all, promise_order
 
 store = Store("default")
 
@@ -28,6 +30,10 @@ STEADY = 20
 
 URGENT_INTERVAL = 0.5
 """Seconds between two urgent jobs."""
+
+
+NARROW = "narrow"
+"""The queue that has a limit of its own: see `settings`."""
 
 
 class Rollback(Exception):
@@ -45,6 +51,8 @@ class Load:
         self._running: Future[None] | None = None
         self._deferred = 0
         self._ids: list[int] = []
+        self._once: list[int] = []
+        """Those of batches and chains: they are not retried by hand, so that what follows them has one cause."""
         kinds: dict[Callable[[], None], int] = {
             self._steady: 50,
             self._work: 20,
@@ -59,6 +67,12 @@ class Load:
             self._doze: 4,
             self._limited: 10,
             self._in_order: 10,
+            self._rated: 5,
+            self._rated_and_limited: 3,
+            self._narrow: 10,
+            self._fair: 1,
+            self._batch: 4,
+            self._chain: 4,
             self._fail: 1,
             self._give_up: 1,
             self._many: 1,
@@ -102,6 +116,10 @@ class Load:
         self._deferred += len(ids)
         self._ids = [*self._ids[-200:], *ids]
 
+    def _did_once(self, ids: list[int]) -> None:
+        self._deferred += len(ids)
+        self._once = [*self._once[-20:], *ids]
+
     # One kind each
 
     def _short(self) -> float:
@@ -141,6 +159,59 @@ class Load:
     def _in_order(self) -> None:
         self._defer(jobs.in_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
 
+    def _rated(self) -> None:
+        """More than may start at once."""
+        key = self._choose.randrange(3)
+        self._did(*defer_many(jobs.rated, [(key, self._choose.choice((0, 0, 1))) for _ in range(4)]))
+
+    def _rated_and_limited(self) -> None:
+        key = self._choose.randrange(3)
+        self._did(*defer_many(jobs.rated_and_limited, [(key, self._short()) for _ in range(4)]))
+
+    def _narrow(self) -> None:
+        self._defer(jobs.work.using(queue_name=NARROW), self._short())
+
+    def _fair(self) -> None:
+        """Many of one tenant, and behind them one of another."""
+        self._did(*defer_many(jobs.fair, [(0, self._short()) for _ in range(40)]))
+        self._defer(jobs.fair, self._choose.randrange(1, 4), self._short())
+
+    def _batch(self) -> None:
+        """A batch, sometimes with another one in it, of jobs of which some do not complete."""
+        with transaction.atomic(), Batch(**jobs.CALLBACKS):
+            ids = promise_all(call.defer() for call in self._calls(3))
+            if self._choose.random() < 0.4:
+                with Batch(**jobs.CALLBACKS):
+                    ids += promise_all(call.defer() for call in self._calls(2))
+                    if self._choose.random() < 0.5:
+                        self._defer_chain()
+        self._did_once(ids)
+
+    def _chain(self) -> None:
+        with transaction.atomic():
+            ids = self._defer_chain()
+        self._did_once(ids)
+
+    def _defer_chain(self) -> list[int]:
+        """Three steps, the second of two jobs."""
+        first, left, right, last = self._calls(4)
+        after_failure: AfterFailure = self._choose.choice(("run", "discard"))
+        deferred = chain(first, [left, right], last, after_failure=after_failure).defer()
+        promise_order([deferred[:1], deferred[1:3], deferred[3:]], after_failure)
+        return promise_all(deferred)
+
+    def _calls(self, count: int) -> list[TaskCall]:
+        kinds = [
+            jobs.work.s(self._short()),
+            jobs.work_async.s(self._short()),
+            jobs.work_atomic.s(self._short()),
+            jobs.stumble.s(self._choose.randint(1, 2)),
+            jobs.grow.s(self._choose.randint(1, 3)),
+            jobs.fail.s(),
+            jobs.give_up.s(),
+        ]
+        return self._choose.choices(kinds, [8, 4, 4, 4, 3, 1, 1], k=count)
+
     def _fail(self) -> None:
         self._defer(jobs.fail)
 
@@ -167,8 +238,8 @@ class Load:
 
     def _cancel(self) -> None:
         """Any of the last jobs, wherever it is in its life."""
-        if self._ids:
-            store.cancel(self._choose.sample(self._ids[-30:], 1), reason=CANCELLED)
+        if recent := [*self._ids[-30:], *self._once[-5:]]:
+            store.cancel(self._choose.sample(recent, 1), reason=CANCELLED)
 
     def _retry(self) -> None:
         """Those of the last jobs that failed or were discarded."""
@@ -181,12 +252,3 @@ def defer_many(task: Task[..., Any], calls: Sequence[tuple[object, ...]]) -> lis
         ids = task.defer_many(calls)
         promise(ids, task.name)
     return ids
-
-
-def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 0) -> None:
-    """Write down that these jobs were deferred, in the transaction that does it."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO chaos_promise SELECT gen_random_uuid()::text, id, %s, %s, %s FROM unnest(%s::bigint[]) AS id",
-            [created, task, priority, ids],
-        )

@@ -36,7 +36,7 @@ class Verdict:
 
 
 def judge(title: str, evidence: Evidence) -> Verdict:
-    """Ask all seventeen."""
+    """Ask all twenty-one."""
     found = {invariant: list(invariant(evidence)) for invariant in INVARIANTS}
     violations = [
         f"({number}) {violation}"

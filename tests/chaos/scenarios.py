@@ -240,9 +240,12 @@ class Run:
                 self._stage.over.wait(choose.uniform(*self.scenario.pause))
 
     def _drain(self) -> None:
-        """Wait until every job is finished; those that are not by then are lost, and the verdict says so."""
+        """Wait until every job and batch is finished; those that are not by then are lost, as the verdict says."""
         deadline = time.monotonic() + LONGEST_DRAIN
-        unfinished = "SELECT count(*) FROM skipqueue_job WHERE NOT status = ANY (%s)"
+        unfinished = (
+            "SELECT (SELECT count(*) FROM skipqueue_job WHERE NOT status = ANY (%s))"
+            " + (SELECT count(*) FROM skipqueue_batch WHERE finished_at IS NULL)"
+        )
         with self._cluster.connect() as connection:
             while _count(connection, unfinished, list(FINISHED)) and time.monotonic() < deadline:
                 time.sleep(0.1)

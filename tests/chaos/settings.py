@@ -17,5 +17,6 @@ SKIPQUEUE = {
     "HEARTBEAT_INTERVAL": WORKER_TIMEOUT / 4,
     "SHUTDOWN_TIMEOUT": 15,
     "POLL_INTERVAL": 0.5,
+    "QUEUES": {"narrow": {"concurrency": 2}},
     "RETENTION": {"completed": None, "discarded": 2, "failed": None},
 }

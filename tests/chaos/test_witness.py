@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_skipqueue.models import Job
+from django_skipqueue import Batch
+from django_skipqueue.batches.call import TaskCall
+from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import Outcome, Settlement
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.rows import make_job, make_worker
 from .evidence import CANCELLED, Evidence, gather
+from .policies import batches_call_back_once, chains_are_in_order, rates_hold
 from .witness import TABLES
 
 store = Store("default")
@@ -130,3 +134,55 @@ def test_a_job_with_a_limit_is_admitted_and_its_key_is_seen() -> None:
     store.discard([job.pk])
     assert verbs_of(job) == ["enqueue", "admit", "claim", "cancel", "retry", "discard"]
     assert {(each.limit_key, each.limit_kind, each.capacity) for each in seen().changes} == {("k", "concurrency", 1)}
+
+
+def test_a_token_is_seen_with_its_rate_and_the_time_by_which_it_was_taken() -> None:
+    make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
+    assert store.admit_rates(["k"])[0] == {"default": 1}
+    change = seen().changes[-1]
+    assert (change.verb, change.rate_key, change.rate_interval, change.rate_burst) == ("admit", "k", 60.0, 1)
+    assert abs(change.stated - change.at) < 10
+    assert not list(rates_hold(seen()))
+    Job.objects.update(status="blocked")
+    Job.objects.update(status="queued")
+    assert "had no token" in next(rates_hold(seen()))
+
+
+def test_batches_and_their_callbacks_are_seen() -> None:
+    with Batch(on_finish=called_back("on_finish")) as outer, Batch(on_success=called_back("on_success")) as inner:
+        job = make_job("queued", batch_id=inner.id)
+    assert [(each.batch, each.parent, each.what) for each in seen().batches] == [
+        (outer.id, None, "open"),
+        (inner.id, outer.id, "open"),
+    ]
+    assert seen().batches[1].calls == {"on_success"}
+    settle(claim(), Outcome("completed"))
+    store.finish_open_batches()
+    settle(claim(), Outcome("completed"))
+    store.finish_open_batches()
+    assert list(batches_call_back_once(seen())) == [
+        f"on_finish of batch {outer.id}, job {job.pk + 2}, has completed 0 times"
+    ]
+    settle(claim(), Outcome("completed"))
+    assert not list(batches_call_back_once(seen()))
+    assert [each.calls_back for each in seen().changes if each.verb == "enqueue"] == [None, "on_success", "on_finish"]
+    assert not seen().statuses.keys() - {each.job for each in seen().changes}
+    JobBatch.objects.filter(pk=inner.id).delete()
+    assert [each.what for each in seen().batches] == ["open", "open", "finish", "finish", "delete"]
+
+
+def called_back(name: str) -> TaskCall:
+    return TaskCall(JobSpec(task="tests.chaos.jobs.called_back"), EncodedCall(f'["{name}"]', "{}"))
+
+
+def test_a_job_that_begins_before_the_one_that_it_needs_is_seen() -> None:
+    first, second = make_job("queued"), make_job("queued")
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO chaos_need VALUES (%s, %s, 'run')", [second.pk, first.pk])
+    running = claim()
+    assert not list(chains_are_in_order(seen()))
+    other = claim()
+    assert list(chains_are_in_order(seen())) == [
+        f"job {second.pk} began while job {first.pk}, which it needs, was running"
+    ]
+    assert [running.pk, other.pk] == [first.pk, second.pk]

@@ -1,9 +1,11 @@
 """The tables that say afterwards what happened, and who writes them.
 
-- `chaos_promise`: by the load, in the transaction that defers the job.
+- `chaos_promise`, `chaos_need`: by the load, in the transaction that defers the job: that there is one, and which jobs
+  it needs.
 - `chaos_ledger`: by the tasks: `begin` and `end` in autocommit on a connection of their own, `effect` in the
   transaction of an atomic task.
 - `chaos_change`: by a trigger, a row for each change of a job's status or lease, in the transaction of the change.
+- `chaos_batch`: by a trigger, a row when a batch is made, finished and deleted, numbered like the changes of jobs.
 - `chaos_process`: by a trigger, the worker processes that said that they live.
 - `chaos_row`: by a task, through Django. It is there twice: in the schema that each new connection is set to, where all
   rows belong, and in the one in which they land where that was left out.
@@ -28,6 +30,8 @@ CREATE TABLE chaos_promise (
     token text PRIMARY KEY, job_id bigint NOT NULL, created boolean NOT NULL, task text NOT NULL, priority int NOT NULL
 );
 
+CREATE TABLE chaos_need (job_id bigint NOT NULL, needs_job_id bigint NOT NULL, after_failure text NOT NULL);
+
 CREATE SCHEMA chaos_tenant;
 CREATE TABLE public.chaos_row (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, job_id bigint NOT NULL);
 CREATE TABLE chaos_tenant.chaos_row (LIKE public.chaos_row INCLUDING ALL);
@@ -46,7 +50,15 @@ CREATE TABLE chaos_change (
     attempts_before int, attempts int, max_attempts int,
     holder_before text, holder text,
     ran_under bigint, error text,
-    limit_key text, limit_kind text, capacity int
+    limit_key text, limit_kind text, capacity int,
+    rate_key text, rate_interval float8, rate_burst int,
+    stated_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    batch_id bigint, calls_back text
+);
+
+CREATE TABLE chaos_batch (
+    seq bigint NOT NULL DEFAULT nextval('chaos_change_seq_seq'), batch_id bigint NOT NULL, parent_id bigint,
+    what text NOT NULL, calls text[] NOT NULL
 );
 
 CREATE TABLE chaos_process (worker_id text PRIMARY KEY, pid int NOT NULL, name text NOT NULL);
@@ -58,10 +70,10 @@ BEGIN
     IF TG_OP = 'DELETE' THEN
         INSERT INTO chaos_change (
             job_id, unique_key, before, lease_before, lease, attempts_before, attempts, max_attempts, holder,
-            limit_key, limit_kind, capacity
+            limit_key, limit_kind, capacity, rate_key, batch_id
         ) VALUES (
             OLD.id, OLD.unique_key, OLD.status, OLD.lease, OLD.lease, OLD.attempts, OLD.attempts, OLD.max_attempts, '',
-            OLD.limit_key, OLD.limit_kind, OLD.capacity
+            OLD.limit_key, OLD.limit_kind, OLD.capacity, OLD.rate_key, OLD.batch_id
         );
         RETURN NULL;
     END IF;
@@ -77,13 +89,15 @@ BEGIN
     END IF;
     INSERT INTO chaos_change (
         job_id, unique_key, before, after, lease_before, lease, attempts_before, attempts, max_attempts,
-        holder_before, holder, ran_under, error, limit_key, limit_kind, capacity
+        holder_before, holder, ran_under, error, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst,
+        batch_id, calls_back
     ) VALUES (
         NEW.id, NEW.unique_key, OLD.status, NEW.status, OLD.lease, NEW.lease, OLD.attempts, NEW.attempts,
         NEW.max_attempts, OLD.locked_by, NEW.locked_by,
         CASE WHEN NEW.status = 'completed' THEN NEW.result->>'lease'
              ELSE substring(said from 'ran under lease ([0-9]+)') END::bigint,
-        said, NEW.limit_key, NEW.limit_kind, NEW.capacity
+        said, NEW.limit_key, NEW.limit_kind, NEW.capacity, NEW.rate_key, NEW.rate_interval, NEW.rate_burst,
+        NEW.batch_id, CASE WHEN NEW.task = 'tests.chaos.jobs.called_back' THEN NEW.args->>0 END
     );
     RETURN NULL;
 END
@@ -100,11 +114,32 @@ END
 $$;
 
 CREATE TRIGGER chaos_note AFTER INSERT ON skipqueue_worker FOR EACH ROW EXECUTE FUNCTION chaos_note_worker();
+
+CREATE FUNCTION chaos_note_batch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO chaos_batch (batch_id, parent_id, what, calls) VALUES (OLD.id, OLD.parent_id, 'delete', '{}');
+        RETURN NULL;
+    END IF;
+    IF TG_OP = 'UPDATE' AND NEW.finished_at IS NOT DISTINCT FROM OLD.finished_at THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO chaos_batch (batch_id, parent_id, what, calls) VALUES (
+        NEW.id, NEW.parent_id, CASE WHEN NEW.finished_at IS NULL THEN 'open' ELSE 'finish' END,
+        ARRAY (SELECT jsonb_object_keys(NEW.callbacks))
+    );
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE OR DELETE ON skipqueue_batch
+FOR EACH ROW EXECUTE FUNCTION chaos_note_batch();
 """
 
 EMPTY_TABLES = """
-TRUNCATE skipqueue_job, skipqueue_worker, chaos_promise, chaos_ledger, chaos_change, chaos_process,
-    public.chaos_row, chaos_tenant.chaos_row RESTART IDENTITY
+TRUNCATE skipqueue_job, skipqueue_worker, skipqueue_rate, skipqueue_batch, skipqueue_batch_pruned, skipqueue_dependency,
+    chaos_promise, chaos_need, chaos_ledger, chaos_change, chaos_batch, chaos_process, public.chaos_row,
+    chaos_tenant.chaos_row RESTART IDENTITY
 """
 
 REAL_TIME = """

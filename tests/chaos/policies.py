@@ -1,0 +1,193 @@
+"""The invariants of limits, rates, fairness, batches and chains; `invariants` lists them with the others.
+
+Invariant: pure, and exact. The changes of one key's admissions are numbered in the order of their commits, because a
+lock of the key is held from before an admission until its commit; those of a batch, because its row is locked.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .evidence import FINISHED, BatchChange, Change, Evidence
+
+TOLERANCE = 0.05
+"""Of a token: PostgreSQL keeps times in microseconds."""
+
+CLOCK_JUMP = 1.0
+"""Seconds by which PostgreSQL's clock was set back, at least, where it was."""
+
+ENDED_OR_RUNNING = 4
+"""How many times as many jobs of a fair key may be queued as have ever held it at once, at most: as many as run, two
+for each that has just ended, and some of which the witness is told a moment before the others see it."""
+
+
+def limits_hold(evidence: Evidence) -> Iterator[str]:
+    """(16) At no instant do more jobs of a key hold a permit than its limit allows: in a sequence one."""
+    held: defaultdict[str, set[int]] = defaultdict(set)
+    for change in evidence.changes:
+        if change.limit_key is None or change.limit_kind == "fair":
+            continue
+        holders = held[change.limit_key]
+        holders.discard(change.job)
+        if _holds_permit(change):
+            holders.add(change.job)
+            if len(holders) > (change.capacity or 0):
+                yield f"{change.limit_key} was held by the jobs {sorted(holders)} at once"
+
+
+def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
+    """(17) The jobs of a sequence begin in the order in which they were deferred, but for those retried by hand."""
+    newest: defaultdict[str, int] = defaultdict(int)
+    for change in evidence.changes:
+        key = change.limit_key
+        if key is None or change.limit_kind not in SEQUENCES or change.verb != "claim" or change.lease_before:
+            continue
+        if change.job < newest[key]:
+            yield f"job {change.job} of {key} began after job {newest[key]}"
+        newest[key] = max(newest[key], change.job)
+
+
+def rates_hold(evidence: Evidence) -> Iterator[str]:
+    """(18) No job with a rate is queued without a token of its key; tokens come at their rate, by PostgreSQL's clock.
+
+    Nor are more jobs queued with tokens than the burst.
+    """
+    buckets: defaultdict[str, Bucket] = defaultdict(Bucket)
+    for change in evidence.changes:
+        if change.rate_key is None:
+            continue
+        bucket = buckets[change.rate_key]
+        bucket.queued.discard(change.job)
+        if change.after != "queued" or change.verb == "release":  # a job that is given back keeps its token
+            continue
+        if change.before != "blocked":
+            yield f"job {change.job} was queued by a {change.verb}, without a token of {change.rate_key}"
+            continue
+        early = bucket.take(change)
+        if early:
+            yield f"{change.rate_key} had no token for job {change.job}: it came {early:.2f} s too early"
+        bucket.queued.add(change.job)
+        if len(bucket.queued) > (change.rate_burst or 0):
+            yield f"{change.rate_key} had the jobs {sorted(bucket.queued)} queued at once, more than its burst"
+
+
+def fairness_holds(evidence: Evidence) -> Iterator[str]:
+    """(19) Of the jobs of one tenant few are queued: as many as its capacity, or as its running jobs explain."""
+    queued: defaultdict[str, set[int]] = defaultdict(set)
+    running: defaultdict[str, set[int]] = defaultdict(set)
+    most: Counter[str] = Counter()
+    for change in evidence.changes:
+        key = change.limit_key
+        if key is None or change.limit_kind != "fair":
+            continue
+        queued[key].discard(change.job)
+        running[key].discard(change.job)
+        if change.after == "running":
+            running[key].add(change.job)
+            most[key] = max(most[key], len(running[key]))
+        elif change.verb == "admit":
+            queued[key].add(change.job)
+            if len(queued[key]) > (change.capacity or 0) + ENDED_OR_RUNNING * most[key]:
+                yield f"{key} had {len(queued[key])} jobs queued, and at most {most[key]} have run at once"
+
+
+def batches_call_back_once(evidence: Evidence) -> Iterator[str]:
+    """(20) Each batch is finished once, after all of its jobs; each callback is then enqueued once, and completes."""
+    ends: dict[int, int] = {}
+    for end in evidence.batches:
+        if end.what == "finish":
+            if end.batch in ends:
+                yield f"batch {end.batch} was finished twice"
+            ends.setdefault(end.batch, end.seq)
+    members: defaultdict[int, list[Change]] = defaultdict(list)
+    for change in evidence.changes:
+        if change.batch is not None and change.verb == "enqueue":
+            members[change.batch].append(change)
+    inner: defaultdict[int | None, list[int]] = defaultdict(list)
+    opened = [change for change in evidence.batches if change.what == "open"]
+    for batch in opened:
+        inner[batch.parent].append(batch.batch)
+    for batch in opened:
+        if batch.batch in ends:
+            yield from _judge_end(evidence, batch, ends, members, inner[batch.batch])
+        else:
+            yield f"batch {batch.batch} is open at the end"
+
+
+def chains_are_in_order(evidence: Evidence) -> Iterator[str]:
+    """(21) A job of a chain begins after the jobs that it needs; it is discarded without one only if that fails."""
+    for need in evidence.needs:
+        for change in evidence.by_job.get(need.job, ()):
+            before = evidence.status_at(need.needs, change.seq)
+            is_let_through = before == "completed" or (before in FINISHED and need.after_failure == "run")
+            if change.verb == "claim" and not is_let_through:
+                yield f"job {need.job} began while job {need.needs}, which it needs, was {before}"
+            if f"needs job {need.needs}, which" in (change.error or "") and before not in ("failed", "discarded"):
+                yield f"job {need.job} was discarded while job {need.needs}, which it needs, was {before}"
+
+
+# Judging
+
+SEQUENCES = ("sequence", "halting")
+
+
+@dataclass
+class Bucket:
+    """The tokens of one key, as full as they can be by what was admitted."""
+
+    full_at: float = 0.0
+    """When there are as many as the burst again, by PostgreSQL's clock."""
+    last: Change | None = None
+    queued: set[int] = field(default_factory=set)
+    """The jobs that have a token, and that nobody has claimed."""
+
+    def take(self, change: Change) -> float:
+        """Take a token for this admission; the seconds by which it came before there was one."""
+        interval, burst = change.rate_interval or 0.0, change.rate_burst or 0
+        if self.last is not None:
+            ahead_before, ahead = self.last.stated - self.last.at, change.stated - change.at
+            if ahead_before - ahead > CLOCK_JUMP:  # set back: the bucket is empty then, and fills from that moment
+                self.full_at = min(self.full_at, self.last.at + ahead + burst * interval)
+        missing = max((self.full_at - change.stated) / interval, 0.0)
+        self.full_at = change.stated + (missing + 1) * interval
+        self.last = change
+        excess = missing - (burst - 1)
+        return excess * interval if excess > TOLERANCE else 0.0
+
+
+def _holds_permit(change: Change) -> bool:
+    """Whether the job holds a permit now. In a sequence also one that waits for its next attempt does."""
+    waits = change.after == "scheduled" and change.lease > 0 and change.limit_kind in SEQUENCES
+    return change.after in ("queued", "running") or waits
+
+
+def _judge_end(
+    evidence: Evidence,
+    batch: BatchChange,
+    ends: dict[int, int],
+    members: dict[int, list[Change]],
+    inner: list[int],
+) -> Iterator[str]:
+    """What was wrong when a batch was finished: what it had not waited for, and what it has called."""
+    end = ends[batch.batch]
+    own = [change.job for change in members.get(batch.batch, ()) if change.calls_back is None]
+    called = [change for change in members.get(batch.batch, ()) if change.calls_back is not None]
+    statuses = {job: evidence.status_at(job, end) for job in own}
+    for inside in inner:
+        if ends.get(inside, end) >= end:
+            yield f"batch {batch.batch} was finished before batch {inside}, which is in it"
+        statuses |= {change.job: evidence.status_at(change.job, end) for change in members.get(inside, ())}
+    for job, status in statuses.items():
+        if status not in FINISHED:
+            yield f"batch {batch.batch} was finished while job {job} was {status or 'not there'}"
+    is_success = set(statuses.values()) <= {"completed"}  # no batch of the load is in one that is in another one
+    expected = {"on_finish", "on_success" if is_success else "on_failure"} & batch.calls
+    counts = Counter(change.calls_back for change in called)
+    if counts != Counter(expected):
+        yield f"batch {batch.batch} has called {sorted(counts.elements(), key=str)}, and not {sorted(expected)}"
+    for change in called:
+        if change.seq < end:
+            yield f"batch {batch.batch} has called {change.calls_back} before it was finished"
+        completed = sum(each.after == "completed" for each in evidence.by_job[change.job])
+        if completed != 1:
+            yield f"{change.calls_back} of batch {batch.batch}, job {change.job}, has completed {completed} times"

@@ -1,0 +1,40 @@
+"""What is written down in the transaction that defers jobs, by the load and by tasks that defer further ones.
+
+Invariant: a promise and its job are committed together, or neither of them.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from django.db import connection
+
+from django_skipqueue.models import Job
+
+
+def promise(ids: list[int], task: str, *, created: bool = True, priority: int = 0) -> None:
+    """Write down that these jobs were deferred, in the transaction that does it."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO chaos_promise SELECT gen_random_uuid()::text, id, %s, %s, %s FROM unnest(%s::bigint[]) AS id",
+            [created, task, priority, ids],
+        )
+
+
+def promise_all(jobs: Iterable[Job]) -> list[int]:
+    """The same for jobs of any tasks; their ids."""
+    listed = list(jobs)
+    for job in listed:
+        promise([job.pk], job.task, priority=job.priority)
+    return [job.pk for job in listed]
+
+
+def promise_order(steps: list[list[Job]], after_failure: str) -> None:
+    """Write down that each job of a step needs all jobs of the step before."""
+    needs = [
+        (later.pk, earlier.pk, after_failure)
+        for before, step in pairwise(steps)
+        for later in step
+        for earlier in before
+    ]
+    with connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO chaos_need VALUES (%s, %s, %s)", needs)
