@@ -7,6 +7,10 @@ time at which the next blocked job may be admitted; NULL: none is known to wait.
 A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
 waits for that first, and holds the permit while it waits here (`has_permit`).
 
+The rate of a key is a column of its jobs: that of the next one counts. The key of a queue (`queue:mail`) has the rate
+that the row of the queue has, if somebody has changed it there; 0 there, or NULL in a job, is none: any number of jobs
+is admitted, a thousand at a time.
+
 Rule: only `ADMIT_BY_RATE` takes tokens. It admits in the same statement, so neither is done without the other. It runs
 in the transaction of `LOCK_RATES`, after it, and only for the keys that this has locked, with a snapshot of its own.
 `LOCK_RATES` waits for no lock, so it cannot be part of a deadlock.
@@ -44,16 +48,17 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # for a while does not hold more than one burst. `free`: those that can be taken now.
 # The key is due again when the next token is there, and not at once: a twentieth of a second later, or half a second if
 # the queued jobs are as many as the burst; but several times in the time of a burst.
-# Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key.
+# Index: rate_waiting and rate_queued, and the primary key of the buckets, once for each key; for the key of a queue the
+# primary key of queues.
 ADMIT_BY_RATE = """
 WITH bucket AS MATERIALIZED (
     SELECT
         key.name,
-        head.rate_interval AS seconds,
-        head.rate_burst AS burst,
+        rated.seconds,
+        rated.burst,
         queued.number AS queued,
         level.taken,
-        floor(head.rate_burst - level.taken + 0.000001)::integer AS free
+        COALESCE(floor(rated.burst - level.taken + 0.000001)::integer, 1000) AS free
     FROM
         unnest((SELECT NULLIF(current_setting('skipqueue.locked_rates', true), '')::text[])) AS key (name)
         LEFT JOIN skipqueue_rate AS rate ON rate.key = key.name
@@ -69,18 +74,39 @@ WITH bucket AS MATERIALIZED (
             LIMIT 1
         ) AS head
         CROSS JOIN LATERAL (
+            SELECT
+                CASE WHEN pair IS NULL THEN head.rate_interval ELSE NULLIF(pair[1], 0) END AS seconds,
+                CASE
+                    WHEN pair IS NULL AND head.rate_interval IS NOT NULL THEN head.rate_burst
+                    WHEN pair[1] > 0 THEN pair[2]::integer
+                END AS burst
+            FROM (
+                SELECT CASE
+                    WHEN starts_with(key.name, 'queue:')
+                    THEN (
+                        SELECT ARRAY[queue.rate_interval, queue.rate_burst]
+                        FROM skipqueue_queue AS queue
+                        WHERE name = substr(key.name, 7) AND queue.rate_interval IS NOT NULL
+                    )
+                END AS pair
+            ) AS changed
+        ) AS rated
+        CROSS JOIN LATERAL (
             SELECT count(*) AS number
             FROM (
-                SELECT FROM skipqueue_job WHERE status = 'queued' AND rate_key = key.name LIMIT head.rate_burst
+                SELECT
+                FROM skipqueue_job
+                WHERE status = 'queued' AND rate_key = key.name
+                LIMIT COALESCE(rated.burst, 0)
             ) AS one
         ) AS queued
         CROSS JOIN LATERAL (
             SELECT LEAST(
                 GREATEST(
-                    COALESCE(extract(epoch FROM rate.full_at - statement_timestamp())::float8 / head.rate_interval, 0),
+                    COALESCE(extract(epoch FROM rate.full_at - statement_timestamp())::float8 / rated.seconds, 0),
                     queued.number
                 ),
-                head.rate_burst
+                rated.burst
             ) AS taken
         ) AS level
 ),
@@ -134,8 +160,9 @@ kept AS (
     INSERT INTO skipqueue_rate AS rate (key, full_at, due_at)
     SELECT
         name,
-        statement_timestamp() + make_interval(secs => missing * seconds),
+        statement_timestamp() + make_interval(secs => COALESCE(missing * seconds, 0)),
         CASE
+            WHEN has_more AND seconds IS NULL THEN statement_timestamp()
             WHEN has_more
             THEN statement_timestamp() + make_interval(
                 secs => GREATEST(
@@ -182,7 +209,8 @@ LIMIT %(limit)s
 
 # supervisor → at most `limit` keys with blocked jobs, alphabetically after `after`, and whether a look is needed: no
 # time is known at which one of them is due, or one that is too late: the clock was set back. Locks nothing.
-# Index: rate_waiting and the primary key of the buckets, once for each key.
+# Index: rate_waiting and the primary key of the buckets, once for each key; for the key of a queue the primary key of
+# queues.
 BLOCKED_RATES = """
 WITH RECURSIVE waiting AS (
     (
@@ -217,16 +245,26 @@ SELECT
     (
         SELECT rate.due_at <= statement_timestamp() + make_interval(
             secs => GREATEST(
-                (
-                    SELECT rate_interval
-                    FROM skipqueue_job
-                    WHERE
-                        status = 'blocked'
-                        AND awaits_jobs IS NULL
-                        AND (limit_key IS NULL OR has_permit)
-                        AND rate_key = found.key
-                    ORDER BY (-priority), id
-                    LIMIT 1
+                COALESCE(
+                    CASE
+                        WHEN starts_with(found.key, 'queue:')
+                        THEN (
+                            SELECT queue.rate_interval
+                            FROM skipqueue_queue AS queue
+                            WHERE name = substr(found.key, 7)
+                        )
+                    END,
+                    (
+                        SELECT rate_interval
+                        FROM skipqueue_job
+                        WHERE
+                            status = 'blocked'
+                            AND awaits_jobs IS NULL
+                            AND (limit_key IS NULL OR has_permit)
+                            AND rate_key = found.key
+                        ORDER BY (-priority), id
+                        LIMIT 1
+                    )
                 ),
                 1
             )
@@ -254,4 +292,56 @@ deleted AS (
     RETURNING bucket.key
 )
 SELECT count(*) FROM deleted
+"""
+
+# supervisor, after the rate of a queue was changed → the keys of the jobs that wait for a token again. A rate that was
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: of those no more
+# are left than the burst. They keep the permit of their limit. At most `limit` jobs are looked at beside those that may
+# stay. Index: rate_queued; the table of queues is read whole: it has a row for each queue that was paused or limited.
+BLOCK_UNRATED = """
+WITH surplus AS MATERIALIZED (
+    SELECT job.id
+    FROM
+        skipqueue_queue AS queue,
+        LATERAL (
+            SELECT CASE
+                WHEN queue.rate_interval IS NOT NULL THEN queue.rate_burst::integer
+                ELSE (
+                    SELECT rate_burst
+                    FROM skipqueue_job
+                    WHERE rate_key = 'queue:' || queue.name AND status = 'queued'
+                    LIMIT 1
+                )
+            END AS burst
+        ) AS rated,
+        LATERAL (
+            SELECT id, row_number() OVER (ORDER BY priority DESC, id) AS place
+            FROM (
+                SELECT id, priority
+                FROM skipqueue_job
+                WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
+                LIMIT COALESCE(rated.burst, 0) + %(limit)s
+            ) AS found
+        ) AS queued
+        JOIN skipqueue_job AS job USING (id)
+    WHERE queued.place > rated.burst AND job.status = 'queued'
+    ORDER BY job.id
+    LIMIT %(limit)s
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+),
+blocked AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'blocked', has_permit = CASE WHEN job.limit_key IS NOT NULL THEN true END
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status = 'queued'
+    RETURNING job.rate_key
+)
+SELECT rate_key, count(*) FROM blocked GROUP BY rate_key
+"""
+
+# Queue.rate → the row has the rate, in place of the one before: NULL is that of the settings, 0 is none. Index: the
+# primary key.
+RATE_QUEUE = """
+INSERT INTO skipqueue_queue AS queue (name, rate_interval, rate_burst)
+VALUES (%(name)s, %(interval)s::float8, %(burst)s::smallint)
+ON CONFLICT (name) DO UPDATE SET rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst
 """

@@ -231,6 +231,17 @@ class QueueLimited(Event):
     by: str
 
 
+@dataclass(frozen=True)
+class QueueRated(Event):
+    """Somebody changed how many jobs of a queue may start in a time."""
+
+    database: str
+    queue_name: str
+    interval: float | None
+    """Seconds for each job; 0: any number; `None`: as the settings say."""
+    by: str
+
+
 # Schedules
 
 

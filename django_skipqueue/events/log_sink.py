@@ -50,6 +50,10 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
         WARNING,
         lambda event: queue_logs.queue_limited(event.queue_name, event.concurrency, event.by),
     ),
+    events.QueueRated: (
+        WARNING,
+        lambda event: queue_logs.queue_rated(event.queue_name, event.interval, event.by),
+    ),
     events.ScheduleFired: (INFO, schedule_logs.schedule_fired),
     events.ScheduleSkipped: (INFO, schedule_logs.schedule_skipped),
     events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),

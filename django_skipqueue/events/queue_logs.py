@@ -3,6 +3,7 @@
 import logging
 from datetime import datetime
 
+from ..values.rates import rate_text
 from .logs import write
 
 
@@ -24,3 +25,10 @@ def queue_limited(queue_name: str, concurrency: int | None, by: str) -> None:
     number = "settings" if concurrency is None else concurrency or "none"
     shown = {"queue": queue_name, "concurrency": number, **({"by": by} if by else {})}
     write(logging.WARNING, "queue_limited", shown, extra={"queue_name": queue_name})
+
+
+def queue_rated(queue_name: str, interval: float | None, by: str) -> None:
+    """Somebody changed how many jobs of a queue may start in a time."""
+    rate = "settings" if interval is None else rate_text(interval) if interval else "none"
+    shown = {"queue": queue_name, "rate": rate, **({"by": by} if by else {})}
+    write(logging.WARNING, "queue_rated", shown, extra={"queue_name": queue_name})

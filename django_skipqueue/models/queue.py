@@ -1,4 +1,4 @@
-"""`Queue`: one queue that is paused or limited, or was. Any other queue needs no row."""
+"""`Queue`: one queue that is paused, limited or rated, or was. Any other queue needs no row."""
 
 from datetime import timedelta
 
@@ -22,6 +22,10 @@ class Queue(models.Model):
     reason = models.TextField(_("reason"), db_default="")
     concurrency = models.SmallIntegerField(_("jobs at once"), null=True)
     """How many of its jobs may run at once; 0: any number; `None`: as many as the settings say."""
+    rate_interval = models.FloatField(_("interval of the rate"), null=True)
+    """Seconds for each job that may start; 0: any number; `None`: as the settings say."""
+    rate_burst = models.SmallIntegerField(_("burst of the rate"), null=True)
+    """How many jobs may start at once after a time without any."""
 
     objects = QueueManager()
 
@@ -61,3 +65,18 @@ class Queue(models.Model):
     def limit_by_settings(name: str, *, by: str = "") -> None:
         """Let the number of the settings hold again for this queue."""
         Store(settings.database).limit_queue_by_settings(name, by=by)
+
+    @staticmethod
+    def rate(name: str, rate: str | None, *, by: str = "") -> None:
+        """Let at most so many jobs of a queue start in a time, such as "50/s"; `None`: any number.
+
+        It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
+        included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
+        cannot be used.
+        """
+        Store(settings.database).rate_queue(name, rate, by=by)
+
+    @staticmethod
+    def rate_by_settings(name: str, *, by: str = "") -> None:
+        """Let the rate of the settings hold again for this queue."""
+        Store(settings.database).rate_queue_by_settings(name, by=by)

@@ -14,6 +14,8 @@ from ..store.observe import QueueNow, QueueRate
 from ..tasks.registry import registry
 from .counts import Count
 from .queue_limits import QueueLimit, queue_limits
+from .queue_rates import QueueRate as StartRate
+from .queue_rates import queue_rates
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 500
@@ -36,6 +38,8 @@ class QueueState:
     """Its jobs that wait for other jobs, or for a permit."""
     limit: QueueLimit | None
     """How many of its jobs may run at once; `None`: its jobs have no limit that could be changed."""
+    start_rate: StartRate | None
+    """How many of its jobs may start in a time; `None`: its jobs have no rate that could be changed."""
 
     @property
     def name(self) -> str:
@@ -52,8 +56,8 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueStat
     workforce = Workforce.now()
     busy = {queue.name: queue for queue in Store.default().queues_now()}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
-    limits = queue_limits()
-    others = {*limits, *(task.options.queue_name for task in registry)}
+    limits, start_rates = queue_limits(), queue_rates()
+    others = {*limits, *start_rates, *(task.options.queue_name for task in registry)}
     others.update(*(worker.queues for worker in workforce.not_dead))
     others.update(name for name in rates if name)
     blocked, is_least = Store.default().blocked_now()
@@ -67,6 +71,7 @@ def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueStat
             rate=rates.get(name),
             blocked=counts[name],
             limit=limits.get(name),
+            start_rate=start_rates.get(name),
         )
         for name in list(names)[:MOST]
     ]

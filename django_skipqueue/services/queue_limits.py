@@ -1,4 +1,4 @@
-"""Has queued jobs wait again after the limit of their queue was lowered or set.
+"""Has queued jobs wait again after the limit or the rate of their queue was lowered or set.
 
 Invariant: a job that runs is left alone, and no other is admitted until the queue is below its limit.
 """
@@ -14,7 +14,7 @@ SURPLUS_SECONDS = 10.0
 
 
 class BlockSurplus(Periodic):
-    """Looks at the queues whose limits were changed, and has one batch wait."""
+    """Looks at the queues whose limits or rates were changed, and has one batch of each kind wait."""
 
     name = "block_surplus"
 
@@ -23,7 +23,8 @@ class BlockSurplus(Periodic):
 
     def run(self, now: float) -> None:
         """Have one batch wait."""
-        self.run_again_in(0.0 if self._store.block_surplus() else SURPLUS_SECONDS)
+        blocked = self._store.block_surplus() + self._store.block_unrated()
+        self.run_again_in(0.0 if blocked else SURPLUS_SECONDS)
 
     def notified(self, payloads: Collection[str]) -> None:
         """Look at once, because a limit may have changed. After an error, the delay is not shortened."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from ..admission import sql
+from ..admission import rate_sql, sql
 from ..admission.queues import key_of
 from ..columns import check_columns
-from ..events.events import JobsAdmitted, QueueLimited
+from ..events.events import JobsAdmitted, QueueLimited, QueueRated
 from ..events.sinks import Send, send
 from ..exceptions import InvalidOption
 from ..values.queue_settings import CONCURRENCY, is_concurrency
+from ..values.rates import burst_of, interval_of
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import Admitted, Statement, as_array, noted, pipelined
 from .rates import admit_rates
@@ -73,6 +74,27 @@ class Limiting(Statements):
     def limit_queue_by_settings(self, name: str, *, by: str = "") -> None:
         """Let the limit of the settings hold again for this queue."""
         self._set_limit(name, None, by)
+
+    def rate_queue(self, name: str, rate: str | None, *, by: str = "") -> None:
+        """Let at most so many jobs of this queue start in a time, such as "50/s"; `None`: any number.
+
+        Raises `InvalidOption` for a value that cannot be used.
+        """
+        interval = 0.0 if rate is None else interval_of(rate)
+        self._set_rate(name, interval, burst_of(None, interval) if interval else 0, by)
+
+    def rate_queue_by_settings(self, name: str, *, by: str = "") -> None:
+        """Let the rate of the settings hold again for this queue."""
+        self._set_rate(name, None, None, by)
+
+    def _set_rate(self, name: str, interval: float | None, burst: int | None, by: str) -> None:
+        check_columns({"queue_name": name})
+        stored_by = noted(by, "")["by"]
+        self.execute(rate_sql.RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
+        admit_after_commit(self, [], [key_of(name)])
+        notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_unrated`
+        notify_supervisors(self, LIMITS_PAYLOAD)  # for a key that the caller could not lock
+        self.send(QueueRated(self.alias, name, interval, stored_by))
 
     def _set_limit(self, name: str, concurrency: int | None, by: str) -> None:
         check_columns({"queue_name": name})

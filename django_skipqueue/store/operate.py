@@ -9,12 +9,12 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from ..admission.queues import columns_of
+from ..admission.queues import columns_of, rate_columns_of
 from ..columns import check_columns, check_run_after
 from ..events.events import JobsOperated
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
-from . import sql
+from . import policy_sql, sql
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
 from .unique import UniqueKeys
@@ -92,8 +92,9 @@ class Operating(UniqueKeys):
         Raises `InvalidOption` for a name that no queue can have.
         """
         check_columns({"queue_name": queue_name})
-        values = _noted(ids, by, reason) | {"queue_name": queue_name, **columns_of(queue_name)._asdict()}
-        return self._operated("change_queue", self.rows(sql.CHANGE_QUEUE, values), by, reason)
+        keys = columns_of(queue_name)._asdict() | rate_columns_of(queue_name)._asdict()
+        values = _noted(ids, by, reason) | keys | {"queue_name": queue_name}
+        return self._operated("change_queue", self.rows(policy_sql.CHANGE_QUEUE, values), by, reason)
 
     def change_priority(self, ids: Iterable[int], priority: int, *, by: str = "", reason: str = "") -> dict[int, str]:
         """Give waiting jobs another priority. A job that has it already, or in another status, stays unchanged.

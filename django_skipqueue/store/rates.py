@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ..admission import rate_sql as sql
 from .notify import LIMITS_PAYLOAD, RATE_PREFIX, notify_supervisors
 from .parameters import Statement, fetched, pipelined
-from .statements import Statements
+from .statements import BATCH, Statements
 
 KEYS_AT_ONCE = 1_000
 """Keys that are admitted in one transaction, at most."""
@@ -59,6 +59,12 @@ class Rating(Statements):
     def blocked_rates(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
         """At most `limit` keys with blocked jobs, alphabetically after `after`: whether each needs a look."""
         return dict(self.rows(sql.BLOCKED_RATES, {"after": after, "limit": limit}))
+
+    def block_unrated(self, *, limit: int = BATCH) -> int:
+        """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
+        blocked = dict(self.rows(sql.BLOCK_UNRATED, {"limit": limit}))
+        notify_of_rates(self, sorted(blocked))
+        return sum(blocked.values())
 
     def prune_rates(self, *, limit: int = KEYS_AT_ONCE) -> int:
         """Delete buckets that are full. Returns their number."""

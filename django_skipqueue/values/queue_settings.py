@@ -1,12 +1,14 @@
 """The form of the setting `QUEUES`: the limits of whole queues. Pure.
 
-For example: `{"mail": {"concurrency": 20}, "imports": {"concurrency": None}}`.
+For example: `{"mail": {"concurrency": 20, "rate": "50/s"}, "imports": {"concurrency": None}}`.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..exceptions import InvalidOption
 from .limits import whole
+from .rates import FORM, MOST, interval_of
 
 LARGEST_LIMIT = 10_000
 """The largest number of permits of one key: those that are held are counted whenever one of its jobs is admitted."""
@@ -24,7 +26,19 @@ def _concurrency_problems(place: str, value: object) -> Iterator[str]:
         yield f"{place} must be {CONCURRENCY}, or None for a limit that is set in the admin, not {value!r}."
 
 
-KEYS: dict[str, Callable[[str, Any], Iterator[str]]] = {"concurrency": _concurrency_problems}
+def _rate_problems(place: str, value: object) -> Iterator[str]:
+    if value is None:
+        return
+    try:
+        interval_of(value)
+    except InvalidOption:
+        yield (
+            f"{place} must be {FORM}, at most {MOST:,} in a second, or None for a rate that is set in the admin, "
+            f"not {value!r}."
+        )
+
+
+KEYS: dict[str, Callable[[str, Any], Iterator[str]]] = {"concurrency": _concurrency_problems, "rate": _rate_problems}
 """The functions that check the limits of a queue, by key. Each takes the place of the value in the setting as well."""
 
 

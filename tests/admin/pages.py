@@ -50,6 +50,7 @@ def make_pages() -> Mapping[str, str]:
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
     batches = _make_batches()
     Queue.limit("emails", 4)
+    Queue.rate("emails", "50/s")
     schedules = _make_schedules(found["completed"])
     running, queued, done = (found[status].pk for status in ("running", "queued", "completed"))
     return {
@@ -82,6 +83,7 @@ def make_pages() -> Mapping[str, str]:
         "queues": QUEUES,
         "pause": f"{QUEUES}pause/?queue=emails",
         "limit": f"{QUEUES}limit/?queue=emails",
+        "rate": f"{QUEUES}rate/?queue=emails",
         "schedules": SCHEDULES,
         "schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/change/",
         "schedule of the code": f"{SCHEDULES}{schedules['daily summary'].pk}/change/",

@@ -86,6 +86,7 @@ VIEWS: dict[tuple[str, str | None], View] = {
     ("queue", "pause"): View({"pauser", "boss"}, {"pauser", "boss"}),
     ("queue", "resume"): View(NOBODY, {"pauser", "boss"}, is_post=True),
     ("queue", "limit"): View({"pauser", "boss"}, {"pauser", "boss"}),
+    ("queue", "rate"): View({"pauser", "boss"}, {"pauser", "boss"}),
     ("queue", "add"): View(NOBODY, NOBODY),
     ("queue", "history"): View({"viewer", "pauser", "boss"}, NOBODY),
     ("queue", "delete"): View(NOBODY, NOBODY),
@@ -131,7 +132,7 @@ ANSWERS = (
     PLAN
     | CHOICES
     | {"minutes": "5", "run_after": "2100-01-01T00:00", "queue_name": "mail", "priority": "7"}
-    | {"limit": "none"}
+    | {"limit": "none", "rate": "none"}
 )
 BULK = {"action": "retry_selected", "query": "", "site": "admin", "user_id": 0, "user": "x", "number": 3}
 EVIL = "next=//evil.example/&redirect_to=https://evil.example/&_changelist_filters=//evil.example&_popup=1&_to_field=id"
@@ -148,6 +149,7 @@ class Rows:
         self.schedule, self.paused = make_schedule("s", due=-60), make_schedule("paused", due=-60, paused_at=Now())
         Queue.pause("mail")
         Queue.limit("mail", 4)
+        Queue.rate("mail", "4/s")
         self.batch = JobBatch.objects.create(name="b")
         roll_up(BAD_VALUE)
         self.before = everything()
@@ -166,7 +168,7 @@ class Rows:
         }[model]  # fmt: skip
         if model == "schedule" and name == "resume":
             pk = self.paused.pk
-        if model == "queue" and name in ("pause", "resume", "limit"):
+        if model == "queue" and name in ("pause", "resume", "limit", "rate"):
             return reverse(f"admin:django_skipqueue_queue_{name}", query={"queue": pk})
         if name is None:
             return f"/admin/django_skipqueue/{model}/{pk}/"

@@ -3,10 +3,10 @@
 import pytest
 
 from django_skipqueue import job, rate, with_options
-from django_skipqueue.admission.rates import rate_text
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.rates import rate_text
 
 from ..app.rated_jobs import free_hundred, shares_rate, three_at_once
 from ..harness.processes import statuses

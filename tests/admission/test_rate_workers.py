@@ -12,9 +12,11 @@ from statistics import median
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue
 
+from ..app import jobs
 from ..app.models import Ledger
 from ..app.rated_jobs import twenty, twenty_and_two
 from ..app.sessions import connect
@@ -41,6 +43,10 @@ WHERE rate_key IS NOT NULL
 GROUP BY rate_key
 """
 """The tokens that were taken for each key: one for each attempt that has begun, and for each job that may begin."""
+
+STARTED = """
+SELECT extract(epoch FROM statement_timestamp())::float8, count(*) FROM skipqueue_job WHERE attempts > 0
+"""
 
 
 class Witness:
@@ -177,3 +183,28 @@ def test_no_rate_is_exceeded_while_workers_are_killed(runworker: Run) -> None:
             wait_until(partial(has_retried, discarded))
         wait_for_statuses(completed=90, deadline=60)
     assert len(running) == 2
+
+
+def has_started_more_than(number: int) -> bool:
+    return Job.objects.filter(attempts__gt=0).count() > number
+
+
+def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
+    """None, then twenty a second, then none: each counts for the jobs that wait already."""
+    skipqueue = {"QUEUES": {"mail": {"rate": None}}}
+    for _ in range(2):
+        runworker("--concurrency", "2", "--queues", "mail", skipqueue=skipqueue)
+    wait_until(lambda: len(workers(2)) == 2)
+    with override_settings(SKIPQUEUE=skipqueue):
+        jobs.slow.using(queue_name="mail").defer_many([(0.01,)] * 3_000)
+    wait_until(partial(has_started_more_than, 20))
+    Queue.rate("mail", "20/s")
+    wait_until(lambda: Job.objects.queued().count() <= 20)
+    with connect() as session:
+        [(begin, before)] = session.execute(STARTED).fetchall()
+        wait_until(partial(has_started_more_than, before + 60))
+        [(end, after)] = session.execute(STARTED).fetchall()
+    assert after - before <= (end - begin) * 20 + 2 * 20
+    assert Job.objects.blocked().count() > 1_000
+    Queue.rate("mail", None)
+    wait_for_statuses(completed=3_000, deadline=60)

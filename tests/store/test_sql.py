@@ -111,8 +111,7 @@ COMMON = {
     "awaits_jobs": None,
 }
 DUE = {name: COMMON[name] for name in ("run_after", "delay", "awaits_jobs")}
-NO_LIMIT = {"limit_key": None, "limit_kind": None, "capacity": None}
-UNLIMITED = NO_LIMIT | {"rate_key": None, "rate_interval": None, "rate_burst": None}
+UNLIMITED = dict.fromkeys(("limit_key", "limit_kind", "capacity", "rate_key", "rate_interval", "rate_burst"))
 CALLS = calls_as_values([EncodedCall(f"[{n}]", "{}", None) for n in range(300)])
 NEW_KEYS = [f"new-{n:03}" if n % 2 else None for n in range(300)]
 LEASES = leases_as_values((id, 1) for id in range(99_001, 99_301))
@@ -324,7 +323,7 @@ CASES = [
     Case("RESCHEDULE", NOTED | {"ids": SOME_IDS, "run_after": None, "delay": -60.0}, {"pkey"}),
     Case(
         "CHANGE_QUEUE",
-        NO_LIMIT | NOTED | {"ids": SOME_IDS, "queue_name": "other"},
+        UNLIMITED | NOTED | {"ids": SOME_IDS, "queue_name": "other"},
         {"pkey"},
     ),
     Case("CHANGE_PRIORITY", NOTED | {"ids": SOME_IDS, "priority": 7}, {"pkey"}),
@@ -361,10 +360,12 @@ CASES = [
     Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
     Case("LOCK_RATES", {"keys": ["key 7"]}, set()),
-    Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS}),
+    Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS, QUEUE}),
     Case("NEXT_RATE", {}, {RATE_DUE}),
     Case("DUE_RATES", {"limit": 100}, {RATE_DUE}),
-    Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS}),
+    Case("BLOCKED_RATES", {"after": "key 1", "limit": 1000}, {"rate_waiting", BUCKETS, QUEUE}),
+    Case("RATE_QUEUE", {"name": "mail", "interval": 0.02, "burst": 50}, {QUEUE}),
+    Case("BLOCK_UNRATED", {"limit": 1000}, {"rate_queued", "pkey"}),
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
@@ -430,7 +431,7 @@ INSERT INTO skipqueue_job
     (id, queue_name, task, args, kwargs, status, rate_key, rate_interval, rate_burst)
 SELECT
     number, 'rated', 'shop.rated', '[]', '{}', CASE WHEN number <= 110500 THEN 'queued' ELSE 'blocked' END,
-    'key ' || number % 500, 60, 1
+    CASE number % 500 WHEN 8 THEN 'queue:queue 8' ELSE 'key ' || number % 500 END, 60, 1
 FROM generate_series(110001, 120000) AS number;
 INSERT INTO skipqueue_rate (key, full_at, due_at)
 SELECT
@@ -440,12 +441,13 @@ SELECT
 FROM generate_series(0, 5500) AS number
 """
 
-# Two thousand queues that were paused once, and a few that are; two have a limit.
+# Two thousand queues that were paused once, and a few that are; two have a limit, and a rate.
 PAUSED = """
-INSERT INTO skipqueue_queue (name, paused_at, paused_until, concurrency)
+INSERT INTO skipqueue_queue (name, paused_at, paused_until, concurrency, rate_interval, rate_burst)
 SELECT
     'queue ' || number, now(), CASE WHEN number > 5 THEN now() - interval '1 hour' END,
-    CASE WHEN number BETWEEN 8 AND 9 THEN 3 END
+    CASE WHEN number BETWEEN 8 AND 9 THEN 3 END, CASE WHEN number BETWEEN 8 AND 9 THEN 60 END,
+    CASE WHEN number BETWEEN 8 AND 9 THEN 1 END
 FROM generate_series(1, 2000) AS number
 """
 

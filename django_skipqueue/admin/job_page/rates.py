@@ -6,26 +6,30 @@ from django.db.models import F, Q, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...admission.rates import rate_text
 from ...models import Job, RateBucket
 from ...models.expressions import MINUS_PRIORITY, Row
 from ...operators.arguments import redacted
 from ...operators.counts import Count
 from ...operators.durations import roughly
 from ...operators.limit_states import KEY_LIMIT
+from ...operators.queue_rates import pace_of
 from ...values.codec import shorten
+from ...values.rates import rate_text
 
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
     """What a job that has a rate waits for; empty if it has none, or still waits for something else."""
     if job.rate_key is None or job.awaits_jobs or (job.limit_key is not None and not job.has_permit):
         return ""
+    pace = pace_of(job.rate_key, job.rate_interval, job.rate_burst)
+    if pace is None:
+        return gettext("It is to be admitted within a second or two: its queue has no rate.")
     before = _before(job)
     values = {
-        "rate": rate_text(job.rate_interval or 1.0),
+        "rate": rate_text(pace[0]),
         "key": shorten(redacted(job.task, job.args, job.kwargs).text(job.rate_key), KEY_LIMIT),
         "number": before,
-        "span": roughly(timedelta(seconds=_seconds(job, before.found, now))),
+        "span": roughly(timedelta(seconds=_seconds(job, pace, before.found, now))),
     }
     if not before.found:
         return gettext("It waits for the rate %(rate)s of “%(key)s”: about %(span)s.") % values
@@ -44,9 +48,9 @@ def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:
     )
 
 
-def _seconds(job: Job, before: int, now: datetime) -> float:
+def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> float:
     """The seconds until there is a token for the job, if each one before it takes one."""
-    interval, burst = job.rate_interval or 1.0, job.rate_burst or 1
+    interval, burst = pace
     full_at = RateBucket.objects.filter(key=job.rate_key).values_list("full_at", flat=True).first()
     missing = 0.0 if full_at is None else min(max(0.0, (full_at - now).total_seconds()), burst * interval)
     return max(0.0, missing + (before + 1 - burst) * interval)

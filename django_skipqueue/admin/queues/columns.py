@@ -16,6 +16,7 @@ from ...operators.queue_states import QueueState
 from ...values.histogram import quantile
 from ..ui.cells import badge, shortened
 from .limit_form import shown
+from .rate_form import shown as shown_rate
 
 Cell = SafeString | str
 
@@ -105,6 +106,18 @@ def _limit(queue: QueueState) -> Cell:
     )
 
 
+def _start_rate(queue: QueueState) -> Cell:
+    if queue.start_rate is None:
+        return NOTHING
+    if not queue.start_rate.is_changed:
+        return shown_rate(queue.start_rate.interval)
+    return format_html(
+        '{} <span class="skipqueue-detail">{}</span>',
+        shown_rate(queue.start_rate.interval),
+        gettext("in the settings: %(rate)s") % {"rate": shown_rate(queue.start_rate.by_settings)},
+    )
+
+
 def _jobs_link(queue: QueueState, status: str, text: str) -> SafeString:
     query = {"status": status, "queue": queue.name}
     return format_html('<a href="{}">{}</a>', reverse("admin:django_skipqueue_job_changelist", query=query), text)
@@ -120,11 +133,17 @@ COLUMNS = (
     Column("waited", _("waited (p95)"), _waited),
     Column("workers", _("workers"), _workers),
     Column("limit", _("jobs at once"), _limit),
+    Column("start-rate", _("rate limit"), _start_rate),
     Column("pause", _("paused"), _pause),
 )
 
 
 def columns_for(queues: Iterable[QueueState]) -> tuple[Column, ...]:
-    """The columns of a list of these queues: without that of blocked jobs if there are none, as in most projects."""
-    has_blocked = any(queue.blocked.found or queue.blocked.is_capped for queue in queues)
-    return tuple(column for column in COLUMNS if column.name != "blocked" or has_blocked)
+    """The columns of a list of these queues: without those of blocked jobs and of rates if there are none."""
+    listed = list(queues)
+    empty = set()
+    if not any(queue.blocked.found or queue.blocked.is_capped for queue in listed):
+        empty.add("blocked")
+    if not any(queue.start_rate for queue in listed):
+        empty.add("start-rate")
+    return tuple(column for column in COLUMNS if column.name not in empty)

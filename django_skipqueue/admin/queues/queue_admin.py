@@ -1,4 +1,4 @@
-"""Queues in the admin: their list, and the views that pause, resume and limit one.
+"""Queues in the admin: their list, and the views that pause, resume, limit and rate one.
 
 Invariant: every view checks the user's permission itself, a GET changes nothing, and every change is logged.
 """
@@ -19,6 +19,7 @@ from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
 from ...operators import pauses
 from ...operators.queue_limits import QueueLimit, limit_of
+from ...operators.queue_rates import QueueRate, rate_of
 from ...operators.queue_states import MOST, QueueState, queue_states
 from ..health.notices import notices_cache
 from ..ui.own_views import OwnViews
@@ -27,6 +28,7 @@ from ..ui.time_limit import time_limited
 from .columns import Column, columns_for
 from .limit_form import LimitForm, shown
 from .pause_form import PauseForm
+from .rate_form import RateForm
 
 MAY_CHANGE = "django_skipqueue.change_queue"
 
@@ -56,6 +58,7 @@ class QueueAdmin(OwnViews):
             self.page("pause/", "pause", self.pause_view),
             self.page("resume/", "resume", self.resume_view),
             self.page("limit/", "limit", self.limit_view),
+            self.page("rate/", "rate", self.rate_view),
             *super().get_urls(),
         ]
 
@@ -142,6 +145,34 @@ class QueueAdmin(OwnViews):
         said = gettext("Jobs of the queue “%(queue)s” that may run at once: %(number)s.")
         return self._done(request, name, said % {"queue": name, "number": shown(form.chosen)})
 
+    def rate_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask how many jobs of a queue may start in a time, and set it."""
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        name = self._require_queue_name(request, request.GET)
+        rate = rate_of(name)
+        form = RateForm(request.POST if request.method == "POST" else None, rate) if rate else None
+        if form and form.is_valid():
+            return self._rate(request, name, form)
+        title = gettext("Change the rate of the queue “%(queue)s”?") % {"queue": name}
+        context = self.context(request, gettext("Change the rate"), title=title) | {
+            "explanation": _rate_explanation(rate),
+            "can_be_done": form is not None,
+            "form": form,
+            "target": request.get_full_path(),
+            "back": self.address("changelist"),
+        }
+        return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
+
+    def _rate(self, request: HttpRequest, name: str, form: RateForm) -> HttpResponse:
+        if form.is_by_settings:
+            Queue.rate_by_settings(name, by=request.user.get_username())
+            said = gettext("The rate of the queue “%(queue)s” is that of the settings again.")
+            return self._done(request, name, said % {"queue": name})
+        Queue.rate(name, form.chosen, by=request.user.get_username())
+        said = gettext("Jobs of the queue “%(queue)s” that may start: %(rate)s.")
+        return self._done(request, name, said % {"queue": name, "rate": form.chosen or gettext("any number of jobs")})
+
     def _require_queue_name(self, request: HttpRequest, values: Any) -> str:
         """The queue that the request names. Raises `PermissionDenied`, and `Http404` for what no queue is called."""
         if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
@@ -167,6 +198,7 @@ class QueueAdmin(OwnViews):
             "is_paused": queue.pause is not None,
             "pause": self.address("pause", query={"queue": queue.name}) if may_change else "",
             "limit": self.address("limit", query={"queue": queue.name}) if may_change and queue.limit else "",
+            "rate": self.address("rate", query={"queue": queue.name}) if may_change and queue.start_rate else "",
         }
 
 
@@ -174,3 +206,12 @@ def _explanation(limit: QueueLimit | None) -> str:
     if limit is None:
         return gettext('Its jobs can be limited once SKIPQUEUE["QUEUES"] names the queue, also with the number None.')
     return gettext("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone.")
+
+
+def _rate_explanation(rate: QueueRate | None) -> str:
+    if rate is None:
+        return gettext('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.')
+    return gettext(
+        "So many of its jobs start in a time, over all workers; the others wait. Jobs that run are left alone, and "
+        "those that are queued wait again."
+    )

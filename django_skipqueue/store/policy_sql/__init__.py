@@ -1,6 +1,7 @@
-"""The statements of policies, under the rules of `store.sql`: batches, dependencies, limits, unique keys."""
+"""The statements of policies, under the rules of `store.sql`: batches, dependencies, limits, queues, unique keys."""
 
 from .batches import *
 from .dependencies import *
 from .limits_now import *
+from .queues import *
 from .unique import *

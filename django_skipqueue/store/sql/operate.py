@@ -204,48 +204,6 @@ RETURNING job.id, job.queue_name, job.status
     run_after=_DUE,
 )
 
-# operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
-# it: then the job is locked, or running. A job without a limit of its own has that of its new queue, and passes the
-# gates again if this is another one. Index: the primary key.
-CHANGE_QUEUE = entering(
-    recording(
-        "change_queue",
-        """
-WITH chosen AS MATERIALIZED (
-    SELECT id
-    FROM skipqueue_job
-    WHERE
-        id = ANY (%(ids)s::bigint[])
-        AND finished_at IS NULL
-        AND status <> 'running'
-        AND queue_name <> %(queue_name)s::text
-    ORDER BY id
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE skipqueue_job AS job
-SET queue_name = %(queue_name)s::text,
-    status = CASE
-        WHEN job.status = 'scheduled' OR NOT starts_with(job.limit_key, 'queue:') THEN job.status
-        WHEN job.limit_key IS NOT DISTINCT FROM %(limit_key)s::text THEN job.status
-        ELSE {status}
-    END,
-    (limit_key, limit_kind, capacity) = (
-        CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.limit_key ELSE %(limit_key)s::text END,
-        CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.limit_kind ELSE %(limit_kind)s::text END,
-        CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.capacity ELSE %(capacity)s::smallint END
-    ),
-    has_permit = CASE WHEN NOT starts_with(job.limit_key, 'queue:') THEN job.has_permit END,
-    operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
-RETURNING job.id, job.queue_name, job.status
-""",
-        more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
-    ),
-    column="job.{}",
-    past="time",
-    limit_key="%(limit_key)s",
-)
-
 # operators → the waiting jobs that now have another priority. A worker that claims one of them at the same moment keeps
 # it: then the job is locked, or running. Index: the primary key.
 CHANGE_PRIORITY = recording(

@@ -1,0 +1,68 @@
+"""Move jobs between queues, which may have limits and rates: `admission.queues` explains them."""
+
+from ..sql.gates import entering
+from ..sql.operations import recording
+
+# operators → the waiting jobs that are now in another queue. A worker that claims one of them at the same moment keeps
+# it: then the job is locked, or running. A job without a limit of its own has that of its new queue, and a job without
+# a rate of its own has that one's rate. If either changes, it passes the gates again; but a permit of a limit that
+# stays is kept: the job waits for its rate at most. Index: the primary key.
+CHANGE_QUEUE = entering(
+    recording(
+        "change_queue",
+        """
+WITH chosen AS MATERIALIZED (
+    SELECT
+        id,
+        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_key ELSE %(limit_key)s::text END AS limit_key,
+        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN limit_kind ELSE %(limit_kind)s::text END AS limit_kind,
+        CASE WHEN NOT starts_with(limit_key, 'queue:') THEN capacity ELSE %(capacity)s::smallint END AS capacity,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_key ELSE %(rate_key)s::text END AS rate_key,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_interval ELSE %(rate_interval)s::float8 END
+        AS rate_interval,
+        CASE WHEN NOT starts_with(rate_key, 'queue:') THEN rate_burst ELSE %(rate_burst)s::smallint END AS rate_burst,
+        COALESCE(NOT starts_with(limit_key, 'queue:') AND (status = 'queued' OR has_permit), false) AS keeps_permit
+    FROM skipqueue_job
+    WHERE
+        id = ANY (%(ids)s::bigint[])
+        AND finished_at IS NULL
+        AND status <> 'running'
+        AND queue_name <> %(queue_name)s::text
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE skipqueue_job AS job
+SET queue_name = %(queue_name)s::text,
+    status = CASE
+        WHEN job.status = 'scheduled' THEN job.status
+        WHEN
+            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
+            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
+        THEN job.status
+        ELSE {status}
+    END,
+    limit_key = chosen.limit_key,
+    limit_kind = chosen.limit_kind,
+    capacity = chosen.capacity,
+    rate_key = chosen.rate_key,
+    rate_interval = chosen.rate_interval,
+    rate_burst = chosen.rate_burst,
+    has_permit = CASE
+        WHEN
+            job.limit_key IS NOT DISTINCT FROM chosen.limit_key
+            AND job.rate_key IS NOT DISTINCT FROM chosen.rate_key
+        THEN job.has_permit
+        WHEN chosen.keeps_permit AND chosen.rate_key IS NOT NULL THEN true
+    END,
+    operations = {operations}
+FROM chosen
+WHERE job.id = ANY (ARRAY (SELECT id FROM chosen)) AND job.id = chosen.id
+RETURNING job.id, job.queue_name, job.status
+""",
+        more={"from": "job.queue_name", "to": "%(queue_name)s::text"},
+    ),
+    column="job.{}",
+    past="time",
+    limit_key="(CASE WHEN NOT chosen.keeps_permit THEN chosen.limit_key END)",
+    rate_key="chosen.rate_key",
+)
