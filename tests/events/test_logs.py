@@ -162,7 +162,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
         "jobs_done": 1,
         "known": ["default"],
         "until": datetime.now(UTC),
-        **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds"], 1.5),
+        **dict.fromkeys(["timeout", "retry_in", "restart_in", "grace", "seconds", "interval"], 1.5),
         **dict.fromkeys(["count", "job_id"], 3),
     }
     recovered = RecoveredJob(
