@@ -12,12 +12,12 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from ..admission.queues import all_limited_by_queue, limited_by_queue
 from ..columns import check_columns
 from ..conf import settings
-from ..events.events import JobsDeferred, NotifyFailed
+from ..events.events import JobsAdmitted, JobsDeferred, NotifyFailed
 from ..exceptions import InvalidOption
 from ..tracing import sending, tracers
 from ..values.deferred import DeferredJobs, OnConflict
 from ..values.records import EncodedCall, InsertedJob, JobSpec
-from . import sql
+from . import policy_sql, sql
 from .current_batch import in_current_batch
 from .dependencies import Dependencies
 from .limits import admit_after_commit
@@ -58,13 +58,11 @@ class Enqueueing(UniqueKeys, Dependencies):
     def _enqueue(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
         call = limited_by_queue(spec.queue_name, call)
         values = {**self._values(spec), **call._asdict()}
-        is_plain = call.unique_key is call.limit_key is call.rate_key is None
-        if is_plain and spec.run_after is None and self.connection.get_autocommit():
+        is_simple = call.unique_key is call.rate_key is None and spec.run_after is None
+        if is_simple and self.connection.get_autocommit():
             with self.connection.cursor() as cursor:
                 if _takes_transactions(cursor):
-                    id, now, *_ = self._enqueue_and_notify(cursor, values)
-                    self.send(JobsDeferred(spec.task, spec.queue_name, [id]))
-                    return InsertedJob(id, "queued", now, now)
+                    return self._enqueue_alone(cursor, spec, call, values)
         with explained_deadlock(call.unique_key is not None):
             rows = [InsertedJob._make(row) for row in self.rows(sql.ENQUEUE, values)]
             if replaces and not rows:
@@ -78,21 +76,34 @@ class Enqueueing(UniqueKeys, Dependencies):
             return inserted._replace(status=statuses.get(inserted.id, inserted.status))
         return None
 
-    def _enqueue_and_notify(self, cursor: Any, values: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Insert one job, commit, and notify the workers, in one round trip. Returns the inserted columns."""
+    def _enqueue_alone(self, cursor: Any, spec: JobSpec, call: EncodedCall, values: Mapping[str, Any]) -> InsertedJob:
+        """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
+        statement = sql.ENQUEUE_AND_NOTIFY if call.limit_key is None else policy_sql.ENQUEUE_AND_ADMIT
+        id, now, is_queued = self._committed(cursor, statement, values)
+        self.send(JobsDeferred(spec.task, spec.queue_name, [id]))
+        if call.limit_key is not None and is_queued:
+            self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
+        elif call.limit_key is not None:
+            admit_after_commit(self, {call.limit_key: None})
+        return InsertedJob(id, "queued" if is_queued or call.limit_key is None else "blocked", now, now)
+
+    def _committed(self, cursor: Any, statement: str, values: Mapping[str, Any]) -> tuple[Any, Any, bool]:
+        """Send the message. Returns the id and the time of the enqueue, and whether the end of it has a row."""
         mark = token_hex(8)
         try:
-            cursor.execute(sql.ENQUEUE_AND_NOTIFY, {**values, "call": mark})
+            cursor.execute(statement, {**values, "call": mark})
             cursor.nextset()  # the first result is that of BEGIN
-            row: tuple[Any, ...] = cursor.fetchone()
-            return row
+            id, now, *_ = cursor.fetchone()
+            while cursor.nextset():
+                pass
+            return id, now, bool(cursor.rowcount)
         except BaseException as error:
             self._end_transaction()
             rows = self._inserted(mark) if isinstance(error, Error) else []
             if not rows:
                 raise
             self.send(NotifyFailed(values["queue_name"], error))
-            return rows[0]
+            return *rows[0], False
 
     def _end_transaction(self) -> None:
         """Roll back the transaction that the message has begun, if it is not over."""
@@ -162,7 +173,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         keys = {call.limit_key for call in calls if call.limit_key is not None}
         rates = {call.rate_key for call in calls if call.rate_key is not None and call.limit_key is None}
         if (keys or rates) and delay <= 0:
-            admit_after_commit(self, keys, rates)
+            admit_after_commit(self, dict.fromkeys(keys, ids[0] if len(ids) == 1 else None), rates)
         if queued:
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])

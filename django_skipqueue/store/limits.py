@@ -17,7 +17,7 @@ from ..exceptions import InvalidOption
 from ..values.queue_settings import CONCURRENCY, is_concurrency
 from ..values.rates import burst_of, interval_of
 from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
-from .parameters import Admitted, Statement, as_array, noted, pipelined
+from .parameters import Admitted, Rows, Statement, as_array, fetched, noted, pipelined
 from .rates import admit_rates
 from .statements import BATCH, Statements
 
@@ -49,14 +49,28 @@ class Limiting(Statements):
 
         In a transaction of the caller the keys stay locked until its end.
         """
+        *_, locked, admitted = self._admitted(admission((), keys))
+        return Admitted.decode(locked, admitted)
+
+    def admit_lone(self, id: int, key: str) -> Admitted | None:
+        """Admit this job, if no other job of its key waits and a permit is free. Notifies nobody.
+
+        Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
+        """
+        statements: list[Statement | None] = [(sql.LOCK_KEY, {"key": key}), (sql.ADMIT_LONE, {"id": id, "key": key})]
+        for queue_name, rate_key in self._admitted(statements)[-1]:
+            return Admitted({queue_name: 1} if rate_key is None else {}, [], frozenset({rate_key} - {None}))
+        return None
+
+    def _admitted(self, statements: Sequence[Statement | None]) -> list[Rows]:
+        """Run statements that admit. Outside of a transaction, their commit does not wait for the disk."""
         connection = self.connection
         connection.ensure_connection()
         raw = connection.connection
         is_alone = raw.autocommit and raw.info.transaction_status == TransactionStatus.IDLE
         first: list[Statement | None] = [(sql.ADMIT_WITHOUT_WAITING, {})] if is_alone else []
         with connection.wrap_database_errors:
-            *_, locked, admitted = pipelined(raw, [*first, *admission((), keys)], None)
-            return Admitted.decode(locked, admitted)
+            return [fetched(rows) for rows in pipelined(raw, [*first, *statements], None)]
 
     def blocked_keys(self, *, after: str = "", limit: int = KEYS_AT_ONCE) -> dict[str, bool]:
         """At most `limit` keys with blocked jobs, alphabetically after `after`: whether a permit of each is free."""
@@ -100,7 +114,7 @@ class Limiting(Statements):
         check_columns({"queue_name": name})
         stored_by = noted(by, "")["by"]
         self.execute(sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
-        admit_after_commit(self, [key_of(name)])
+        admit_after_commit(self, {key_of(name): None})
         notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_surplus`
         notify_supervisors(self, LIMITS_PAYLOAD)  # for more than are admitted at once
         self.send(QueueLimited(self.alias, name, concurrency, stored_by))
@@ -137,8 +151,9 @@ class Admission:
 
     database: str
     send: Send = send
-    keys: set[str] = field(default_factory=set)
-    """The keys of limits. A job that has a rate as well waits for that afterwards."""
+    keys: dict[str, int | None] = field(default_factory=dict)
+    """The keys of limits; each with the id of its job, or `None` if there are several. A job that has a rate as well
+    waits for that afterwards."""
     rates: set[str] = field(default_factory=set)
     """The keys of the rates of jobs that have no limit."""
 
@@ -149,7 +164,7 @@ class Admission:
         """Admit now. What fails here, or is locked, a supervisor does: it is notified."""
         store = Statements(self.database, send=self.send)
         try:
-            admitted = Counter(admit_all(store, sorted(self.keys)))
+            admitted = Counter(self._admit_by_limit(store))
             admitted.update(admit_rates(store, self.rates))
         except DatabaseError:
             notify_supervisors(store, LIMITS_PAYLOAD)
@@ -158,9 +173,18 @@ class Admission:
         if admitted:
             self.send(JobsAdmitted(self.database, dict(admitted)))
 
+    def _admit_by_limit(self, store: Statements) -> Mapping[str, int]:
+        key, id = next(iter(self.keys.items()), ("", None))
+        lone = None if id is None or len(self.keys) > 1 else Limiting(store.alias).admit_lone(id, key)
+        return (
+            admit_all(store, sorted(self.keys)) if lone is None else {**lone.counts, **admit_rates(store, lone.rates)}
+        )
 
-def admit_after_commit(store: Statements, keys: Collection[str], rates: Collection[str] = ()) -> None:
+
+def admit_after_commit(store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = ()) -> None:
     """Admit jobs of these keys of limits, and of rates, after the caller's transaction is committed.
+
+    keys: each with the id of its job, or `None` if there are several.
 
     Not within it: its locks of the keys would stop all other jobs of these keys until its end.
     """
@@ -170,10 +194,10 @@ def admit_after_commit(store: Statements, keys: Collection[str], rates: Collecti
         return
     for _, hook, *_ in connection.run_on_commit:
         if isinstance(hook, Admission) and hook.database == store.alias:
-            hook.keys.update(keys)
+            hook.keys.update({key: None if key in hook.keys else id for key, id in keys.items()})
             hook.rates.update(rates)
             return
-    transaction.on_commit(Admission(store.alias, store.send, set(keys), set(rates)), using=store.alias, robust=True)
+    transaction.on_commit(Admission(store.alias, store.send, {**keys}, {*rates}), using=store.alias, robust=True)
 
 
 class LimitGate:

@@ -322,9 +322,9 @@ def test_supervisors_look_after_an_enqueue_whose_admission_fails(
     supervisor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
-    in_order.defer("a")
+    in_order.defer_many([("a",)] * 2)
     assert supervisor() == [",limits"]
-    assert statuses() == {"blocked": 1}
+    assert statuses() == {"blocked": 2}
 
 
 def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: Any) -> None:

@@ -2,6 +2,7 @@
 
 from .batches import *
 from .dependencies import *
+from .enqueue_limited import *
 from .limits_now import *
 from .queues import *
 from .unique import *

@@ -2,7 +2,7 @@
 
 from .gates import entering
 
-# The beginning of the next two statements. A delay counts from now. A job that is not due yet enters as scheduled.
+# The beginning of three statements. A delay counts from now. A job that is not due yet enters as scheduled.
 # VALUES and few returned columns take half the time of a SELECT that computes the due time once, with RETURNING *.
 _INSERT = entering(
     """

@@ -1,0 +1,229 @@
+"""A single job that has a limit is admitted right after its enqueue, if it can be."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue import job
+from django_skipqueue.admission import sql
+from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.store import Store, limits, policy_sql
+from django_skipqueue.values.records import EncodedCall, JobSpec
+
+from ..app import jobs
+from ..app.limited_jobs import free_two, in_order
+from ..app.rows import make_job
+from ..app.sessions import connect
+from ..harness.processes import statuses
+
+Defer = Callable[..., Any]
+
+
+@job(fair_by="tenant")
+def fair(tenant: str) -> None:
+    """Do nothing."""
+
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def defer_alone(task: Any, *args: Any) -> Any:
+    return task.defer(*args)
+
+
+def defer_in_transaction(task: Any, *args: Any) -> Any:
+    with transaction.atomic():
+        return task.defer(*args)
+
+
+@pytest.fixture(params=[defer_alone, defer_in_transaction])
+def defer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Defer:
+    """Defers in one message, or in a transaction of the caller. What admits several jobs is not used by mistake."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def only_lone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the statement for several jobs fail."""
+    monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
+
+
+@pytest.fixture
+def heard() -> Iterator[Callable[[], list[str]]]:
+    """Returns the payloads of the next notifications, until there is one on the channel `end`."""
+    with connect() as listener:
+        listener.execute("LISTEN skipqueue; LISTEN skipqueue_supervisors; LISTEN test_end")
+
+        def until_end() -> list[str]:
+            listener.execute("NOTIFY test_end")
+            payloads = []
+            for notify in listener.notifies(timeout=5):
+                if notify.channel == "test_end":
+                    break
+                payloads.append(notify.payload)
+            return payloads
+
+        yield until_end
+
+
+def status(job: Any) -> str:
+    return str(Job.objects.get(pk=job.pk).status)
+
+
+@pytest.mark.usefixtures("only_lone")
+def test_it_is_queued_and_the_workers_are_notified_once(defer: Defer, heard: Callable[[], list[str]]) -> None:
+    assert status(defer(free_two, "a")) == "queued"
+    assert heard() == ["default"]
+
+
+@pytest.mark.usefixtures("only_lone")
+def test_outside_of_a_transaction_it_takes_one_message() -> None:
+    messages: list[str] = []
+
+    def note(execute: Any, statement: str, *rest: Any) -> Any:
+        messages.append(statement)
+        return execute(statement, *rest)
+
+    with connection.execute_wrapper(note):
+        assert free_two.defer("a").status == "queued"
+    assert messages == [policy_sql.ENQUEUE_AND_ADMIT]
+
+
+def test_the_events_say_that_it_was_deferred_and_admitted() -> None:
+    events: list[Any] = []
+    call = EncodedCall("[]", "{}", None, limit_key="k", limit_kind="concurrency", capacity=1)
+    inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), call)
+    assert inserted
+    assert inserted.status == "queued"
+    assert events == [JobsDeferred("a.task", "a", [inserted.id]), JobsAdmitted("default", {"a": 1})]
+
+
+def test_beyond_the_limit_it_waits(defer: Defer, heard: Callable[[], list[str]]) -> None:
+    for _ in range(3):
+        late = defer(free_two, "a")
+    assert late.status == status(late) == "blocked"
+    assert statuses() == {"queued": 2, "blocked": 1}
+    assert heard() == ["default", "default"]
+
+
+def test_it_does_not_overtake_a_job_that_waits(defer: Defer) -> None:
+    key = in_order.encoded(("a",), {})
+    waiting = make_job("blocked", limit_key=key.limit_key, limit_kind=key.limit_kind, capacity=1)
+    job = defer(in_order, "a")
+    assert (status(waiting), status(job)) == ("queued", "blocked")
+
+
+def test_a_sequence_that_has_halted_stays_halted(defer: Defer) -> None:
+    key = in_order.encoded(("a",), {})
+    make_job("failed", limit_key=key.limit_key, limit_kind="halting", capacity=1)
+    assert status(defer(in_order, "a")) == "blocked"
+
+
+def test_a_job_of_a_sequence_that_waits_to_retry_holds_the_key(defer: Defer) -> None:
+    key = in_order.encoded(("a",), {})
+    make_job("scheduled", limit_key=key.limit_key, limit_kind="halting", capacity=1, lease=1)
+    assert status(defer(in_order, "a")) == "blocked"
+
+
+def test_a_job_that_waits_for_its_rate_holds_its_permit(defer: Defer) -> None:
+    key = in_order.encoded(("a",), {})
+    make_job("blocked", limit_key=key.limit_key, limit_kind=key.limit_kind, capacity=1, has_permit=True)
+    assert status(defer(in_order, "a")) == "blocked"
+
+
+def test_of_a_fair_key_as_many_are_queued_as_may_be(defer: Defer) -> None:
+    fewest = fair.encoded(("a",), {}).capacity
+    assert fewest
+    made = [defer(fair, "a") for _ in range(fewest + 1)]
+    assert [status(job) for job in made] == ["queued"] * fewest + ["blocked"]
+
+
+@pytest.mark.usefixtures("only_lone")
+def test_of_a_fair_key_as_many_are_queued_as_run(defer: Defer) -> None:
+    call = fair.encoded(("a",), {})
+    assert call.capacity
+    for _ in range(call.capacity + 1):
+        make_job("running", limit_key=call.limit_key, limit_kind="fair", capacity=call.capacity)
+    assert [status(defer(fair, "a")) for _ in range(call.capacity + 1)] == ["queued"] * (call.capacity + 1)
+
+
+@pytest.mark.parametrize(("changed", "expected"), [(1, "blocked"), (3, "queued"), (None, "queued")])
+def test_the_limit_of_a_queue_that_was_changed_counts(
+    defer: Defer, changed: int | None, expected: str, settings: Any
+) -> None:
+    settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 2 if changed != 3 else 1}}}
+    for _ in range(1 if changed == 1 else 2):
+        make_job("running", limit_key="queue:default", limit_kind="concurrency", capacity=2)
+    Queue.limit("default", changed)
+    assert status(defer(jobs.noop)) == expected
+
+
+def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
+    defer: Defer, heard: Callable[[], list[str]]
+) -> None:
+    with connect(autocommit=False) as other:
+        other.execute(sql.LOCK_KEY, {"key": free_two.encoded(("a",), {}).limit_key})
+        job = defer(free_two, "a")
+        assert heard() == [",limits"]
+    assert job.status == status(job) == "blocked"
+
+
+def test_a_job_is_counted_after_the_lock() -> None:
+    """A statement that locked and counted at once would not see what the previous holder has committed."""
+    assert "pg_try_advisory_xact_lock" not in sql.ADMIT_LONE
+    message = policy_sql.ENQUEUE_AND_ADMIT
+    assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
+
+
+def test_at_another_isolation_level_it_is_left_to_the_supervisors(defer: Defer, heard: Callable[[], list[str]]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+    try:
+        assert status(defer(free_two, "a")) == "blocked"
+    finally:
+        connection.close()
+    assert heard() == [",limits"]
+
+
+def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:
+    with connect(autocommit=False) as other, transaction.atomic():
+        transaction.on_commit(lambda: other.execute("SELECT FROM skipqueue_job FOR UPDATE") and None)
+        job = free_two.defer("a")
+    assert status(job) == "blocked"
+    assert Store("default").sweep_limits()
+    assert statuses() == {"queued": 1}
+
+
+def test_another_job_of_the_transaction_has_them_admitted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits.Limiting, "admit_lone", None)
+    with transaction.atomic():
+        free_two.defer("a")
+        free_two.defer("a")
+    with transaction.atomic():
+        free_two.defer("b")
+        free_two.defer("c")
+    assert statuses() == {"queued": 4}
+
+
+def test_if_the_admission_fails_the_job_is_committed_and_the_supervisors_look_after_it(
+    heard: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = policy_sql.ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
+    monkeypatch.setattr(policy_sql, "ENQUEUE_AND_ADMIT", refused)
+    monkeypatch.setattr(sql, "ADMIT_BY_KEY", "SELECT 1 / 0")
+    job = free_two.defer("a")
+    assert job.status == status(job) == "blocked"
+    assert heard() == [",limits"]
+    assert "division by zero" in caplog.text
+
+
+def test_if_only_the_message_fails_after_the_commit_the_job_is_admitted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = policy_sql.ENQUEUE_AND_ADMIT.replace("WITH chosen", "SELECT 1 / 0; WITH chosen")
+    monkeypatch.setattr(policy_sql, "ENQUEUE_AND_ADMIT", refused)
+    assert status(free_two.defer("a")) == "queued"
+    assert Job.objects.count() == 1
