@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_skipqueue import job
+from django_skipqueue import job, limit, rate
 from django_skipqueue.admission import sql
 from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
@@ -24,6 +24,11 @@ Defer = Callable[..., Any]
 
 @job(fair_by="tenant")
 def fair(tenant: str) -> None:
+    """Do nothing."""
+
+
+@job(concurrency=limit(2, by="account"), rate=rate("1/h", by="account"))
+def slow_and_few(account: str) -> None:
     """Do nothing."""
 
 
@@ -161,6 +166,15 @@ def test_the_limit_of_a_queue_that_was_changed_counts(
     assert status(defer(jobs.noop)) == expected
 
 
+@pytest.mark.usefixtures("only_lone")
+def test_a_queue_whose_limit_was_removed_admits_at_once(defer: Defer, settings: Any) -> None:
+    settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 1}}}
+    make_job("running", limit_key="queue:default", limit_kind="concurrency", capacity=1)
+    with connection.cursor() as cursor:
+        cursor.execute(sql.LIMIT_QUEUE, {"name": "default", "concurrency": 0})
+    assert status(defer(jobs.noop)) == "queued"
+
+
 def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
     defer: Defer, heard: Callable[[], list[str]]
 ) -> None:
@@ -227,3 +241,20 @@ def test_if_only_the_message_fails_after_the_commit_the_job_is_admitted_all_the_
     monkeypatch.setattr(policy_sql, "ENQUEUE_AND_ADMIT", refused)
     assert status(free_two.defer("a")) == "queued"
     assert Job.objects.count() == 1
+
+
+def test_a_job_that_waits_for_another_job_is_not_admitted(defer: Defer) -> None:
+    before = jobs.noop.defer()
+    assert status(defer(free_two.using(after=[before]), "a")) == "blocked"
+
+
+def test_a_job_that_has_a_rate_as_well_waits_for_that_with_its_permit(defer: Defer) -> None:
+    first, second = (defer(slow_and_few, "a") for _ in range(2))
+    assert [status(first), status(second)] == ["queued", "blocked"]
+    assert Job.objects.get(pk=first.pk).has_permit is None
+    assert Job.objects.get(pk=second.pk).has_permit
+
+
+def test_a_job_of_a_fair_key_becomes_due_when_it_is_admitted() -> None:
+    made = Job.objects.get(pk=defer_in_transaction(fair, "a").pk)
+    assert made.run_after > made.enqueued_at
