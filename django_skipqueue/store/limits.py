@@ -105,7 +105,7 @@ class Limiting(Statements):
         check_columns({"queue_name": name})
         stored_by = noted(by, "")["by"]
         self.execute(rate_sql.RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
-        admit_after_commit(self, [], [key_of(name)])
+        admit_after_commit(self, {}, [key_of(name)])
         notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_unrated`
         notify_supervisors(self, LIMITS_PAYLOAD)  # for a key that the caller could not lock
         self.send(QueueRated(self.alias, name, interval, stored_by))
