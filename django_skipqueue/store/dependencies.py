@@ -6,6 +6,7 @@ after it. A predecessor that is retried by hand lets nobody through until it has
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from django.db import transaction
@@ -35,6 +36,18 @@ class Need(NamedTuple):
     """Whether the row is not there any more."""
 
 
+@dataclass
+class Dependants:
+    """The jobs that waited for others, and wait for them no more."""
+
+    admitted: Counter[str] = field(default_factory=Counter)
+    """How many are queued now, by queue."""
+    batch_ids: set[int] = field(default_factory=set)
+    """The batches of those that are not finished."""
+    found_any: bool = False
+    """Whether there was any job that waited, whatever it waits for still."""
+
+
 class Dependencies(Statements):
     """Used by enqueues, by the gate of dependencies, and by workers after a settle."""
 
@@ -55,27 +68,27 @@ class Dependencies(Statements):
 
         What a discarded job keeps waiting is discarded, or admitted, as well.
         """
-        return self.look_after(ids, limit=limit)[0]
+        return dict(self.look_after(ids, limit=limit).admitted)
 
-    def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> tuple[dict[str, int], bool]:
-        """Do the same. Returns also whether any job was found that waits for one of these."""
-        admitted: Counter[str] = Counter()
+    def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
+        """Do the same, and return all that is known of these jobs."""
+        found = Dependants()
         left = set(ids)
-        found_any = False
         for _ in range(MOST_ROUNDS):
             if not left:
                 break
             with transaction.atomic(using=self.alias):
                 locked = [id for (id,) in self.rows(sql.LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
                 rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(locked)}) if locked else []
-            found_any = found_any or bool(locked)
-            admitted.update(queue_name for _, queue_name, status, _ in rows if status == "queued")
+            found.found_any = found.found_any or bool(locked)
+            found.admitted.update(queue_name for _, queue_name, status, _ in rows if status == "queued")
+            found.batch_ids |= {id for *_, status, id in rows if status != "discarded" and id is not None}
             if any(status == "blocked" for _, _, status, _ in rows):  # they wait at the gate of limits now
                 notify_supervisors(self, LIMITS_PAYLOAD)
             discarded = {id for id, _, status, _ in rows if status == "discarded"}
             left = discarded | left if len(locked) == limit else discarded
-        wake(self, admitted)
-        return dict(admitted), found_any
+        wake(self, found.admitted)
+        return found
 
     def predecessors(self, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
         """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""

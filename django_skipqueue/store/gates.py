@@ -73,10 +73,10 @@ class DependencyGate:
         """Admit jobs whose predecessors are finished."""
         dependencies = Dependencies(store.alias, send=store.send)
         ready, end = self._ready(dependencies, limit=limit)
-        admitted, found_any = dependencies.look_after(ready, limit=limit)
-        if ready and not found_any and not dependencies.forget_dependants(ready, limit=limit):
+        found = dependencies.look_after(ready, limit=limit)
+        if ready and not found.found_any and not dependencies.forget_dependants(ready, limit=limit):
             self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
-        return admitted
+        return dict(found.admitted)
 
     def next_due(self, store: Statements) -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""

@@ -1,12 +1,13 @@
 """Finishes the batches whose last job this worker may have settled, and admits the jobs that waited for these jobs.
 
 Invariant: a job without a batch costs nothing here. A check of a batch may take long, if it has millions of jobs or if
-an old snapshot keeps dead entries of an index: the checks take at most a twentieth of the worker's time, and each
-finishes a limited number. A worker that dies, or whose statement fails, leaves the batch to the supervisors.
+an old snapshot keeps dead entries of an index: beside other jobs, checks in vain take at most a twentieth of the
+worker's time, and all checks at most half of it; each finishes a limited number. A worker that dies, or whose statement
+fails, leaves the batch to the supervisors.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..runtime.service import Service
 from ..store import Store
@@ -14,7 +15,7 @@ from ..values.records import LeaseRef
 from ..values.times import NEVER
 
 SHARE = 20
-"""A check is followed by a pause of this many times its duration."""
+"""Beside other jobs, a check in vain is followed by a pause of this many times its duration."""
 
 LOCKED_DELAY = 0.05
 """Seconds until the next check, if somebody else had locked a batch: to add jobs to it, or to finish it."""
@@ -25,16 +26,22 @@ class BatchCheck(Service):
 
     name = "batch_check"
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, is_idle: Callable[[], bool] = lambda: False) -> None:
+        """`is_idle`: whether the worker has no job that could be delayed."""
         self._store = store
+        self._is_idle = is_idle
         self._batch_ids: set[int | None] = set()
         self._job_ids: set[int] = set()
         self._not_before = 0.0
+        self._pause = 0.0
+        """Seconds after that, beside other jobs."""
 
     @property
     def due_at(self) -> float:
         """As soon as a job of a batch is settled, but after the pause."""
-        return self._not_before if self._batch_ids else NEVER
+        if not self._batch_ids:
+            return NEVER
+        return self._not_before if self._is_idle() else self._not_before + self._pause
 
     def settled(self, settled: Mapping[LeaseRef, int | None]) -> None:
         """Note the batches of the jobs that were settled."""
@@ -47,10 +54,14 @@ class BatchCheck(Service):
         """Admit the jobs that waited, and finish the batches that are done."""
         batch_ids, self._batch_ids = self._batch_ids, set()
         job_ids, self._job_ids = self._job_ids, set()
-        self._store.admit_dependants(job_ids)
-        looked = self._store.finish_batches(batch_ids)
+        dependants = self._store.look_after(job_ids)
+        admitted_at = time.monotonic()
+        looked = self._store.finish_batches(batch_ids - dependants.batch_ids)  # these have an unfinished job
         ended = time.monotonic()
-        self._not_before = ended + (ended - now) * SHARE
+        in_vain = 0.0 if dependants.admitted else admitted_at - now
+        in_vain += 0.0 if looked.finished else ended - admitted_at
+        self._not_before = ended + (ended - now)
+        self._pause = in_vain * SHARE
         self._batch_ids |= looked.left
         if looked.missed:
             self._batch_ids |= batch_ids - looked.failed

@@ -71,7 +71,7 @@ class InFlightJobs:
         self._tally = Tally()
         self._reports = OutcomeReports(dispatcher, self._tally)
         self.cancel_check = CancelCheck(self.jobs.keys, self._drop_lost)
-        self.batch_check = BatchCheck(store)
+        self.batch_check = BatchCheck(store, is_idle=lambda: not self.jobs)
         self.orphan_check = OrphanCheck(options.worker_timeout, self._release_orphans)
         self.write_roll_ups = WriteRollUps(store, self._tally)
         self.write_notes = WriteNotes(store, lambda: pool.attempts)

@@ -4,10 +4,13 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.db.models.functions import Now
+from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import Batch, tracing
 from django_skipqueue.events.events import BatchesFinished, BatchNotFinished, CallbackSkipped
@@ -17,7 +20,10 @@ from django_skipqueue.running import run
 from django_skipqueue.services.batches import FIRST_DELAY, LONGEST_DELAY, FinishBatches
 from django_skipqueue.store import Store, batches
 from django_skipqueue.store import policy_sql as sql
-from django_skipqueue.worker.batch_check import BatchCheck
+from django_skipqueue.store.batches import Looked
+from django_skipqueue.store.dependencies import Dependants
+from django_skipqueue.worker import batch_check
+from django_skipqueue.worker.batch_check import SHARE, BatchCheck
 
 from ..app import jobs
 from ..app.sessions import Session
@@ -321,3 +327,62 @@ class TestPruned:
             store.finish_open_batches()
         assert sum(store.prune().values()) == 2
         assert not PrunedOfBatch.objects.exists()
+
+
+class TestPauses:
+    """A check keeps the control loop from other jobs for as long as it takes."""
+
+    LOOK, FINISH = 0.25, 0.5
+
+    @pytest.fixture
+    def found(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Dependants, Looked]:
+        """The results of slow statements."""
+        dependants, looked, clock = Dependants(), Looked(), [100.0]
+
+        def takes(seconds: float, result: Any) -> Any:
+            clock[0] += seconds
+            return result
+
+        monkeypatch.setattr(store, "look_after", lambda _: takes(self.LOOK, dependants))
+        monkeypatch.setattr(store, "finish_batches", lambda ids: takes(self.FINISH if ids else 0, looked))
+        monkeypatch.setattr(batch_check, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+        return dependants, looked
+
+    def pause(self, store: Store, *, is_idle: bool = False) -> float:
+        check, module = BatchCheck(store, is_idle=lambda: is_idle), vars(batch_check)
+        check.settled({(1, 1): 1})
+        check.run(module["time"].monotonic())
+        check.settled({(2, 1): 1})
+        return float(check.due_at - module["time"].monotonic())
+
+    @pytest.mark.usefixtures("found")
+    def test_a_check_in_vain_takes_a_twentieth_of_the_time(self, store: Store) -> None:
+        both = self.LOOK + self.FINISH
+        assert self.pause(store) == pytest.approx((SHARE + 1) * both)
+        assert self.pause(store, is_idle=True) == pytest.approx(both), "no other job has to wait"
+
+    def test_a_check_that_finishes_a_batch_delays_the_next_one_by_its_own_time(
+        self, store: Store, found: tuple[Dependants, Looked]
+    ) -> None:
+        found[1].finished = 1
+        assert self.pause(store) == pytest.approx(self.LOOK + self.FINISH + SHARE * self.LOOK)
+
+    def test_the_steps_of_a_chain_do_not_wait_for_vain_looks_at_its_batch(
+        self, store: Store, found: tuple[Dependants, Looked]
+    ) -> None:
+        found[0].admitted["default"] = 1
+        found[0].batch_ids.add(1)
+        assert self.pause(store) == pytest.approx(self.LOOK)
+
+
+def test_a_batch_of_which_a_job_was_admitted_is_not_looked_at(store: Store) -> None:
+    with Batch(name="chain") as batch:
+        first = jobs.noop.defer()
+        jobs.noop.using(after=[first]).defer()
+    Job.objects.filter(pk=first.pk).update(status="completed", finished_at=Now())
+    check = BatchCheck(store)
+    check.settled({(first.pk, 1): batch.id})
+    with CaptureQueriesContext(connection) as queries:
+        check.run(time.monotonic())
+    assert not batch.jobs.blocked().exists()
+    assert not [each for each in queries.captured_queries if "batch.finished_at IS NULL" in each["sql"]]
