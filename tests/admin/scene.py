@@ -7,10 +7,14 @@ from typing import Any
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from django_skipqueue.models import Job, RollUp, Worker
+from django_skipqueue import Batch
+from django_skipqueue.batches.call import TaskCall
+from django_skipqueue.models import Dependency, Job, JobBatch, RollUp, Worker
 from django_skipqueue.models.rollup import Span
 from django_skipqueue.periodic.timetable import timetable, upcoming
+from django_skipqueue.store import Store
 from django_skipqueue.values import histogram
+from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app.limit_rows import make_halted, make_limited
 from ..app.rows import make_job, make_worker
@@ -226,6 +230,45 @@ def make_limits() -> None:
         'sequence:ledger.jobs.write_statement customer_id=1042', minutes=26, waiting=3, queue_name="payments",
         task="ledger.jobs.write_statement", kwargs={"customer_id": 1042},
     )  # fmt: skip
+
+
+def make_batches() -> Batch:
+    """The prices of a supplier, half read, with the pictures of its products; and a batch that has failed.
+
+    Returns the first.
+    """
+    with Batch(name="mailing", on_failure=_call("crm.jobs.warn")) as failed:
+        sent, refused = failed.add(*[_call("crm.jobs.send_newsletter") for _ in range(2)])
+    _set("completed", sent, finished_at=at(5_000))
+    _set("failed", refused, finished_at=at(4_900), last_error="SMTPServerDisconnected: Connection unexpectedly closed")
+    Store.default().finish_batches([failed.id])
+    JobBatch.objects.filter(pk=failed.id).update(created_at=Now() + at(5_400), finished_at=Now() + at(4_890))
+    failed.jobs.queued().cancel()
+    publish, warn = _call("shop.jobs.publish_prices"), _call("shop.jobs.warn_buyers")
+    with Batch(name="prices of Nordwind", on_success=publish, on_failure=warn) as batch:
+        fetched = _call("catalogue.jobs.fetch_feed").defer()
+        parts = [_call("catalogue.jobs.read_prices").after(fetched).defer() for _ in range(3)]
+        _call("search.jobs.index_products").after(*parts).defer()
+        with Batch(name="pictures", on_finish=_call("shop.jobs.clear_cache")) as pictures:
+            resized = pictures.add(*[_call("media.jobs.resize_image") for _ in range(24)])
+    _set("completed", fetched, *resized[:17], finished_at=at(20))
+    _set("completed", parts[0], finished_at=at(12))
+    _set("running", parts[1], *resized[17:19], locked_at=at(10), started_at=at(10))
+    _set("queued", parts[2])
+    JobBatch.objects.filter(pk__in=[batch.id, pictures.id]).update(created_at=Now() + at(94))
+    return batch
+
+
+def _call(task: str) -> TaskCall:
+    return TaskCall(JobSpec(task), EncodedCall("[]", "{}"))
+
+
+def _set(status: str, *jobs: Job, **times: Any) -> None:
+    """Bring these jobs into a status; a timedelta counts from now."""
+    ids = [job.pk for job in jobs]
+    fields = {name: Now() + value if isinstance(value, timedelta) else value for name, value in times.items()}
+    Job.objects.filter(pk__in=ids).update(status=status, awaits_jobs=None, attempts=1, lease=2, **fields)
+    Dependency.objects.filter(job_id__in=ids).update(is_met=True)
 
 
 def make_schedules() -> None:

@@ -77,6 +77,17 @@ def test_limits(boss: User, open_admin: Callable[..., Page], picture: Callable[[
     )
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_batch(
+    boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
+) -> None:
+    make_worker(name="web-1/1")
+    address = f"django_skipqueue/jobbatch/{scene.make_batches().id}/change/"
+    page = open_admin(boss, address, viewport=DESKTOP | {"height": 820}, color_scheme=scheme)
+    expect(page.locator(".skipqueue-graph svg")).to_be_visible()
+    picture(page, f"batch-{scheme}")
+
+
 def test_the_doctor(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
     *_, dead = scene.make_workers()
     make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.at(710))
@@ -122,6 +133,7 @@ class TestTheDashboard:
         scene.make_rollups()
         scene.make_limits()
         scene.make_schedules()
+        scene.make_batches()
         make_broken_release()
         for number in range(36):
             make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
@@ -131,7 +143,7 @@ class TestTheDashboard:
         self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
     ) -> None:
         address = "django_skipqueue/job/dashboard/?range=6h"
-        page = open_admin(boss, address, viewport=DESKTOP | {"height": 2400}, color_scheme=scheme)
+        page = open_admin(boss, address, viewport=DESKTOP | {"height": 2780}, color_scheme=scheme)
         expect(page.locator("[data-age]")).to_contain_text("updated")
         picture(page, f"dashboard-{scheme}")
 

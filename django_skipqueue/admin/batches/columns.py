@@ -68,7 +68,7 @@ def numbers(batch: BatchState) -> Cell:
     """The number of jobs in each status."""
     cells = ((status, Status(status).label, grouped(number)) for status, number in batch.counts.items())
     return format_html_join(
-        " ", '<span class="skipqueue-number" data-status="{}">{}: <strong>{}</strong></span>', cells
+        " ", '<span class="skipqueue-of-status" data-status="{}">{}: <strong>{}</strong></span>', cells
     )
 
 
