@@ -29,6 +29,15 @@ WAITING_KEYS = Metric(
     "skipqueue_waiting_keys", "gauge", "Keys of limits and sequences with waiting jobs: at most 500 are counted."
 )
 
+WAITING_RATES = Metric(
+    "skipqueue_waiting_rate_keys", "gauge", "Keys of rates for which jobs wait: at most 500 are counted."
+)
+RATE_LATE = Metric(
+    "skipqueue_rate_late_seconds",
+    "gauge",
+    "Seconds since a job should have been admitted by its rate: below 1.",
+)
+
 WORKERS = Metric("skipqueue_workers", "gauge", "Workers, by the age of their heartbeats.", ("state",))
 
 ENQUEUED = Metric("skipqueue_jobs_enqueued_total", "counter", "Jobs that were inserted.", CALL)

@@ -35,6 +35,7 @@ PARTS = (
     Part("claim_costs", jobs.claim_costs),
     Part("blocked", limits.blocked),
     Part("limits", limits.keys),
+    Part("rates", limits.rates),
     Part("schedules", schedules.schedules),
     Part("batches", batches.batches),
     Part("prune_lag", tables.prune_lag),

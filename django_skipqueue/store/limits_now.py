@@ -1,4 +1,4 @@
-"""The methods that read the keys of limits and sequences. Their cost does not grow with the number of jobs or keys."""
+"""The methods that read the keys of limits, sequences and rates. Their cost does not grow with the number of jobs."""
 
 import json
 from collections.abc import Sequence
@@ -50,6 +50,28 @@ class KeyNow(NamedTuple):
     """Seconds since the first of the counted jobs was due."""
 
 
+class RateKeyNow(NamedTuple):
+    """A key of a rate with waiting jobs at this moment."""
+
+    key: str
+    next_id: int
+    """The job that is admitted next; its task and its arguments say which part of the key is to be masked."""
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    interval: float | None
+    """Seconds for each job; `None`: any number, if the rate of a queue was removed."""
+    burst: int | None
+    tokens: int | None
+    """How many jobs may start now; `None`: any number."""
+    waiting: int
+    """Jobs that wait for a token; above `MOST_COUNTED`: more than that."""
+    due_in: float | None
+    """Seconds until the next one is admitted, below 0 if it is late; `None`: a supervisor has not looked yet."""
+    oldest: float
+    """Seconds since the first of the counted jobs was due."""
+
+
 class BlockedNow(NamedTuple):
     """The blocked jobs by queue."""
 
@@ -83,6 +105,15 @@ class ObservingLimits(Statements):
         rows = self.rows(policy_sql.KEYS_NOW, {"keys": list(keys), "limit": MOST_COUNTED + 1}) if keys else []
         return [
             KeyNow(key, next_id, task, json.loads(args), json.loads(kwargs), *row)
+            for key, next_id, task, args, kwargs, *row in rows
+        ]
+
+    def rate_keys_now(self, keys: Sequence[str]) -> list[RateKeyNow]:
+        """These keys of rates in their order, as far as they have waiting jobs."""
+        values = {"keys": list(keys), "limit": MOST_COUNTED + 1}
+        rows = self.rows(policy_sql.RATE_KEYS_NOW, values) if keys else []
+        return [
+            RateKeyNow(key, next_id, task, json.loads(args), json.loads(kwargs), *row)
             for key, next_id, task, args, kwargs, *row in rows
         ]
 

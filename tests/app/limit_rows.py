@@ -31,3 +31,9 @@ def make_halted(key: str, *, minutes: float = 5.0, waiting: int = 1, **fields: A
     for _ in range(waiting):
         make_keyed(key, run_after=timedelta(minutes=-minutes / 2), **fields)
     return failed
+
+
+def make_rated(key: str, *, waiting: int = 1, minutes: float = 5.0, **fields: Any) -> list[Job]:
+    """Jobs that wait for a token of this rate: the first for so many minutes. By default, one starts in a minute."""
+    values: dict[str, Any] = {"rate_interval": 60.0, "rate_burst": 1, "rate_key": key, **fields}
+    return [make_job("blocked", run_after=timedelta(minutes=number - minutes), **values) for number in range(waiting)]

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from django_skipqueue.metrics import catalogue, labels, scrape, sql
 from django_skipqueue.metrics.scrape import PARTS
-from django_skipqueue.models import JobBatch, Queue
+from django_skipqueue.models import JobBatch, Queue, RateBucket
 from django_skipqueue.prometheus import SkipqueueCollector
 from django_skipqueue.rollups.counts import Counts, rows
 from django_skipqueue.store import Store
@@ -27,7 +27,7 @@ from django_skipqueue.store.claim_costs import ClaimCost
 from django_skipqueue.values.exposition import exposition
 from django_skipqueue.values.histogram import BUCKETS, of
 
-from ..app.limit_rows import make_halted, make_limited
+from ..app.limit_rows import make_halted, make_limited, make_rated
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
 from ..periodic.schedules import make_schedule
@@ -71,6 +71,18 @@ def test_limits_and_sequences() -> None:
     assert found[key("halted_sequences")] == 2
     assert found[key("longest_halt_seconds")] == pytest.approx(600, abs=30)
     assert found[key("waiting_keys")] == 3
+
+
+def test_the_keys_of_rates() -> None:
+    found = scraped()
+    assert (found[key("waiting_rate_keys")], found[key("rate_late_seconds")]) == (0, 0)
+    make_rated("a", waiting=2)
+    make_rated("b")
+    RateBucket.objects.create(key="a", full_at=Now(), due_at=Now() - timedelta(seconds=30))
+    RateBucket.objects.create(key="b", full_at=Now(), due_at=Now() + timedelta(seconds=30))
+    found = scraped()
+    assert found[key("waiting_rate_keys")] == 2
+    assert found[key("rate_late_seconds")] == pytest.approx(30, abs=10)
 
 
 def test_blocked_jobs_of_many_queues_have_one_series(monkeypatch: pytest.MonkeyPatch) -> None:

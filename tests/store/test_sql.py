@@ -369,6 +369,11 @@ CASES = [
     Case("WAITING_KEYS", {"after": "key 1", "is_from": True, "limit": 100}, {"limit_waiting"}, "from a key"),
     Case("FIRST_BLOCKED_KEYS", {"limit": 500, "most": 20}, {"blocked"}),
     Case("KEYS_NOW", {"keys": [f"key {n}" for n in range(40)], "limit": 500}, {"limit_held", "limit_waiting", QUEUE}),
+    Case(
+        "RATE_KEYS_NOW",
+        {"keys": [f"key {n}" for n in range(40)], "limit": 500},
+        {"rate_waiting", "rate_queued", BUCKETS, QUEUE},
+    ),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
     Case("LOCK_RATES", {"keys": ["key 7"]}, set()),
     Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS, QUEUE}),

@@ -1,4 +1,4 @@
-"""What the page of limits shows: the halted sequences, and a page of all keys in alphabetical order."""
+"""What the page of limits shows: the halted sequences, the keys of rates, and a page of all other keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,17 @@ from ...models import Job
 from ...operators.ids import is_id
 from ...operators.known_names import LONGEST
 from ...operators.limit_states import LimitState, halted_by_key, limit_states
+from ...operators.rate_states import RateState, rate_states
 from ...store import Store
 from .columns import COLUMNS, Cell, Column, rows
+from .rate_columns import RATE_COLUMNS, RateColumn
+from .rate_columns import rows as rows_of_rates
 
 PER_PAGE = 50
 
 MOST_HALTED = 50
+
+MOST_RATES = 50
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class LimitsPage:
     after: int | None
     """The job after whose key the page begins."""
     has_next: bool
+    rates: list[RateState]
+    """The first keys of rates from the text on, one more than `MOST_RATES` if there are more."""
 
     @classmethod
     def of(cls, store: Store, query: Mapping[str, str]) -> "LimitsPage":
@@ -44,8 +51,12 @@ class LimitsPage:
         states = limit_states(store, keys[:PER_PAGE], halted)
         if text:  # the alphabetical order would reveal a secret, one comparison after the other
             states = [state for state in states if not state.is_masked]
+        rates = [] if after else rate_states(store, start=text, most=MOST_RATES + 1)
+        if text:
+            rates = [state for state in rates if not state.is_masked]
         first = [] if text or after else list(halted)[:MOST_HALTED]
-        return cls(limit_states(store, first, halted), states, text, after[0] if after else None, len(keys) > PER_PAGE)
+        has_next = len(keys) > PER_PAGE
+        return cls(limit_states(store, first, halted), states, text, after[0] if after else None, has_next, rates)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -61,6 +72,21 @@ class LimitsPage:
     def rows(self) -> list[list[tuple[Column, Cell]]]:
         """The cells of the page of all keys."""
         return rows(self.keys)
+
+    @property
+    def rate_columns(self) -> tuple[RateColumn, ...]:
+        """The headings of the table of rates."""
+        return RATE_COLUMNS
+
+    @property
+    def rate_rows(self) -> list[list[tuple[RateColumn, Cell]]]:
+        """The cells of the table of rates."""
+        return rows_of_rates(self.rates[:MOST_RATES])
+
+    @property
+    def most_rates(self) -> int:
+        """How many keys of rates are shown, if there are more; else 0."""
+        return MOST_RATES if len(self.rates) > MOST_RATES else 0
 
     @property
     def next(self) -> str:

@@ -1,4 +1,4 @@
-"""`skipqueue limits`: the keys for which jobs wait, the halted sequences first; or one key with its jobs."""
+"""`skipqueue limits`: the keys for which jobs wait, the halted sequences first, the rates last; or one and its jobs."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from ...events.log_format import in_words, printable
 from ...models import Status
 from ...operators.limit_states import LimitState, halted_by_key, halted_states, holders_of, limit_states
 from ...operators.list_order import Indexed
+from ...operators.rate_states import RateState, rate_state, rate_states, waiting_for_a_token
 from ...store import Store
 from ..terminal.console import Console
 from ..terminal.option_types import positive
@@ -19,7 +20,9 @@ from .snapshot import counted
 
 HEADINGS = ("key", "kind", "held", "of", "waiting", "oldest", "note")
 
-NUMBERS = ("held", "of", "waiting", "oldest")
+RATE_HEADINGS = ("key", "rate", "tokens", "waiting", "oldest", "next")
+
+NUMBERS = ("held", "of", "waiting", "oldest", "tokens")
 
 MOST_JOBS = 20
 """Jobs of one key that are listed, of those that hold a permit, and of those that wait."""
@@ -29,7 +32,7 @@ class Limits(Subcommand):
     """It only reads."""
 
     name = "limits"
-    help = "List the keys of limits and sequences for which jobs wait, or show one with its jobs"
+    help = "List the keys of limits, sequences and rates for which jobs wait, or show one with its jobs"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -38,21 +41,21 @@ class Limits(Subcommand):
         parser.add_argument("--json", action="store_true", help="print a JSON object for each key")
 
     def run(self, console: Console, **options: Any) -> Exit:
-        """List the halted sequences, then the other keys alphabetically."""
+        """List the halted sequences, then the other keys, and then those of rates, alphabetically."""
         key, most = options["key"], options["limit"]
         if key is not None:
             return _show(console, key, in_json=options["json"])
-        found = _states(most)
+        found, rates = _states(most), rate_states(Store.default(), most=most)
         if options["json"]:
-            for state in found:
-                console.json(_as_json(state))
-        elif found:
-            console.table(HEADINGS, map(_row, found), right=NUMBERS)
-        if len(found) == most:
+            for entry in (*map(_as_json, found), *(state.as_json() for state in rates)):
+                console.json(entry)
+        else:
+            _print(console, found, rates)
+        if most in (len(found), len(rates)):
             console.say(f"These are the first {most:,} keys. --limit lists more.")
-        if not found:
-            console.say("No job waits for a permit.")
-        return Exit.DONE if found else Exit.NEGATIVE
+        if not found and not rates:
+            console.say("No job waits for a permit, or for its rate.")
+        return Exit.DONE if found or rates else Exit.NEGATIVE
 
 
 def _states(most: int) -> list[LimitState]:
@@ -61,6 +64,22 @@ def _states(most: int) -> list[LimitState]:
     first = {state.now.key for state in halted}
     others = [key for key in store.waiting_keys(limit=most) if key not in first]
     return [*halted, *limit_states(store, others, {})][:most]
+
+
+def _print(console: Console, limits: list[LimitState], rates: list[RateState]) -> None:
+    """Print a table of each kind that there is."""
+    if limits:
+        console.table(HEADINGS, map(_row, limits), right=NUMBERS)
+    if limits and rates:
+        console.line()
+    if rates:
+        console.table(RATE_HEADINGS, map(_rate_row, rates), right=NUMBERS)
+
+
+def _rate_row(state: RateState) -> list[str]:
+    tokens = "" if state.now.tokens is None else f"{state.now.tokens:,}"
+    due = "" if state.now.due_in is None else "in " + in_words(max(state.now.due_in, 0.0))
+    return [state.key, state.rate or "any", tokens, counted(state.waiting), in_words(state.oldest), due]
 
 
 def _row(state: LimitState) -> list[str]:
@@ -92,17 +111,20 @@ def _as_json(state: LimitState) -> dict[str, Any]:
 def _show(console: Console, key: str, *, in_json: bool) -> Exit:
     """Show one key with the first jobs that hold a permit, and the first that wait for one."""
     store = Store.default()
-    states = limit_states(store, [key], halted_by_key(store))
+    states, rates = limit_states(store, [key], halted_by_key(store)), rate_state(store, key)
     held = list(holders_of(key).annotate(now=Now()).order_by("pk")[:MOST_JOBS])
     waiting = list(Indexed(Status.BLOCKED, limit_key=key).jobs().annotate(now=Now())[:MOST_JOBS])
+    if rates:
+        waiting += waiting_for_a_token(key).annotate(now=Now())[:MOST_JOBS]
     if not held and not waiting:
-        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one."))
+        raise CommandError(printable(f"No job holds a permit of the key {key!r}, or waits for one or for its rate."))
     if in_json:
         ids = {"held_by": [job.pk for job in held], "next_jobs": [job.pk for job in waiting]}
-        console.json({name: value for state in states for name, value in _as_json(state).items()} | ids)
+        about = {name: value for state in states for name, value in _as_json(state).items()}
+        console.json(about | ids | {"rate": rates[0].as_json() if rates else None})
         return Exit.DONE
-    if states:
-        console.table(HEADINGS, map(_row, states), right=NUMBERS)
+    if states or rates:
+        _print(console, states, rates)
         console.line()
     print_jobs(console, [*held, *waiting], in_json=False)
     return Exit.DONE

@@ -5,4 +5,5 @@ from .dependencies import *
 from .enqueue_limited import *
 from .limits_now import *
 from .queues import *
+from .rates_now import *
 from .unique import *

@@ -11,7 +11,7 @@ from django_skipqueue import job, limit
 from django_skipqueue.admin.limits import limits_page
 from django_skipqueue.tasks.registry import Registry
 
-from ...app.limit_rows import make_halted, make_keyed, make_limited
+from ...app.limit_rows import make_halted, make_keyed, make_limited, make_rated
 from ...app.rows import make_job
 from ..conftest import LIST, listed, page
 
@@ -159,3 +159,27 @@ def test_the_page_is_for_those_who_may_see_jobs(log_in: Callable[..., Client]) -
 
 def test_it_only_reads(operator: Client) -> None:
     assert operator.post(LIMITS).status_code == 405
+
+
+class TestRates:
+    def test_they_are_shown_with_their_tokens(self, operator: Client) -> None:
+        first, *_ = make_rated("rate:t tenant=7", waiting=3, minutes=12, rate_interval=0.6, rate_burst=4)
+        html = operator.get(LIMITS).text
+        assert cells(html) == [["rate:t tenant=7", "100/m", "4 of 4", "3", "soon", "12 min"]]
+        assert f'href="{page("change", first.pk)}"' in html
+        assert "No job waits for a permit" not in html
+
+    def test_only_the_first_are_shown(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits_page, "MOST_RATES", 2)
+        for key in "abc":
+            make_rated(key)
+        response = operator.get(LIMITS)
+        assert [row[0] for row in cells(response.text)] == ["a", "b"]
+        assert "Only the first 2 keys of rates" in response.text
+        assert [row[0] for row in cells(operator.get(LIMITS, {"from": "b"}).text)] == ["b", "c"]
+
+    def test_a_search_finds_no_secret(self, operator: Client, registry: Registry) -> None:
+        job(concurrency=limit(1, by="token"))(pay)
+        make_rated('rate:t token="hush-hush"', task=f"{pay.__module__}.pay", kwargs={"token": "hush-hush"})
+        assert "hush-hush" not in operator.get(LIMITS).text
+        assert cells(operator.get(LIMITS, {"from": "rate:"}).text) == []

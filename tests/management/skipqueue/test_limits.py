@@ -8,7 +8,7 @@ import pytest
 from django_skipqueue import job, limit
 from django_skipqueue.tasks.registry import Registry
 
-from ...app.limit_rows import make_halted, make_keyed, make_limited
+from ...app.limit_rows import make_halted, make_keyed, make_limited, make_rated
 from ...app.rows import make_job
 from .running import skipqueue
 
@@ -64,7 +64,7 @@ def test_without_a_waiting_job_the_exit_code_says_so() -> None:
     make_keyed("limit:t", "running")
     result = skipqueue("limits")
     assert (result.code, result.out) == (3, "")
-    assert "No job waits for a permit." in result.err
+    assert "No job waits for a permit, or for its rate." in result.err
 
 
 class TestOneKey:
@@ -127,3 +127,29 @@ class TestStatus:
         assert "Halted" not in out
         assert "Blocked" not in out
         assert status()["halted_sequences"]["count"] == 0
+
+
+class TestRates:
+    def test_they_come_after_the_limits(self) -> None:
+        make_limited("limit:a")
+        make_rated("rate:b", waiting=3, minutes=10)
+        result = skipqueue("limits")
+        assert result.code == 0
+        lines = result.out.splitlines()
+        assert lines[1].startswith("limit:a")
+        assert lines[3].split() == ["key", "rate", "tokens", "waiting", "oldest", "next"]
+        assert re.match(r"rate:b +1/m +1 +3 +10", lines[4])
+
+    def test_alone_they_are_the_list(self) -> None:
+        make_rated("rate:b")
+        [found] = skipqueue("limits", "--json").objects
+        assert {name: found[name] for name in ("key", "kind", "rate", "burst", "tokens", "due_in_seconds")} == {
+            "key": "rate:b", "kind": "rate", "rate": "1/m", "burst": 1, "tokens": 1, "due_in_seconds": None,
+        }  # fmt: skip
+
+    def test_one_is_shown_with_its_jobs(self) -> None:
+        jobs = make_rated("rate:b", waiting=2)
+        out = skipqueue("limits", "rate:b").out
+        assert all(str(job.pk) in out for job in jobs)
+        [found] = skipqueue("limits", "rate:b", "--json").objects
+        assert (found["next_jobs"], found["rate"]["rate"]) == ([job.pk for job in jobs], "1/m")

@@ -1,0 +1,125 @@
+"""The keys of rates as operators see them: the rate, the tokens, who waits, and when the next job is admitted."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_skipqueue import job, rate
+from django_skipqueue.models import Queue, RateBucket
+from django_skipqueue.operators.rate_states import RateState, rate_states, waiting_for_a_token
+from django_skipqueue.store import Store, limits_now
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.limit_rows import make_rated
+from ..app.rows import make_job
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+
+def call(token: str) -> None:
+    """A task with a secret in the key of its rate."""
+
+
+def first(**options: Any) -> list[RateState]:
+    return rate_states(store, **{"most": 10} | options)
+
+
+def bucket(key: str, *, full_in: float, due_in: float | None) -> None:
+    now = timezone.now()
+    due_at = None if due_in is None else now + timedelta(seconds=due_in)
+    RateBucket.objects.create(key=key, full_at=now + timedelta(seconds=full_in), due_at=due_at)
+
+
+def test_a_key_says_its_rate_its_tokens_and_who_waits() -> None:
+    make_rated("rate:t a=1", waiting=3, minutes=10, rate_interval=0.6, rate_burst=5)
+    bucket("rate:t a=1", full_in=1.5, due_in=0.3)
+    (state,) = first()
+    assert (state.key, state.rate, state.now.burst, state.now.tokens) == ("rate:t a=1", "100/m", 5, 2)
+    assert (str(state.waiting), state.is_masked) == ("3", False)
+    assert 0 < (state.now.due_in or 0) <= 0.3
+    assert 600 <= state.oldest < 660
+
+
+def test_a_queued_job_has_taken_its_token() -> None:
+    make_rated("k", rate_burst=3)
+    for _ in range(2):
+        make_job(rate_key="k", rate_interval=60.0, rate_burst=3)
+    (state,) = first()
+    assert (state.now.tokens, state.now.due_in) == (1, None)
+
+
+def test_there_are_never_less_than_no_tokens() -> None:
+    make_rated("k")
+    bucket("k", full_in=7200, due_in=60)
+    assert first()[0].now.tokens == 0
+
+
+def test_a_key_without_waiting_jobs_is_not_shown() -> None:
+    make_job(rate_key="k", rate_interval=60.0, rate_burst=1)
+    make_rated("k", awaits_jobs=True)
+    make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1)  # waits for its permit
+    bucket("k", full_in=60, due_in=None)
+    assert first() == []
+    make_rated("k", limit_key="limit:x", limit_kind="concurrency", capacity=1, has_permit=True)
+    assert len(first()) == 1
+
+
+def test_the_rate_of_a_queue_is_the_one_that_somebody_has_set() -> None:
+    make_rated("queue:mail", rate_interval=60.0)
+    Queue.objects.create(name="mail", rate_interval=0.02, rate_burst=50)
+    assert [(state.rate, state.now.burst, state.now.tokens) for state in first()] == [("50/s", 50, 50)]
+    Queue.objects.update(rate_interval=0.0, rate_burst=0)
+    assert [(state.rate, state.now.burst, state.now.tokens) for state in first()] == [(None, None, None)]
+    Queue.objects.update(rate_interval=None, rate_burst=None)
+    assert [state.rate for state in first()] == ["1/m"]
+
+
+def test_they_are_in_alphabetical_order_from_a_text_on() -> None:
+    for key in "cab":
+        make_rated(key)
+    assert [state.key for state in first()] == ["a", "b", "c"]
+    assert [state.key for state in first(start="b")] == ["b", "c"]
+    assert [state.key for state in first(start="aa")] == ["b", "c"]
+    assert [state.key for state in first(most=2)] == ["a", "b"]
+    assert [state.key for state in first(start="b", most=1)] == ["b"]
+
+
+def test_the_next_jobs_of_a_key() -> None:
+    low, high = make_rated("k")[0], make_rated("k", priority=7)[0]
+    make_rated("k", awaits_jobs=True)
+    assert list(waiting_for_a_token("k")) == [high, low]
+    assert first()[0].now.next_id == high.pk
+
+
+def test_many_jobs_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("store.limits_now", "operators.rate_states"):
+        monkeypatch.setattr(f"django_skipqueue.{module}.MOST_COUNTED", 2)
+    make_rated("k", waiting=5)
+    assert str(first()[0].waiting) == "2+"
+    assert limits_now.MOST_COUNTED == 2
+
+
+def test_a_secret_is_masked(registry: Registry) -> None:
+    job(rate=rate("1/m", by="token"))(call)
+    make_rated('rate:t token="hush-hush"', task=f"{call.__module__}.call", kwargs={"token": "hush-hush"})
+    (state,) = first()
+    assert state.is_masked
+    assert "hush" not in state.key
+    assert "hush" not in str(state.as_json())
+
+
+def test_its_queries_do_not_grow_with_the_keys() -> None:
+    numbers = []
+    for amount in (1, 30):
+        for number in range(amount):
+            make_rated(f"{amount} {number}")
+        with CaptureQueriesContext(connection) as queries:
+            first(most=100)
+        numbers.append(len(queries))
+    assert numbers == [2, 2]
