@@ -249,6 +249,12 @@ def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
     assert Queue.objects.get().rate_burst == 3
 
 
+def test_a_row_without_a_rate_leaves_that_of_the_settings() -> None:
+    Queue.limit("mail", 5)
+    mail.defer_many([()] * 3)
+    assert statuses() == {"queued": 1, "blocked": 2}
+
+
 def test_the_rate_of_another_queue_is_another() -> None:
     Queue.rate("later", "1/h")
     mail.defer_many([()] * 2)
