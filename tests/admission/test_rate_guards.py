@@ -1,0 +1,211 @@
+"""Each clause of the statements that admit by rate: what goes wrong without it."""
+
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from django_skipqueue.admission import rate_sql
+from django_skipqueue.models import Job, RateBucket
+from django_skipqueue.store import Store, rates
+from django_skipqueue.store.notify import LIMITS_PAYLOAD
+from django_skipqueue.store.rates import RateGate
+
+from ..app.rated_jobs import three_at_once
+from ..app.rows import make_job
+from ..app.sessions import connect
+from ..harness.processes import statuses
+from .test_rates import claim, pass_time
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ELSEWHERE: list[dict[str, Any]] = [
+    {"awaits_jobs": True},
+    {"limit_key": "l", "limit_kind": "concurrency", "capacity": 1},
+]
+"""Blocked jobs that wait at an earlier gate."""
+
+
+def blocked(key: str = "k", *, interval: float = 3600.0, burst: int = 1, **values: Any) -> Job:
+    return make_job("blocked", rate_key=key, rate_interval=interval, rate_burst=burst, **values)
+
+
+def admit(*keys: str) -> int:
+    return sum(store.admit_rates(keys)[0].values())
+
+
+def bucket(key: str, *, full: str, due: str | None = None) -> None:
+    """A row; times are intervals from now."""
+    with connect() as session:
+        session.execute(
+            "INSERT INTO skipqueue_rate (key, full_at, due_at) VALUES (%s, now() + %s::interval, now() + %s::interval)",
+            [key, full, due],
+        )
+
+
+@pytest.mark.parametrize("elsewhere", ELSEWHERE)
+class TestAJobThatWaitsAtAnEarlierGate:
+    def test_it_is_not_admitted_and_says_nothing_about_the_rate(self, elsewhere: dict[str, Any]) -> None:
+        first = blocked(burst=5, priority=9, **elsewhere)
+        for _ in range(3):
+            blocked()
+        assert admit("k") == 1
+        assert Job.objects.get(pk=first.pk).status == "blocked"
+
+    def test_the_key_is_not_due_for_its_sake(self, elsewhere: dict[str, Any]) -> None:
+        blocked(**elsewhere)
+        assert admit("k") == 0
+        assert not RateBucket.objects.exists()
+        blocked()
+        assert admit("k") == 1
+        assert store.next_rate() is None
+
+    def test_a_sweep_does_not_look_at_its_key(self, elsewhere: dict[str, Any]) -> None:
+        blocked("a", **elsewhere)
+        blocked("b")
+        blocked("c", **elsewhere)
+        assert store.blocked_rates() == {"b": True}
+
+    def test_whether_a_key_needs_a_look_is_not_decided_by_it(self, elsewhere: dict[str, Any]) -> None:
+        """Due later than in one interval of the job that is next: the clock was set back."""
+        blocked("k", interval=36_000.0, priority=9, **elsewhere)
+        blocked("k", interval=60.0)
+        bucket("k", full="1 hour", due="1 hour")
+        assert store.blocked_rates() == {"k": True}
+
+
+def test_the_rate_of_the_job_that_is_next_counts() -> None:
+    for _ in range(3):
+        blocked(burst=3)
+    blocked(burst=1, priority=9)
+    assert admit("k") == 1
+
+
+def test_a_job_whose_row_is_locked_is_passed_over_and_keeps_what_becomes_of_it() -> None:
+    first, second = blocked(), blocked()
+    with connect(autocommit=False) as other:
+        other.execute(
+            "UPDATE skipqueue_job SET status = 'discarded', finished_at = now(), lease = lease + 1 WHERE id = %s",
+            [first.pk],
+        )
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SET LOCAL lock_timeout = '5s'")  # if it waited, it would do so for this test
+            assert admit("k") == 1
+        other.commit()
+    assert dict(Job.objects.values_list("pk", "status")) == {first.pk: "discarded", second.pk: "queued"}
+
+
+def test_an_admitted_job_has_no_permit_to_wait_with() -> None:
+    job = blocked(has_permit=True, **ELSEWHERE[1])
+    assert admit("k") == 1
+    assert Job.objects.get(pk=job.pk).has_permit is None
+
+
+class TestWhenAKeyIsDue:
+    def test_with_the_next_token(self) -> None:
+        for _ in range(4):
+            blocked(interval=60.0, burst=3)
+        assert admit("k") == 3
+        assert 50 < (store.next_rate() or 0) <= 60
+
+    def test_a_moment_later_if_a_token_is_there_and_the_job_is_locked(self) -> None:
+        blocked(burst=4)
+        locked = blocked(burst=4)
+        with connect(autocommit=False) as other:
+            other.execute("SELECT FROM skipqueue_job WHERE id = %s FOR UPDATE", [locked.pk])
+            assert admit("k") == 1
+            due = RateBucket.objects.get()
+        assert due.due_at is not None
+        assert due.due_at < due.full_at
+        assert (due.due_at - due.full_at).total_seconds() == pytest.approx(0.05 - 3600)
+
+    def test_half_a_second_later_if_the_queue_holds_a_burst(self) -> None:
+        for _ in range(9):
+            blocked(interval=0.25, burst=8)
+        assert admit("k") == 8
+        row = RateBucket.objects.get()
+        assert row.due_at is not None
+        assert (row.full_at - row.due_at).total_seconds() == pytest.approx(8 * 0.25 - 0.5)
+
+    def test_several_times_in_the_time_of_a_burst(self) -> None:
+        for _ in range(3):
+            blocked(interval=0.02, burst=2)
+        assert admit("k") == 2
+        row = RateBucket.objects.get()
+        assert row.due_at is not None
+        assert (row.full_at - row.due_at).total_seconds() == pytest.approx(0.02)
+
+    def test_of_another_key_nothing_is_changed(self) -> None:
+        for key in "aabb":
+            blocked(key)
+        assert admit("a", "b") == 2
+        Job.objects.filter(rate_key="a", status="blocked").delete()
+        assert admit("a") == 0
+        assert list(RateBucket.objects.exclude(due_at=None).values_list("key", flat=True)) == ["b"]
+
+    def test_a_key_with_waiting_jobs_stays_due(self) -> None:
+        for _ in range(2):
+            blocked()
+        assert admit("k") == 1
+        for _ in range(2):
+            assert admit("k") == 0
+            assert (store.next_rate() or 0) > 0
+
+
+def test_keys_that_are_due_come_in_the_order_of_their_times() -> None:
+    bucket("a", full="0", due="-1 second")
+    bucket("b", full="0", due="-2 seconds")
+    bucket("c", full="0", due="1 hour")
+    assert store.due_rates() == ["b", "a"]
+    assert store.due_rates(limit=1) == ["b"]
+
+
+def test_a_key_that_is_due_soon_needs_no_look() -> None:
+    blocked(interval=0.001)
+    bucket("k", full="0", due="0.9 seconds")
+    assert store.blocked_rates() == {"k": False}
+
+
+def test_what_is_pruned() -> None:
+    bucket("due", full="-2 minutes", due="-1 minute")
+    bucket("just full", full="-30 seconds")
+    bucket("locked", full="-2 minutes")
+    bucket("old", full="-2 minutes")
+    with connect(autocommit=False) as other:
+        other.execute("SELECT FROM skipqueue_rate WHERE key = 'locked' FOR UPDATE")
+        assert store.prune_rates() == 1
+    assert set(RateBucket.objects.values_list("key", flat=True)) == {"due", "just full", "locked"}
+
+
+def test_more_keys_than_fit_into_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "KEYS_AT_ONCE", 2)
+    three_at_once.defer_many([(number,) for number in range(5)])
+    assert statuses() == {"queued": 5}
+
+
+def test_many_keys_that_are_locked_are_announced_by_one_notification() -> None:
+    keys = [f"k{number}" for number in range(rates.MOST_NAMED + 1)]
+    with connect(autocommit=False) as other, connect() as listening:
+        listening.execute("LISTEN skipqueue_supervisors")
+        other.execute(rate_sql.LOCK_RATES, {"keys": keys})
+        rates.admit_rates(store, keys)
+        assert {found.payload for found in listening.notifies(timeout=5, stop_after=1)} == {LIMITS_PAYLOAD}
+
+
+@pytest.mark.parametrize("is_vain", [True, False])
+def test_a_process_rests_after_an_admission(monkeypatch: pytest.MonkeyPatch, *, is_vain: bool) -> None:
+    monkeypatch.setattr(rates, "VAIN_INTERVAL" if is_vain else "LEAST_INTERVAL", 60.0)
+    gate = RateGate()
+    if not is_vain:
+        blocked()
+    gate.want("default", ["k"])
+    assert gate.admit(store, limit=9) == ({} if is_vain else {"default": 1})
+    claim()
+    pass_time(36_000)
+    blocked()
+    gate.want("default", ["k"])
+    assert gate.admit(store, limit=9) == {}
+    assert (gate.next_due(store) or 0) > 50
