@@ -1,0 +1,141 @@
+"""Clauses of the statements that find, finish and prune batches: what goes wrong without each."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from django_skipqueue import Batch
+from django_skipqueue.models import Job, JobBatch
+from django_skipqueue.store import Store
+from django_skipqueue.store.batches import Looked
+from django_skipqueue.testing import run_jobs
+
+from ..app import jobs
+from ..app.rows import make_job
+from ..app.sessions import Session
+from .jobs import callbacks_of
+from .test_batch import BAD, EVERY, GOOD, OVER, finished, make_old, run_first
+
+store = Store("default")
+
+pytestmark = pytest.mark.django_db
+
+
+class TestLooks:
+    def test_the_open_ones_come_in_the_order_of_their_ids(self) -> None:
+        ids = []
+        for number in range(4):
+            with Batch() as batch:
+                if number != 1:
+                    jobs.noop.defer()
+            ids.append(batch.id)
+        assert store.open_batches() == [ids[0], *ids[2:]]
+        assert store.open_batches(limit=1) == ids[:1]
+        assert store.open_batches(after=ids[0], limit=1) == [ids[2]]
+
+    def test_a_look_goes_on_after_those_that_are_not_done(self) -> None:
+        with Batch():
+            jobs.noop.defer()
+        with Batch() as second:
+            job = jobs.noop.defer()
+        assert job.discard()
+        after, looked = store.finish_open_batches(limit=1)
+        assert (looked.finished, store.finish_open_batches(after=after or 0, limit=1)[1].finished) == (0, 1)
+        assert [batch.pk for batch in JobBatch.objects.exclude(finished_at=None)] == [second.id]
+
+    def test_the_end_of_a_callback_of_an_inner_batch_is_the_end_of_the_outer_one(self) -> None:
+        """The worker that settles it knows the inner one alone, which is finished."""
+        with Batch(name="outer", **EVERY), Batch(on_finish=jobs.noop) as inner:
+            pass
+        assert store.finish_batches([inner.id]) == Looked()
+        run_first()
+        assert store.finish_batches([inner.id]) == Looked(1)
+        assert callbacks_of("outer") == [GOOD, OVER]
+
+    def test_a_finished_batch_is_left_alone(self) -> None:
+        with Batch(**EVERY) as batch:
+            pass
+        before = batch.row
+        assert store.finish_batches([batch.id]) == Looked()
+        assert batch.row.finished_at == before.finished_at
+        assert callbacks_of() == [GOOD, OVER]
+
+
+@pytest.mark.parametrize("status", ["failed", "discarded"])
+def test_a_callback_of_an_inner_batch_that_has_not_completed_is_a_failure(status: str) -> None:
+    with Batch(name="outer", **EVERY), Batch(on_finish=jobs.fail.using(max_attempts=1)):
+        pass
+    if status == "failed":
+        run_first()
+    else:
+        assert Job.objects.queued().discard()
+    assert len(finished()) == 2
+    assert callbacks_of("outer") == [BAD, OVER]
+
+
+class TestPrune:
+    @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
+    def test_a_batch_with_an_unfinished_job_stays(self, settings: Any, status: str) -> None:
+        """A callback, or a job that was retried by hand: it finds its batch."""
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
+        with Batch() as batch:
+            pass
+        make_job(status, batch_id=batch.id)
+        make_old(timedelta(hours=1))
+        assert store.prune_batches() == 0
+
+    def test_a_batch_that_is_open_stays(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 0, "failed": 0}}
+        with Batch():
+            jobs.noop.defer()
+        Job.objects.all().delete()
+        assert store.prune_batches() == 0
+
+    @pytest.mark.parametrize("end", ["failed", "discarded"])
+    def test_one_that_has_failed_is_kept_as_long_as_failed_jobs(self, settings: Any, end: str) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 3600}}
+        with Batch():
+            job = jobs.fail.using(max_attempts=1).defer()
+        if end == "failed":
+            run_jobs()
+        else:
+            assert job.discard()
+        assert len(finished()) == 1
+        make_old(timedelta(minutes=30))
+        assert store.prune_batches() == 0
+        make_old(timedelta(minutes=31))
+        assert store.prune_batches() == 1
+
+    def test_an_inner_one_is_deleted_once_the_outer_one_is_finished(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 60}}
+        with Batch() as outer, Batch() as inner:
+            pass
+        assert len(finished()) == 2
+        JobBatch.objects.filter(pk=inner.id).update(finished_at=outer.row.created_at - timedelta(hours=1))
+        assert store.prune_batches() == 1
+        assert [batch.pk for batch in JobBatch.objects.all()] == [outer.id]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_prune_passes_over_a_batch_that_is_locked(settings: Any, session: Callable[[], Session]) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    ids = []
+    for _ in range(2):
+        with Batch() as batch:
+            pass
+        ids.append(batch.id)
+    make_old(timedelta(hours=1))
+    other = session()
+    other.begin()
+    other(lambda: list(JobBatch.objects.select_for_update().filter(pk=ids[0])))
+    with connection.cursor() as cursor:
+        cursor.execute("SET lock_timeout = '5s'")  # if it waited, it would do so for this test
+        try:
+            assert store.prune_batches() == 1
+        finally:
+            cursor.execute("RESET lock_timeout")
+    other.rollback()
+    assert [batch.pk for batch in JobBatch.objects.all()] == ids[:1]
