@@ -76,6 +76,33 @@ def test_a_callback_of_an_inner_batch_that_has_not_completed_is_a_failure(status
     assert callbacks_of("outer") == [BAD, OVER]
 
 
+class TestThreeLevels:
+    def test_a_callback_deep_inside_that_has_not_completed_is_a_failure_of_all_outside(self) -> None:
+        fails = jobs.fail.using(max_attempts=1).s("callback")
+        with Batch(name="1", **EVERY), Batch(name="2", **EVERY), Batch(name="3", on_finish=fails):
+            pass
+        run_jobs()
+        assert [callbacks_of(name) for name in "12"] == [[BAD, OVER], [BAD, OVER]]
+
+    def test_the_innermost_stays_as_long_as_the_outermost_is_open(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 60}}
+        fails = jobs.fail.using(max_attempts=1).s("callback")
+        with Batch(name="1", **EVERY):
+            with Batch(name="2"), Batch(name="3", on_finish=fails):
+                pass
+            last = jobs.noop.using(run_after=timedelta(days=1)).defer()
+        run_jobs()
+        assert [batch.name for batch in finished()] == ["2", "3"]
+        make_old(timedelta(hours=1))
+        assert store.prune_batches() == 0
+        assert last.discard()
+        assert len(finished()) == 3
+        assert callbacks_of("1") == [BAD, OVER]
+        run_jobs()
+        make_old(timedelta(hours=1))
+        assert sum(store.prune_batches() for _ in range(3)) == 3
+
+
 class TestPrune:
     @pytest.mark.parametrize("status", ["scheduled", "blocked", "queued", "running"])
     def test_a_batch_with_an_unfinished_job_stays(self, settings: Any, status: str) -> None:

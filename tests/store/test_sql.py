@@ -301,7 +301,7 @@ CASES = [
     Case(
         "PRUNE_BATCHES",
         {"completed": timedelta(days=1), "failed": timedelta(days=2), "limit": 100},
-        {"skipqueue_batch_prune", BATCH, OPEN, "batch", "skipqueue_batch_pruned_of"},
+        {"skipqueue_batch_prune", BATCH, "batch", "skipqueue_batch_pruned_of"},
     ),
     Case("EXPIRED", KEPT, {"prune", "prune_own"}),
     Case(

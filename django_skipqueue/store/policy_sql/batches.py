@@ -106,7 +106,8 @@ FOR UPDATE SKIP LOCKED
 # finish_batches → the batches that are finished now: for each the calls to be made. A statement of its own after the
 # locks, since a statement does not see what was committed while it waited, or while it chose its rows.
 # `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed; it may have
-# been pruned. The jobs of inner batches are in the totals. Indexes: batch, inner, pruned_of, the primary key.
+# been pruned. The jobs of inner batches are in the totals, and those of batches in these; the callbacks of all levels
+# are looked for. Indexes: batch, inner, pruned_of, the primary key.
 FINISH_BATCHES = _if_done(
     """
 WITH counted AS MATERIALIZED (
@@ -119,15 +120,27 @@ WITH counted AS MATERIALIZED (
                 coalesce(sum(jobs) FILTER (WHERE status = 'failed'), 0)::bigint AS failed,
                 coalesce(sum(jobs) FILTER (WHERE status = 'discarded'), 0)::bigint AS discarded,
                 EXISTS (
+                    WITH RECURSIVE inside AS (
+                        SELECT id, callback_ids FROM skipqueue_batch WHERE parent_id = batch.id
+                        UNION ALL
+                        SELECT deeper.id, deeper.callback_ids
+                        FROM inside JOIN skipqueue_batch AS deeper ON deeper.parent_id = inside.id
+                    )
                     SELECT
-                    FROM
-                        skipqueue_batch AS inside
-                        JOIN skipqueue_job AS callback ON callback.id = ANY (inside.callback_ids)
-                    WHERE inside.parent_id = batch.id AND callback.status IN ('failed', 'discarded')
-                ) OR EXISTS (
-                    SELECT
-                    FROM skipqueue_batch AS inside JOIN skipqueue_batch_pruned AS pruned ON pruned.batch_id = inside.id
-                    WHERE inside.parent_id = batch.id AND pruned.status IN ('failed', 'discarded')
+                    FROM inside
+                    WHERE
+                        (
+                            SELECT callback.id
+                            FROM skipqueue_job AS callback
+                            WHERE callback.id = ANY (inside.callback_ids) AND callback.status IN ('failed', 'discarded')
+                            LIMIT 1
+                        ) IS NOT NULL
+                        OR (
+                            SELECT pruned.batch_id
+                            FROM skipqueue_batch_pruned AS pruned
+                            WHERE pruned.batch_id = inside.id AND pruned.status IN ('failed', 'discarded')
+                            LIMIT 1
+                        ) IS NOT NULL
                 ) AS has_failed_callbacks
             FROM (
                 SELECT status, count(*) AS jobs
@@ -225,8 +238,9 @@ WHERE part.jobs > 0
 GROUP BY tree.root, part.status
 """
 
-# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, and without an outer
-# batch that is open. Those that failed have a retention of their own. Indexes: prune, batch, the primary key.
+# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, and in no other batch
+# but one that is finished and in none. So the outer ones are deleted first, and one that is open has all inner ones.
+# Those that failed have a retention of their own. Indexes: prune, batch, the primary key.
 PRUNE_BATCHES = """
 WITH expired AS MATERIALIZED (
     SELECT batch.id
@@ -238,9 +252,12 @@ WITH expired AS MATERIALIZED (
             WHEN batch.failed > 0 OR batch.discarded > 0 THEN %(failed)s::interval
             ELSE %(completed)s::interval
         END
-        AND NOT EXISTS (
-            SELECT FROM skipqueue_batch AS outside WHERE outside.id = batch.parent_id AND outside.finished_at IS NULL
-        )
+        AND (
+            SELECT outside.id
+            FROM skipqueue_batch AS outside
+            WHERE outside.id = batch.parent_id AND (outside.finished_at IS NULL OR outside.parent_id IS NOT NULL)
+            LIMIT 1
+        ) IS NULL
         AND NOT EXISTS (
             SELECT FROM skipqueue_job AS job
             WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
