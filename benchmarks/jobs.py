@@ -6,7 +6,7 @@ import time
 
 from django.contrib.auth.models import User
 
-from django_skipqueue import by, job, limit
+from django_skipqueue import by, job, limit, rate
 from django_skipqueue.rollups.tally import Tally
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
@@ -70,3 +70,14 @@ def fair_work(tenant: str, milliseconds: int = 0) -> None:  # noqa: ARG001 (name
     """Waits, or does nothing; its tenants share the workers."""
     if milliseconds:
         time.sleep(milliseconds / 1000)
+
+
+@job(rate=rate("1000/s", by="key"))
+def rated(key: int) -> None:
+    """Does nothing; as many of a key may start as no worker can run."""
+
+
+@job(rate=rate("50/s"))
+def fifty() -> float:
+    """When it started, in seconds since the epoch."""
+    return time.time()

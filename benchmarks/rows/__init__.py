@@ -19,6 +19,7 @@ from .floor import floor
 from .limits import limits, limits_latency
 from .many_workers import eight_machines, eight_workers, many_workers, one_worker
 from .processes import cold_start, idle, import_time, memory
+from .rates import rates
 from .rollups import rollups
 from .tables import future, history, other_queue, snapshot
 from .waiting import latency, lateness, lone_scheduled
@@ -58,6 +59,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         archive,
         limits,
         limits_latency,
+        rates,
         batches,
         memory,
         cold_start,

@@ -18,11 +18,11 @@ from django_skipqueue.models import Job, Queue
 
 from ..app import jobs
 from ..app.models import Ledger
-from ..app.rated_jobs import twenty, twenty_and_two
+from ..app.rated_jobs import rated_fairly, twenty, twenty_and_two, twenty_in_order
 from ..app.sessions import connect
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
-from .test_workers import has_retried, overlaps
+from .test_workers import has_retried, order_of, overlaps
 
 Run = Callable[..., ManagePy]
 
@@ -208,3 +208,28 @@ def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
     assert Job.objects.blocked().count() > 1_000
     Queue.rate("mail", None)
     wait_for_statuses(completed=3_000, deadline=60)
+
+
+def test_a_rate_and_a_fair_share_hold_together(runworker: Run) -> None:
+    """Each tenant has tokens of its own. One with few jobs does not wait until the other has had its turn."""
+    runworker("--processes", "2", "--concurrency", "4")
+    rated_fairly.defer_many([("large",)] * 1_000)
+    wait_until(lambda: Job.objects.completed().count() > 5)
+    ids = [rated_fairly.defer("small").pk for _ in range(5)]
+    with connect() as session:
+        [(begin, before)] = session.execute(STARTED).fetchall()
+        wait_until(lambda: Job.objects.filter(pk__in=ids).completed().count() == 5)
+        [(end, after)] = session.execute(STARTED).fetchall()
+    assert Job.objects.unfinished().count() > 500
+    assert after - before <= (end - begin) * 50 + 2 * 2 + 5
+
+
+def test_a_rate_and_sequences_hold_together(runworker: Run) -> None:
+    """The jobs of five orders share the rate of their tenant; each order stays in its order."""
+    runworker("--processes", "2", "--concurrency", "4")
+    wait_until(lambda: len(workers(2)) == 2)
+    with witnessed():
+        twenty_in_order.defer_many([("t", f"o{number % 5}", number) for number in range(60)])
+        wait_for_statuses(completed=60)
+    for order in range(5):
+        assert order_of(f"o{order}") == list(range(order, 60, 5))

@@ -52,3 +52,15 @@ def twenty_and_two(context: JobContext, tenant: str, account: str, seconds: floa
     note("start", account, 0, context.job_id)
     time.sleep(seconds)
     note("end", account, 0, context.job_id)
+
+
+@job(rate=rate("50/s", by="tenant", burst=2), fair_by="tenant")
+def rated_fairly(tenant: str) -> None:
+    """Do nothing; each tenant has a rate of its own."""
+
+
+@job(rate=rate("20/s", by="tenant", burst=2), sequence=by("order"), takes_context=True)
+def twenty_in_order(context: JobContext, tenant: str, order: str, number: int) -> None:
+    """Note the start and the end."""
+    note("start", tenant, number, context.job_id)
+    note("end", order, number, context.job_id)
