@@ -16,9 +16,9 @@ from ..events.sinks import Send, send
 from ..exceptions import InvalidOption
 from ..values.queue_settings import CONCURRENCY, is_concurrency
 from ..values.rates import burst_of, interval_of
-from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake
+from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import Admitted, Rows, Statement, as_array, fetched, noted, pipelined
-from .rates import admit_rates
+from .rates import Rating, admit_rates
 from .statements import BATCH, Statements
 
 KEYS_AT_ONCE = 1_000
@@ -166,6 +166,8 @@ class Admission:
         try:
             admitted = Counter(self._admit_by_limit(store))
             admitted.update(admit_rates(store, self.rates))
+            if self.rates:  # an idle supervisor would look after `SOON` seconds
+                wake_supervisors(store, [Rating(store.alias).next_rate() or 0.0])
         except DatabaseError:
             notify_supervisors(store, LIMITS_PAYLOAD)
             raise  # Django logs it: the caller's rows are committed

@@ -11,7 +11,7 @@ from django_skipqueue.admission import sql as limit_sql
 from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.services.admit import Admit
 from django_skipqueue.store import Store, gates, rates
-from django_skipqueue.store.notify import LIMITS_PAYLOAD, RATE_PREFIX
+from django_skipqueue.store.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD
 from django_skipqueue.store.rates import RateGate
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 
@@ -449,3 +449,12 @@ def test_two_at_once_never_take_the_same_token() -> None:
         other.commit()
     assert store.admit_rates(["k"]) == ({}, [])
     assert statuses() == {"queued": 1, "blocked": 1}
+
+
+def test_supervisors_are_notified_of_a_slot_that_comes_soon() -> None:
+    """The guard: an idle one would look two seconds later."""
+    with connect() as session:
+        session.execute("LISTEN skipqueue_supervisors")
+        free_hundred.defer_many([(7,)] * 2)
+        [found] = session.notifies(timeout=5, stop_after=1)
+    assert found.payload == SCHEDULED_PAYLOAD
