@@ -715,9 +715,11 @@ def break_close(later: bool) -> None:
     """Leave a connection that cannot be closed, which is tried after this job or before the next one."""
 
     def close() -> None:
+        raw.close()  # nobody else will
         raise ZeroDivisionError("in the driver")
 
     connection.ensure_connection()
+    raw = connection.connection
     vars(connections["default"])["close"] = close
     if later:
         connection.connection.pgconn.finish()
