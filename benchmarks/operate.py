@@ -94,7 +94,7 @@ FROM
     LATERAL (
         SELECT CASE
             WHEN n %% 100 < 60 THEN 'completed' WHEN n %% 100 < 75 THEN 'queued' WHEN n %% 100 < 85 THEN 'failed'
-            WHEN n %% 100 < 92 THEN 'scheduled' WHEN n %% 1000 = 999 THEN 'running' ELSE 'discarded'
+            WHEN n %% 100 < 92 THEN 'scheduled' WHEN n %% 10000 = 9999 THEN 'running' ELSE 'discarded'
         END AS status
     ) AS life,
     LATERAL (SELECT now() - (%(jobs)s - n) * interval '0.7 second' AS enqueued) AS past,
