@@ -82,6 +82,7 @@ class VerbViews(JobViews):
             sample=_with_badges(selection.sample()) if summary.count.found <= SAMPLE else [],
             can_be_done=summary.can_change_any,
             hidden=[("action", verb.action_name), ("number", form.number), *selection.posted()],
+            takes_long=bool(form.number),
             form=form,
             is_dangerous=verb.is_dangerous,
             is_for_workers=is_for_workers,
