@@ -52,7 +52,7 @@ INDEXES = {
     ),
     "skipqueue_job_halted": "(finished_at, id) WHERE ((limit_kind = 'halting') AND (status = 'failed'))",
     "skipqueue_job_rate_waiting": (
-        "(rate_key, ((- priority)), id) WHERE ((awaits_jobs IS NULL) AND (rate_key IS NOT NULL) "
+        "(rate_key, ((- priority)), run_after, id) WHERE ((awaits_jobs IS NULL) AND (rate_key IS NOT NULL) "
         "AND (status = 'blocked') AND ((limit_key IS NULL) OR has_permit))"
     ),
     "skipqueue_job_rate_queued": "(rate_key) WHERE ((rate_key IS NOT NULL) AND (status = 'queued'))",

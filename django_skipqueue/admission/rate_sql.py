@@ -42,7 +42,7 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 """
 
 # the same, after LOCK_RATES → the number of admitted jobs, by queue. Of each locked key as many jobs are admitted as
-# there are tokens: the highest priority first, then the first enqueued. Numbers of tokens:
+# there are tokens: the highest priority first, then the first due, as workers claim. Numbers of tokens:
 # `taken`: those that are missing from the bucket. Never more than there are, whatever the clock has done since; and at
 # least as many as jobs are queued: what waits for a worker takes its token now, so that a queue that nobody has served
 # for a while does not hold more than one burst. `free`: those that can be taken now.
@@ -70,7 +70,7 @@ WITH bucket AS MATERIALIZED (
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = key.name
-            ORDER BY (-priority), id
+            ORDER BY (-priority), run_after, id
             LIMIT 1
         ) AS head
         CROSS JOIN LATERAL (
@@ -122,7 +122,7 @@ chosen AS MATERIALIZED (
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = bucket.name
-            ORDER BY (-priority), id
+            ORDER BY (-priority), run_after, id
             LIMIT bucket.free
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
@@ -262,7 +262,7 @@ SELECT
                             AND awaits_jobs IS NULL
                             AND (limit_key IS NULL OR has_permit)
                             AND rate_key = found.key
-                        ORDER BY (-priority), id
+                        ORDER BY (-priority), run_after, id
                         LIMIT 1
                     )
                 ),

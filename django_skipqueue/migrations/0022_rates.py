@@ -84,6 +84,7 @@ class Migration(migrations.Migration):
                 models.Func(
                     models.F("priority"), output_field=models.SmallIntegerField(), template="(-%(expressions)s)"
                 ),
+                models.F("run_after"),
                 models.F("id"),
                 name="skipqueue_job_rate_waiting",
                 condition=models.Q(

@@ -130,6 +130,7 @@ class Job(JobVerbs, AbstractJob):
                 # `admission.rate_sql`.
                 F("rate_key"),
                 MINUS_PRIORITY,
+                F("run_after"),
                 F("id"),
                 name="skipqueue_job_rate_waiting",
                 condition=Q(status="blocked", rate_key__isnull=False, awaits_jobs__isnull=True)

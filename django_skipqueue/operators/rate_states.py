@@ -87,5 +87,5 @@ def waiting_for_a_token(key: str) -> "QuerySet[Job]":
     """The jobs that wait for a token of this key, the next one first. Index: rate_waiting."""
     has_permit = Q(limit_key=None) | Q(has_permit=True)
     return Job.objects.filter(has_permit, status="blocked", awaits_jobs=None, rate_key=key).order_by(
-        MINUS_PRIORITY, "id"
+        MINUS_PRIORITY, "run_after", "id"
     )

@@ -18,7 +18,7 @@ from django_skipqueue.models import Job, Queue
 
 from ..app import jobs
 from ..app.models import Ledger
-from ..app.rated_jobs import rated_fairly, twenty, twenty_and_two, twenty_in_order
+from ..app.rated_jobs import rated_fairly, rated_together, twenty, twenty_and_two, twenty_in_order
 from ..app.sessions import connect
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, statuses, wait_for_statuses, workers
@@ -210,12 +210,13 @@ def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
     wait_for_statuses(completed=3_000, deadline=60)
 
 
-def test_a_rate_and_a_fair_share_hold_together(runworker: Run) -> None:
-    """Each tenant has tokens of its own. One with few jobs does not wait until the other has had its turn."""
+@pytest.mark.parametrize("task", [rated_fairly, rated_together])
+def test_a_rate_and_a_fair_share_hold_together(runworker: Run, task: Any) -> None:
+    """A tenant with few jobs does not wait until the other has had its turn, whether they share the tokens or not."""
     runworker("--processes", "2", "--concurrency", "4")
-    rated_fairly.defer_many([("large",)] * 1_000)
+    task.defer_many([("large",)] * 1_000)
     wait_until(lambda: Job.objects.completed().count() > 5)
-    ids = [rated_fairly.defer("small").pk for _ in range(5)]
+    ids = [task.defer("small").pk for _ in range(5)]
     with connect() as session:
         [(begin, before)] = session.execute(STARTED).fetchall()
         wait_until(lambda: Job.objects.filter(pk__in=ids).completed().count() == 5)

@@ -59,6 +59,11 @@ def rated_fairly(tenant: str) -> None:
     """Do nothing; each tenant has a rate of its own."""
 
 
+@job(rate=rate("50/s", burst=2), fair_by="tenant")
+def rated_together(tenant: str) -> None:
+    """Do nothing; the tenants share the rate, fairly."""
+
+
 @job(rate=rate("20/s", by="tenant", burst=2), sequence=by("order"), takes_context=True)
 def twenty_in_order(context: JobContext, tenant: str, order: str, number: int) -> None:
     """Note the start and the end."""

@@ -58,6 +58,8 @@ def _seconds(job: Job, pace: tuple[float, int], before: int, now: datetime) -> f
 
 def _before(job: Job) -> Count:
     """The number of jobs of the key that will be admitted first, up to the limit of a count. Index: rate_waiting."""
-    rank = LessThan(Row(MINUS_PRIORITY, F("id")), Row(Value(-job.priority), Value(job.pk)))
+    rank = LessThan(
+        Row(MINUS_PRIORITY, F("run_after"), F("id")), Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    )
     waiting = Q(limit_key=None) | Q(has_permit=True)
     return Count.of(Job.objects.filter(rank, waiting, status="blocked", awaits_jobs=None, rate_key=job.rate_key))

@@ -35,7 +35,7 @@ FROM
             AND awaits_jobs IS NULL
             AND (limit_key IS NULL OR has_permit)
             AND rate_key = key.name
-        ORDER BY (-priority), id
+        ORDER BY (-priority), run_after, id
         LIMIT 1
     ) AS head
     CROSS JOIN LATERAL (
@@ -75,7 +75,7 @@ FROM
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = key.name
-            ORDER BY (-priority), id
+            ORDER BY (-priority), run_after, id
             LIMIT %(limit)s
         ) AS job
     ) AS waiting
