@@ -12,6 +12,7 @@ import pytest
 from django.db import connections
 
 from django_skipqueue.periodic.registry import entries
+from django_skipqueue.store.gates import GATES
 from django_skipqueue.tasks.registry import Registry, registry
 
 from .app import sessions
@@ -50,6 +51,13 @@ def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[N
             if connection.settings_dict["NAME"].startswith("test_"):  # others were not made
                 with connection.cursor() as cursor:
                     cursor.execute(END_OTHER_SESSIONS)
+
+
+@pytest.fixture(autouse=True)
+def forgetful_gates() -> None:
+    """A process remembers of each gate when it looks again. No test goes on where the one before it has ended."""
+    for gate in GATES:
+        vars(gate).update(vars(type(gate)()))
 
 
 END_OTHER_SESSIONS = """

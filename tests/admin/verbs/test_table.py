@@ -71,7 +71,7 @@ class TestActions:
         self, verb: Verb, action: Action, django_assert_max_num_queries: Any
     ) -> None:
         jobs = [make_job("failed").pk for _ in range(20)]
-        with django_assert_max_num_queries(4):
+        with django_assert_max_num_queries(5):
             verb.change(jobs, INSTRUCTION)
 
 
