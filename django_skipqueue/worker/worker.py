@@ -217,7 +217,7 @@ class Worker:
     def _stop_if_drained(self) -> None:
         """For --drain: stop once no job is queued or due. Jobs claimed by other workers do not count."""
         with self._control.handling_errors():
-            if self._has_runnable_jobs():
+            if self._has_runnable_jobs() or self._has_orphans():
                 # Another process has locked the job: a supervisor that admits it, or a worker that releases it.
                 self._in_flight.claiming.look_at(time.monotonic() + LOCKED_DELAY)
             else:
@@ -231,6 +231,10 @@ class Worker:
         if next_due is not None and next_due <= 0:
             return True
         return any(serves(self.options.queue_names, name) for name in self._store.queues_with_jobs())
+
+    def _has_orphans(self) -> bool:
+        """Whether a row has this worker, which holds no job. Another claim had the row locked when it was released."""
+        return self.id in self._store.held_now(shown=1)
 
     # Waiting
 

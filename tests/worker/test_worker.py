@@ -274,6 +274,28 @@ def test_drain_waits_for_a_job_that_somebody_has_locked(
     assert statuses() == {"completed": 1}
 
 
+def test_drain_waits_for_a_job_that_could_not_be_released(worker_thread: Start, session: Callable[[], Session]) -> None:
+    """The claim of another worker has looked at the row just before, and has it locked until its commit."""
+    id = "00000000-0000-0000-0000-000000000003"
+    job = make_job("running", locked_by=id, lease=1, attempts=1)
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
+    looks = threading.Semaphore(0)
+
+    def prepare(worker: Worker) -> None:
+        _count_looks(worker, looks)
+        worker._in_flight.orphan_check.expect(0.0)
+
+    worker = worker_thread(drain=True, id=id, worker_timeout=2.0, prepare=prepare)
+    for _ in range(3):
+        assert looks.acquire(timeout=DEADLINE)
+    assert worker.code is None
+    other.commit()
+    assert worker.wait() == EXIT_CLEAN
+    assert statuses() == {"completed": 1}
+
+
 @pytest.fixture
 def no_retries(transactional_db: None) -> Iterator[None]:
     """PostgreSQL refuses whatever makes a job scheduled again, as it would what no column takes."""
