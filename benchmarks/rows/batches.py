@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -42,6 +43,10 @@ class _InOneBatch:
             jobs.noop.defer_many(calls)
 
 
+def _is_over(batch: Batch) -> bool:
+    return batch.jobs.completed().count() == JOBS_OF_A_BATCH + 1
+
+
 def _waits(count: int) -> Figures:
     """On an idle worker, in milliseconds: a plain job, the callbacks of so many batches, the steps of a chain."""
     with running_worker():
@@ -55,7 +60,7 @@ def _waits(count: int) -> Figures:
             with Batch(on_finish=jobs.clock) as batch:
                 jobs.clock.defer_many([()] * JOBS_OF_A_BATCH)
             made.append(batch.id)
-            wait_until(lambda batch=batch: batch.jobs.completed().count() == JOBS_OF_A_BATCH + 1)  # type: ignore[misc]
+            wait_until(partial(_is_over, batch))
         steps = chain(*[jobs.clock] * count).defer()
         wait_until(is_empty)
     started: dict[int, Any] = dict(Job.objects.filter(task=jobs.clock.name).values_list("pk", "result"))
