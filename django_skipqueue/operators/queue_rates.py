@@ -9,7 +9,7 @@ from ..values.rates import burst_of, rate_text
 
 
 @dataclass(frozen=True)
-class QueueRate:
+class StartRate:
     """How many jobs of a queue may start in a time. An interval is the seconds for each job."""
 
     by_settings: float | None
@@ -33,19 +33,19 @@ class QueueRate:
         return None if self.interval is None else rate_text(self.interval)
 
 
-def queue_rates() -> dict[str, QueueRate]:
+def queue_rates() -> dict[str, StartRate]:
     """The rates of the queues that have one, by the name of the queue, `None` in the settings included."""
     changed = dict(Queue.objects.filter(rate_interval__isnull=False).values_list("name", "rate_interval"))
     names: Iterable[str] = {*rated_queues(), *changed}
-    return {name: QueueRate(rate_columns_of(name).rate_interval, changed.get(name)) for name in sorted(names)}
+    return {name: StartRate(rate_columns_of(name).rate_interval, changed.get(name)) for name in sorted(names)}
 
 
-def rate_of(queue_name: str) -> QueueRate | None:
+def rate_of(queue_name: str) -> StartRate | None:
     """The rate of this queue; `None`: its jobs have no key, so that a rate would hold for none of them."""
     changed = _changed(queue_name)
     if changed is None and rate_columns_of(queue_name).rate_key is None:
         return None
-    return QueueRate(rate_columns_of(queue_name).rate_interval, changed)
+    return StartRate(rate_columns_of(queue_name).rate_interval, changed)
 
 
 def pace_of(rate_key: str, interval: float | None, burst: int | None) -> tuple[float, int] | None:

@@ -14,8 +14,7 @@ from ..store.observe import QueueNow, QueueRate
 from ..tasks.registry import registry
 from .counts import Count
 from .queue_limits import QueueLimit, queue_limits
-from .queue_rates import QueueRate as StartRate
-from .queue_rates import queue_rates
+from .queue_rates import StartRate, queue_rates
 from .worker_health import WorkerHealth, Workforce
 
 MOST = 500

@@ -19,7 +19,7 @@ from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Queue
 from ...operators import pauses
 from ...operators.queue_limits import QueueLimit, limit_of
-from ...operators.queue_rates import QueueRate, rate_of
+from ...operators.queue_rates import StartRate, rate_of
 from ...operators.queue_states import MOST, QueueState, queue_states
 from ..health.notices import notices_cache
 from ..ui.own_views import OwnViews
@@ -208,7 +208,7 @@ def _explanation(limit: QueueLimit | None) -> str:
     return gettext("So many of its jobs run at once, over all workers; the others wait. Jobs that run are left alone.")
 
 
-def _rate_explanation(rate: QueueRate | None) -> str:
+def _rate_explanation(rate: StartRate | None) -> str:
     if rate is None:
         return gettext('Its jobs can be given a rate once SKIPQUEUE["QUEUES"] has one for the queue, also None.')
     return gettext(

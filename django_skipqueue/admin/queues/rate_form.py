@@ -8,7 +8,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ...exceptions import InvalidOption
-from ...operators.queue_rates import QueueRate
+from ...operators.queue_rates import StartRate
 from ...values.rates import MOST, interval_of, rate_text
 
 SETTINGS, NONE, OWN = "settings", "none", "own"
@@ -26,7 +26,7 @@ class RateForm(forms.Form):
         widget=AdminTextInputWidget,
     )
 
-    def __init__(self, data: Any, rate: QueueRate) -> None:
+    def __init__(self, data: Any, rate: StartRate) -> None:
         chosen = SETTINGS if not rate.is_changed else OWN if rate.text else NONE
         own = rate.text if chosen == OWN else None
         super().__init__(data, initial={"rate": chosen, "own": own})
