@@ -315,9 +315,9 @@ WITH surplus AS MATERIALIZED (
             END AS burst
         ) AS rated,
         LATERAL (
-            SELECT id, row_number() OVER (ORDER BY priority DESC, id) AS place
+            SELECT id, row_number() OVER (ORDER BY priority DESC, run_after, id) AS place
             FROM (
-                SELECT id, priority
+                SELECT id, priority, run_after
                 FROM skipqueue_job
                 WHERE rate_key = 'queue:' || queue.name AND status = 'queued' AND rated.burst IS NOT NULL
                 LIMIT COALESCE(rated.burst, 0) + %(limit)s

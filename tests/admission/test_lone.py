@@ -45,9 +45,10 @@ def defer_in_transaction(task: Any, *args: Any) -> Any:
 
 
 @pytest.fixture(params=[defer_alone, defer_in_transaction])
-def defer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Defer:
-    """Defers in one message, or in a transaction of the caller. What admits several jobs is not used by mistake."""
-    return request.param  # type: ignore[no-any-return]
+def defer(request: pytest.FixtureRequest) -> Defer:
+    """Defers in one message, or in a transaction of the caller."""
+    chosen: Defer = request.param
+    return chosen
 
 
 @pytest.fixture
