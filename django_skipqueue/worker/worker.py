@@ -233,8 +233,11 @@ class Worker:
         return any(serves(self.options.queue_names, name) for name in self._store.queues_with_jobs())
 
     def _has_orphans(self) -> bool:
-        """Whether a row has this worker, which holds no job. Another claim had the row locked when it was released."""
-        return self.id in self._store.held_now(shown=1)
+        """Whether a row names this worker, which holds no job. If so, the next turn tries to release it."""
+        if self.id not in self._store.held_now(shown=1):
+            return False
+        self._in_flight.orphan_check.expect(time.monotonic())
+        return True
 
     # Waiting
 

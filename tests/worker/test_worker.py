@@ -282,12 +282,7 @@ def test_drain_waits_for_a_job_that_could_not_be_released(worker_thread: Start, 
     other.begin()
     other(lambda: list(Job.objects.select_for_update().filter(pk=job.pk)))
     looks = threading.Semaphore(0)
-
-    def prepare(worker: Worker) -> None:
-        _count_looks(worker, looks)
-        worker._in_flight.orphan_check.expect(0.0)
-
-    worker = worker_thread(drain=True, id=id, worker_timeout=2.0, prepare=prepare)
+    worker = worker_thread(drain=True, id=id, worker_timeout=HOUR, prepare=lambda worker: _count_looks(worker, looks))
     for _ in range(3):
         assert looks.acquire(timeout=DEADLINE)
     assert worker.code is None
