@@ -125,24 +125,29 @@ class Limiting(Statements):
         return int(number)
 
 
-def admit_all(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> dict[str, int]:
-    """Admit jobs of these keys in batches. Returns their number, by queue. Notifies nobody of these jobs.
+def admit_by_limit(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> Admitted:
+    """Admit jobs of these keys in batches. Notifies nobody of these jobs. Those that have a rate wait for that now.
 
     The supervisors are notified of a key that another transaction has locked, to look again; a sweep comes again.
     """
-    admitted: Counter[str] = Counter()
-    limiting = Limiting(store.alias, send=store.send)
-    is_missed = False
+    counts: Counter[str] = Counter()
+    missed: list[str] = []
     rates: set[str] = set()
+    limiting = Limiting(store.alias, send=store.send)
     for start in range(0, len(keys), KEYS_AT_ONCE):
         found = limiting.admit_keys(keys[start : start + KEYS_AT_ONCE])
-        admitted.update(found.counts)
-        is_missed = is_missed or bool(found.missed)
+        counts.update(found.counts)
+        missed += found.missed
         rates |= found.rates
-    if is_missed and not is_sweep:
+    if missed and not is_sweep:
         notify_supervisors(store, LIMITS_PAYLOAD)
-    admitted.update(admit_rates(store, rates))
-    return dict(admitted)
+    return Admitted(counts, missed, frozenset(rates))
+
+
+def admit_all(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> dict[str, int]:
+    """Do the same, and admit by their rates as well. Returns the number of jobs, by queue."""
+    found = admit_by_limit(store, keys, is_sweep=is_sweep)
+    return dict(Counter(found.counts) + Counter(admit_rates(store, found.rates)))
 
 
 @dataclass
@@ -164,9 +169,10 @@ class Admission:
         """Admit now. What fails here, or is locked, a supervisor does: it is notified."""
         store = Statements(self.database, send=self.send)
         try:
-            admitted = Counter(self._admit_by_limit(store))
-            admitted.update(admit_rates(store, self.rates))
-            if self.rates:  # an idle supervisor would look after `SOON` seconds
+            found = self._admit_by_limit(store)
+            rates = self.rates | found.rates
+            admitted = Counter(found.counts) + Counter(admit_rates(store, rates))
+            if rates:  # an idle supervisor would look after `SOON` seconds
                 wake_supervisors(store, [Rating(store.alias).next_rate() or 0.0])
         except DatabaseError:
             notify_supervisors(store, LIMITS_PAYLOAD)
@@ -175,12 +181,10 @@ class Admission:
         if admitted:
             self.send(JobsAdmitted(self.database, dict(admitted)))
 
-    def _admit_by_limit(self, store: Statements) -> Mapping[str, int]:
+    def _admit_by_limit(self, store: Statements) -> Admitted:
         key, id = next(iter(self.keys.items()), ("", None))
         lone = None if id is None or len(self.keys) > 1 else Limiting(store.alias).admit_lone(id, key)
-        return (
-            admit_all(store, sorted(self.keys)) if lone is None else {**lone.counts, **admit_rates(store, lone.rates)}
-        )
+        return lone or admit_by_limit(store, sorted(self.keys))
 
 
 def admit_after_commit(store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = ()) -> None:

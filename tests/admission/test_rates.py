@@ -19,6 +19,7 @@ from ..app import jobs
 from ..app.limited_jobs import free_two
 from ..app.rated_jobs import (
     free_hundred,
+    free_hundred_of_two,
     rated_and_limited,
     rated_in_order,
     shares_rate,
@@ -451,10 +452,16 @@ def test_two_at_once_never_take_the_same_token() -> None:
     assert statuses() == {"queued": 1, "blocked": 1}
 
 
-def test_supervisors_are_notified_of_a_slot_that_comes_soon() -> None:
-    """The guard: an idle one would look two seconds later."""
+@pytest.mark.parametrize("task", [free_hundred, free_hundred_of_two], ids=["alone", "with a limit"])
+@pytest.mark.parametrize("how", ["one by one", "together"])
+def test_supervisors_are_notified_of_a_slot_that_comes_soon(task: Any, how: str) -> None:
+    """An idle one would look two seconds later."""
     with connect() as session:
         session.execute("LISTEN skipqueue_supervisors")
-        free_hundred.defer_many([(7,)] * 2)
+        if how == "together":
+            task.defer_many([(7,)] * 2)
+        else:
+            task.defer(7)
+            task.defer(7)
         [found] = session.notifies(timeout=5, stop_after=1)
     assert found.payload == SCHEDULED_PAYLOAD

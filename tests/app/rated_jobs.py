@@ -13,6 +13,11 @@ def free_hundred(tenant: int) -> None:
     """Do nothing."""
 
 
+@job(rate=rate("100/m", by="tenant"), concurrency=limit(2, by="tenant"))
+def free_hundred_of_two(tenant: int) -> None:
+    """Do nothing."""
+
+
 @job(rate=rate("1/h", by="tenant", burst=3))
 def three_at_once(tenant: int) -> None:
     """Do nothing."""
