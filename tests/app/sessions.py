@@ -21,12 +21,15 @@ R = TypeVar("R")
 LAST_MIGRATION = max(path.stem for path in Path(migrations.__file__).parent.glob("[0-9]*.py"))
 
 
+OF_DJANGO = ("context", "cursor_factory", "prepare_threshold")
+"""What Django gives to its connections beside the parameters of libpq."""
+
+
 def connect(*, autocommit: bool = True, alias: str = "default", **options: Any) -> psycopg.Connection[Any]:
-    """A connection without Django to the same database."""
-    django_connection = connections[alias]
-    django_connection.ensure_connection()
-    info = django_connection.connection.info
-    return psycopg.connect(info.dsn, password=info.password or None, autocommit=autocommit, **options)
+    """A connection without Django to the same database. It opens none of Django's: nobody would close a thread's."""
+    parameters = connections[alias].get_connection_params()
+    ours = {name: value for name, value in parameters.items() if name not in OF_DJANGO}
+    return psycopg.connect(**{**ours, "autocommit": autocommit, **options})
 
 
 @contextmanager

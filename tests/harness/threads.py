@@ -89,6 +89,8 @@ class WorkerThread:
         threads = self.worker._pool._runners[THREADS]
         assert isinstance(threads, ThreadRunner)
         wait_until(lambda: not threads._stuck, "what was stuck has ended")
+        if not self._thread.is_alive():
+            self.worker._wakeup.close()
 
     def _run(self) -> None:
         self.worker = Worker(

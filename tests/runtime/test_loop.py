@@ -53,10 +53,17 @@ def control() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1) as thread:
         yield thread
         thread.submit(connections.close_all).result()
+    while wakeups:
+        wakeups.pop().close()
+
+
+wakeups: list[Wakeup] = []
+"""Those of the test's loops. Only the main thread can close them."""
 
 
 def make_loop(heartbeat: Service, *services: Service) -> Loop:
-    return Loop(ControlConnection(store, who="test"), Wakeup(), heartbeat=heartbeat, services=services)
+    wakeups.append(Wakeup())
+    return Loop(ControlConnection(store, who="test"), wakeups[-1], heartbeat=heartbeat, services=services)
 
 
 def run_due(heartbeat: Service, *services: Service) -> float:
