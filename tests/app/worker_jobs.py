@@ -207,13 +207,19 @@ async def aleave_blocking_background(name: str) -> None:
     _left_behind.append(asyncio.create_task(block()))
 
 
+lost_networks: list[socket.socket] = []
+"""The other ends of those connections: the test closes them."""
+
+
 @job
 def lose_network() -> None:
     """An error of the database's that the task gets over, and then a connection on which nothing ever comes."""
     with connection.cursor() as cursor, contextlib.suppress(DatabaseError):
         cursor.execute("SELECT * FROM there_is_no_such_table")
-    _left_behind.append(socket.socketpair())
-    os.dup2(_left_behind[-1][0].fileno(), connection.connection.fileno())
+    silent, open_end = socket.socketpair()
+    os.dup2(silent.fileno(), connection.connection.fileno())
+    silent.close()
+    lost_networks.append(open_end)
 
 
 @job(takes_context=True)
@@ -506,7 +512,7 @@ def atomic_gets_over_its_timeout(name: str) -> None:
         pass_gate(name)
 
 
-@job(atomic=True, timeout=0.1, max_attempts=1)
+@job(atomic=True, timeout=1.5, max_attempts=1)
 def atomic_hook_takes_too_long() -> None:
     def hook() -> None:
         while True:
@@ -515,7 +521,7 @@ def atomic_hook_takes_too_long() -> None:
     transaction.on_commit(hook)
 
 
-@job(atomic=True, timeout=0.1, max_attempts=1)
+@job(atomic=True, timeout=1.5, max_attempts=1)
 def atomic_hook_passes_gate(name: str) -> None:
     transaction.on_commit(lambda: pass_gate(name))
 

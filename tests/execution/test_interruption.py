@@ -57,7 +57,7 @@ JOBS = """
                 pass
 
 
-    @job(timeout=0.2, max_attempts=1, takes_context=True)
+    @job(timeout=2, max_attempts=1, takes_context=True)
     def hangs_in_its_completion(context):
         with transaction.atomic():
             context.complete()

@@ -188,7 +188,7 @@ def test_a_process_with_an_attempt_that_is_stuck_is_replaced_when_nothing_else_r
     worker_thread: Start, gates: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(interruption, "STUCK_AFTER", 0.05)
-    stuck = pass_gate.using(timeout=0.1, max_attempts=1, priority=1).defer("stuck")
+    stuck = pass_gate.using(timeout=1, max_attempts=1, priority=1).defer("stuck")
     pass_gate.defer("long")
     worker = worker_thread(concurrency=2, poll_interval=0.05)
     wait_for_statuses(failed=1, running=1)
