@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Error, Page, Playwright, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
@@ -29,6 +29,8 @@ FLAGS = [
     "--disable-sync",
 ]
 POLICY = "default-src 'self'"
+PATIENCE = 20_000
+"""Milliseconds for which a test waits until a page is as it should be."""
 
 
 class ContentSecurityPolicy:
@@ -106,6 +108,7 @@ def shared_chromium() -> Iterator[Chromium]:
         if os.environ.get("SKIPQUEUE_REQUIRE_BROWSER") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         shared = Chromium(playwright, path)
         with shared.hidden():
@@ -150,7 +153,7 @@ def open_admin(chromium: Browser, server: str, complaints: Complaints, client: A
         contexts.append(context)
         context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": server}])
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         complaints.listen_to(page)
         page.goto(server + address)
         return page

@@ -88,6 +88,7 @@ def witnessed() -> Iterator[Witness]:
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
+        wait_until(lambda: witness.looks, "it watches")
         yield witness
     finally:
         is_over.set()
@@ -136,7 +137,8 @@ def test_each_job_starts_soon_after_its_slot_and_in_order(runworker: Run) -> Non
         numbers = [int(entry.split()[2]) for entry in entries]
         assert numbers.index(100) < 40, "it was enqueued last, and overtook those that still waited"
         numbers.remove(100)
-        assert all(abs(number - place) < 8 for place, number in enumerate(numbers)), "eight run at once"
+        # Of those before it, seven are in other slots. A process that stands still delays its own jobs alone.
+        assert all(number - place < 8 for place, number in enumerate(numbers)), "eight run at once"
 
 
 def test_retries_take_tokens_and_no_job_is_forgotten(runworker: Run) -> None:
@@ -145,7 +147,9 @@ def test_retries_take_tokens_and_no_job_is_forgotten(runworker: Run) -> None:
         twenty.defer_many([("a", number, 3) for number in range(10)])
         wait_for_statuses(completed=10)
     assert len(starts("a")) == 30
-    assert starts("a")[-1] >= (30 - BURST - 1) * INTERVAL - 0.2
+    deferred_at = Job.objects.earliest("enqueued_at").enqueued_at
+    last = Ledger.objects.latest("written_at").written_at
+    assert (last - deferred_at).total_seconds() >= (30 - BURST - 1) * INTERVAL
 
 
 def test_a_backlog_does_not_burst_when_workers_come_back(runworker: Run) -> None:

@@ -68,6 +68,7 @@ def witnessed(most: int | None = None) -> Iterator[Witness]:
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
+        wait_until(lambda: witness.looks, "it watches")
         yield witness
     finally:
         is_over.set()
@@ -181,6 +182,8 @@ def test_no_queue_exceeds_its_limit_while_that_is_changed(runworker: Run, limits
         wait_until(partial(holds_at_most, limit or 0))
         with witnessed(limit) as witness:
             wait_for_more_completed()
+            wait_until(lambda limit=limit: max(witness.most.values(), default=0) >= (limit or 0), "all slots are used")  # type: ignore[misc]
+            wait_until(lambda: witness.looks > 10)
         assert max(witness.most.values()) == limit
     Queue.limit("mail", None)
     wait_for_statuses(completed=150)

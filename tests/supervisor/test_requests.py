@@ -38,7 +38,7 @@ def test_a_restart_replaces_this_process_and_no_other_at_once(runworker: Run) ->
     first, second = workers(2)
     wait_until(lambda: not Worker.objects.filter(memory_mb=None).exists(), "the supervisor has written its heartbeats")
     assert first.restart()
-    wait_until(lambda: len(ids()) == 2 and first.pk not in ids(), deadline=10)
+    wait_until(lambda: len(ids()) == 2 and first.pk not in ids())
     assert second.pk in ids()
     assert 'worker recycled worker=m/1 reason="an operator has requested it"' in process.log
     jobs.noop.defer()

@@ -87,6 +87,9 @@ def test_a_worker_that_was_taken_for_dead_lets_go_of_its_job_and_goes_on(running
     assert (job.attempts, job.locked_by) == (2, worker.pk)
 
 
+SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND datname = %s"
+
+
 @contextmanager
 def cut_off(name: str) -> Iterator[None]:
     """End the connections of this supervisor and keep everybody from opening another; its workers keep theirs."""
@@ -94,6 +97,8 @@ def cut_off(name: str) -> Iterator[None]:
     info = connection.connection.info
     with psycopg.connect(info.dsn, dbname="postgres", password=info.password or None, autocommit=True) as server:
         database = psycopg.sql.Identifier(info.dbname)
+        # Its workers may have begun before: it connects once they are forked.
+        wait_until(lambda: server.execute(SESSIONS, [name, info.dbname]).fetchone() == (1,), f"{name} is connected")
         server.execute(psycopg.sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(database))
         try:
             ended = server.execute(

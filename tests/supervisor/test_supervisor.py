@@ -165,11 +165,12 @@ def test_a_signal_to_an_idle_worker_ends_it(runworker: Run) -> None:
 
 
 def test_the_jobs_of_a_worker_that_was_killed_are_recovered_at_once_and_another_takes_over(runworker: Run) -> None:
-    jobs.record_and_die.defer("a")
     process = runworker("--poll-interval", HOUR, "--worker-timeout", "600", "--name", "w")
     (first,) = workers()
+    jobs.record_and_die.defer("a")
     process.wait_for('worker died worker=w/1 cause="signal 9 (SIGKILL)" restart_in=0s')
     wait_for_statuses(completed=1)
+    wait_until(lambda: not Worker.objects.filter(pk=first.pk).exists(), "the row of the worker that died is deleted")
     (second,) = workers()
     assert (second.id, second.pid) != (first.id, first.pid)
     job = Job.objects.get()
@@ -330,10 +331,10 @@ def test_when_all_are_killed_at_once_another_supervisor_recovers_after_the_lease
 
 def test_a_live_workers_long_job_is_never_recovered(runworker: Run) -> None:
     hold("a")
-    runworker("--worker-timeout", "1", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
+    runworker("--worker-timeout", "5", "--poll-interval", HOUR, skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     wait_for_entries("a")
-    wait_until(lambda: Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=1.5)).exists(), "it runs for long")
-    assert store.recover(worker_timeout=1.0) == []
+    wait_until(lambda: Job.objects.filter(locked_at__lt=Now() - timedelta(seconds=6)).exists(), "it runs for long")
+    assert store.recover(worker_timeout=5.0) == []
     go()
     wait_for_statuses(completed=1)
 

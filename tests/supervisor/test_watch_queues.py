@@ -45,7 +45,8 @@ def test_a_worker_that_is_called_does_not_listen_itself(runworker: Run) -> None:
     for _ in range(10):
         jobs.noop.defer()
         wait_until(lambda: not Job.objects.unfinished().exists())
-    assert listeners("skipqueue worker %") == 0
+    # One that the supervisor has kept waiting, on a busy machine, listens for a while.
+    wait_until(lambda: listeners("skipqueue worker %") == 0, "no worker listens")
 
 
 def test_one_job_makes_one_worker_claim(runworker: Run) -> None:

@@ -28,7 +28,7 @@ IMPATIENT = """
     from django_skipqueue.supervisor import watchdog
     from django_skipqueue.worker import worker
 
-    watchdog.SILENT_AFTER, watchdog.FROZEN_AFTER, worker.STAMP_INTERVAL = 1.0, 3.0, 0.5
+    watchdog.SILENT_AFTER, watchdog.FROZEN_AFTER, worker.STAMP_INTERVAL = 4.0, 6.0, 0.5
 
 
     @job(max_attempts=1, timeout=1)

@@ -1,7 +1,6 @@
 """A running job that is cancelled ends within a second, and never its neighbours; its end is no lost lease."""
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,11 +13,12 @@ from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.records import LeaseRef
 from django_skipqueue.values.times import NEVER
+from django_skipqueue.worker import cancel_check
 from django_skipqueue.worker.cancel_check import INTERVAL, CancelCheck
 
 from ..app.jobs import noop
 from ..app.models import Ledger
-from ..app.waiting import wait_until
+from ..app.waiting import DEADLINE, wait_until
 from ..app.worker_jobs import acancellable, apass_gate, atomic_gate, cancellable, completes_itself_and_stays, pass_gate
 from ..harness.processes import ManagePy, wait_for_statuses
 
@@ -51,10 +51,8 @@ def test_a_running_job_that_is_cancelled_ends_soon_and_is_told_as_cancelled(
     running = task.defer("g")
     worker_thread()
     wait_until(lambda: gates["g"].inside)
-    cancelled_at = time.monotonic()
     assert store.cancel([running.pk], reason="not wanted").keys() == {running.pk}
-    wait_until(lambda: not gates["g"].inside, deadline=30)
-    assert time.monotonic() - cancelled_at < 5  # a second, and what a loaded machine adds
+    wait_until(lambda: not gates["g"].inside, deadline=10)  # a second, and what a loaded machine adds
     [event] = wait_until(lambda: cancelled)
     attempt = event["attempt"]
     assert (attempt.job.id, attempt.outcome.status, attempt.outcome.last_error) == (
@@ -181,7 +179,8 @@ def test_code_that_ignores_the_cancel_is_told_with_its_time_and_place_and_has_it
     worker = runworker(jobs=JOBS)
     wait_for_statuses(running=1)
     assert store.cancel([stuck.pk])
-    worker.wait_for("worker recycled", deadline=40)
+    for event in ("job stuck ", "job cancelled ", "worker recycled"):
+        worker.wait_for(event, deadline=40)
     lines = worker.log.splitlines()
     for event in ("job stuck ", "job cancelled "):
         line = next(line for line in lines if event in line)
@@ -215,7 +214,8 @@ def test_only_what_was_held_at_the_last_look_is_asked_about() -> None:
         assert check.due_at == 100.0 + INTERVAL
 
 
-def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start) -> None:
+def test_short_jobs_and_an_idle_worker_ask_about_nothing(worker_thread: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancel_check, "INTERVAL", DEADLINE)  # however long a busy machine takes for short jobs
     asked: list[Any] = []
 
     def prepare(worker: Any) -> None:
