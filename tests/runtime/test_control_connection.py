@@ -12,7 +12,7 @@ from psycopg import IsolationLevel
 
 from django_skipqueue.models import Job
 from django_skipqueue.runtime import control_connection as module
-from django_skipqueue.runtime.control_connection import LONGEST_DELAY, PLANS_KEPT, SLOW, ControlConnection
+from django_skipqueue.runtime.control_connection import LONGEST_DELAY, SLOW, ControlConnection
 from django_skipqueue.store import Store
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
@@ -345,7 +345,12 @@ def test_a_service_whose_prepared_statement_is_gone_has_not_been_refused(in_thre
     in_thread(body)
 
 
-def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(in_thread: Callable[..., None]) -> None:
+def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(
+    in_thread: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = 600.0
+    monkeypatch.setattr(module, "PLANS_KEPT", kept)
+
     def body() -> None:
         control = ControlConnection(Store("default"), who="w")
         with connect_to() as other:
@@ -361,7 +366,7 @@ def test_plans_for_a_small_table_are_made_anew_after_a_slow_exchange(in_thread: 
             assert reads_the_table(control), "it was quick"
             control.note_exchange(SLOW * 2)
             assert reads_the_table(control), "the plans are a moment old"
-            control._planned_at -= 2 * PLANS_KEPT
+            control._planned_at -= 2 * kept
             control.note_exchange(SLOW * 2)
             assert not reads_the_table(control)
         finally:
