@@ -11,9 +11,21 @@ from ..app.rows import make_job
 from ..app.waiting import wait_until
 from .conftest import Found, Rows
 
+# A session whose client was cut off by an earlier test runs its statement to the end, and holds a snapshot until then.
+END_TRANSACTIONS = """
+SELECT pg_terminate_backend(pid, 5000)
+FROM pg_stat_activity
+WHERE
+    datname = current_database()
+    AND pid <> pg_backend_pid()
+    AND backend_type = 'client backend'
+    AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+"""
+
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    paste(END_TRANSACTIONS)
     monkeypatch.setattr(snapshots, "OLD", 0.0)
 
 
