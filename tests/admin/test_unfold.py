@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.browser
+@pytest.mark.timeout(300)  # for all its tests together
 def test_the_pages_work_with_unfold() -> None:
     tests = [sys.executable, "-m", "pytest", "--ds=tests.unfold_settings", "tests/admin/unfold_pages.py"]
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
