@@ -1,6 +1,7 @@
 """The webhook, at a real HTTP server; supervisors and the command that announce incidents, as real processes."""
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -143,7 +144,7 @@ def test_the_command_checks_once_for_cron(manage: Callable[..., ManagePy]) -> No
         skipqueue = {"ALERTS": {"oldest_waiting": 60, "webhook": server.address}}
         first = manage("skipqueue", "alerts", skipqueue=skipqueue)
         assert first.wait() == 3
-        assert "alert raised rule=oldest_waiting value=1m4" in first.log
+        assert re.search(r"alert raised rule=oldest_waiting value=[12]m", first.log), first.log
         assert "RULE" in first.log
         second = manage("skipqueue", "alerts", "--json", skipqueue=skipqueue)
         assert second.wait() == 3

@@ -1,5 +1,6 @@
 """Workers: whether there are any, whether they are on time, and whether they serve every queue."""
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_late_worker_and_a_dead_one(found: Found) -> None:
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
     make_worker(name="web-3/1", heartbeat=timedelta(minutes=-5))
     (late,), (dead,) = found("late-worker"), found("dead-worker")
-    assert late.found.startswith("web-2/1, last heartbeat 40 s ago")
+    assert re.match(r"web-2/1, last heartbeat [45]\d s ago", late.found)
     assert dead.found == "web-3/1, last heartbeat 5 min ago"
     assert late.severity == dead.severity == "warning"
 

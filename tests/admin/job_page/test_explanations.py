@@ -98,7 +98,7 @@ class TestScheduled:
 
     def test_overdue(self) -> None:
         job = make_job("scheduled", run_after=at(43))
-        assert waits(job) == "It was due 43 s ago, but no worker is alive."
+        assert re.fullmatch(r"It was due [45]\d s ago, but no worker is alive\.", waits(job))
         make_worker()
         assert waits(job).startswith("It is due now")
 

@@ -1,8 +1,8 @@
 """`skipqueue health`: the probe of a container."""
 
 import os
+import re
 import socket
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -22,14 +22,18 @@ def test_a_worker_of_this_host_is_healthy() -> None:
     make_worker(name="web-1/2", hostname=HERE, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("healthy: web-1/1 wrote its last heartbeat 7")
+    age = re.fullmatch(r"healthy: web-1/1 wrote its last heartbeat ([\d.]+) s ago\n", result.out)
+    assert age
+    assert 7 <= float(age[1]) < 60
 
 
 def test_a_heartbeat_that_is_too_old_is_unhealthy() -> None:
     make_worker(name="web-1/1", hostname=HERE, heartbeat=timedelta(seconds=-90))
     result = skipqueue("health")
     assert (result.code, result.out) == (3, "")
-    assert result.err == "unhealthy: web-1/1 wrote its last heartbeat 1 min 30 s ago, more than 1 min\n"
+    assert re.fullmatch(
+        r"unhealthy: web-1/1 wrote its last heartbeat 1 min [3-5]\d s ago, more than 1 min\n", result.err
+    )
     assert skipqueue("health", "--max-age", "2m").code == 0
 
 
@@ -73,11 +77,9 @@ def test_a_database_that_does_not_answer_does_not_hang_the_probe(manage: Callabl
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
         place = f"DATABASES['default'].update(HOST='127.0.0.1', PORT={port}, OPTIONS={{}})"
-        start = time.monotonic()
         process = manage("skipqueue", "health", "--timeout", "1s", settings=place)
-        assert process.wait() == 1
+        assert process.wait(deadline=30) == 1  # a second, and the start of Django on a busy machine
     assert process.log == "unhealthy: no answer from the database within 1 s\n"
-    assert time.monotonic() - start < 15
 
 
 def test_a_real_worker_is_healthy(runworker: Callable[..., Any]) -> None:
