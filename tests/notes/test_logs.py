@@ -62,7 +62,7 @@ def test_a_completed_and_a_failed_attempt_keep_their_lines(worker_thread: Start,
     assert (log.attempt, log.worker, log.dropped) == (1, "w", 0)
     assert log.started is not None
     assert job.started_at is not None
-    assert abs((log.started - job.started_at).total_seconds()) < 1
+    assert abs((log.started - job.started_at).total_seconds()) < 10
     assert all(line.at is not None and line.at >= log.started for line in log.lines)
 
 

@@ -50,7 +50,7 @@ def test_a_schedule_that_is_due_enqueues_its_job_and_says_when_the_next_one_is()
     assert after.next_run_at == after.fire_at == schedule.next_run_at + timedelta(minutes=5)
     assert after.last_job_id == made.pk
     assert after.last_run_at is not None
-    assert abs((after.last_run_at - made.enqueued_at).total_seconds()) < 1
+    assert abs((after.last_run_at - made.enqueued_at).total_seconds()) < 10
     assert not fire(STORE, digests=(), skipped=())
 
 
