@@ -125,8 +125,9 @@ def test_what_is_ahead_is_marked() -> None:
 
 def test_a_cancelled_attempt_ends_with_its_operator_behind_it() -> None:
     job = make_job(
-        "discarded", attempts=1, enqueued_at=at(9_000), run_after=at(9_000), started_at=at(7_200), finished_at=at(3_600),
-        operations=[operation("cancel", seconds_ago=3_600, attempts=1, reason="it hung")], locked_by="w",
+        "discarded", attempts=1, enqueued_at=at(9_000), run_after=at(9_000), started_at=at(7_200),
+        finished_at=at(3_600), operations=[operation("cancel", seconds_ago=3_600, attempts=1, reason="it hung")],
+        locked_by="w",
     )  # fmt: skip
     assert moments_of(job) == [
         ("enqueued",),
