@@ -73,13 +73,13 @@ def test_a_worker_that_drains_does_not_wait_for_the_demo(manage: Callable[..., A
 
 def test_every_task_runs(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(RANDOM, "random", lambda: 0.9)
     register()
     for kind in KINDS:
         make_job(task=kind.name, queue_name=kind.queue_name, kwargs=kind.call(1), max_attempts=kind.max_attempts)
     statuses = {job.task: job.status for job in run_jobs(queue_names=QUEUE_NAMES)}
-    failing = {"demo.sync_customer", "demo.charge_card"}
-    assert {task for task, status in statuses.items() if status == "completed"} >= set(statuses) - failing
-    assert statuses["demo.sync_customer"] == "scheduled"
+    assert statuses.pop("demo.sync_customer") in ("scheduled", "failed"), "on a slow machine it is due again"
+    assert set(statuses.values()) == {"completed"}
 
 
 def test_albums_have_a_callback_and_orders_are_chains(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
