@@ -20,12 +20,10 @@ def test_halted_sequences(found: Found) -> None:
     make_keyed("nobody waits", "failed", kind="halting")
     make_limited("limit:t")
     assert found("halted-sequence") == []
-    failed = make_halted("sequence:t order=7", minutes=12)
+    failed = make_halted("sequence:t order=7", minutes=720)
     (finding,) = found("halted-sequence")
     assert finding.severity == "warning"
-    assert finding.found == (
-        f"Their jobs wait for an operator: sequence:t order=7 (job {failed.pk} failed 12 min ago)."
-    )
+    assert finding.found == f"Their jobs wait for an operator: sequence:t order=7 (job {failed.pk} failed 12 h ago)."
     for number in range(6):
         make_halted(f"more {number}")
     (finding,) = found("halted-sequence")
@@ -38,10 +36,10 @@ def test_a_permit_that_nobody_gives(found: Found) -> None:
     make_limited("just now", held=0, minutes=0.5)
     make_halted("sequence:t", minutes=10)
     assert found("free-permit") == []
-    make_limited("limit:t", held=1, minutes=10, capacity=2)
+    make_limited("limit:t", held=1, minutes=600, capacity=2)
     (finding,) = found("free-permit")
     assert (finding.severity, finding.command) == ("critical", "python manage.py runworker")
-    assert finding.found == "Keys whose next job waits although a permit is free: limit:t (for 10 min)."
+    assert finding.found == "Keys whose next job waits although a permit is free: limit:t (for 10 h)."
     Job.objects.filter(limit_key="limit:t").delete()
     assert found("free-permit") == []
 

@@ -28,10 +28,10 @@ def test_a_late_worker_and_a_dead_one(found: Found) -> None:
     make_worker(name="web-1/1")
     assert found("late-worker") == found("dead-worker") == []
     make_worker(name="web-2/1", heartbeat=timedelta(seconds=-40))
-    make_worker(name="web-3/1", heartbeat=timedelta(minutes=-5))
+    make_worker(name="web-3/1", heartbeat=timedelta(hours=-5))
     (late,), (dead,) = found("late-worker"), found("dead-worker")
     assert re.match(r"web-2/1, last heartbeat [45]\d s ago", late.found)
-    assert dead.found == "web-3/1, last heartbeat 5 min ago"
+    assert dead.found == "web-3/1, last heartbeat 5 h ago"
     assert late.severity == dead.severity == "warning"
 
 
@@ -47,10 +47,10 @@ def test_a_queue_without_a_worker_has_the_command_that_serves_it(found: Found) -
     make_worker(queues=["mail"])
     make_job(queue_name="mail")
     assert found("queue-without-worker") == []
-    make_job(queue_name="re ports", run_after=timedelta(minutes=-3))
+    make_job(queue_name="re ports", run_after=timedelta(hours=-3))
     (finding,) = found("queue-without-worker")
     assert finding.severity == "critical"
-    assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 min)"
+    assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 h)"
     assert finding.command == "python manage.py runworker --queues 're ports'"
     make_worker(queues=[])
     assert found("queue-without-worker") == []

@@ -143,26 +143,26 @@ class TestNoFreeSlot:
     def hang(self, worker: Worker, amount: int, task: str = "shop.hang", **fields: Any) -> None:
         """Jobs that run for long."""
         for _ in range(amount):
-            times = {"locked_at": timedelta(minutes=-12), "started_at": timedelta(minutes=-12)}
+            times = {"locked_at": timedelta(hours=-12), "started_at": timedelta(hours=-12)}
             make_job("running", task=task, locked_by=worker.pk, **(times | fields))
 
     def test_jobs_that_hold_every_slot_are_named_where_others_wait_for_them(self, workers: list[Worker]) -> None:
         self.hang(workers[0], 2)
         self.hang(workers[1], 3)  # one is claimed ahead
         for queue_name in ("default", "reports", "mail"):
-            make_job(queue_name=queue_name, run_after=timedelta(minutes=-11))
+            make_job(queue_name=queue_name, run_after=timedelta(hours=-11))
         (full,) = Notices.now().no_free_slot
         assert (full.queue_names, full.slots, full.task) == (("default", "reports"), 4, "shop.hang")
-        assert (full.longest_in_words, full.waits_in_words) == ("12 min", "11 min")
+        assert (full.longest_in_words, full.waits_in_words) == ("12 h", "11 h")
 
     def test_a_free_slot_brings_no_notice(self, workers: list[Worker]) -> None:
         self.hang(workers[0], 4)
         self.hang(workers[1], 1)
-        make_job(run_after=timedelta(minutes=-11))
+        make_job(run_after=timedelta(hours=-11))
         assert not Notices.now().no_free_slot
 
     def test_threads_and_coroutines_are_counted_apart(self, workers: list[Worker]) -> None:
-        make_job(queue_name="mail", run_after=timedelta(minutes=-11))
+        make_job(queue_name="mail", run_after=timedelta(hours=-11))
         self.hang(workers[2], 1)
         self.hang(workers[2], 1, task=jobs.anoop.name)
         assert not Notices.now().no_free_slot
@@ -172,7 +172,7 @@ class TestNoFreeSlot:
     def test_short_jobs_bring_no_notice(self, workers: list[Worker]) -> None:
         self.hang(workers[0], 2)
         self.hang(workers[1], 2, locked_at=timedelta(seconds=-5))
-        make_job(run_after=timedelta(minutes=-11))
+        make_job(run_after=timedelta(hours=-11))
         assert not Notices.now().no_free_slot
 
     def test_a_job_that_has_just_come_brings_no_notice(self, workers: list[Worker]) -> None:
@@ -183,11 +183,11 @@ class TestNoFreeSlot:
 
     def test_the_pages_say_so(self, workers: list[Worker], operator: Client) -> None:
         self.hang(workers[2], 2, task="crm.jobs.push_to_crm")
-        make_job(queue_name="mail", run_after=timedelta(minutes=-11))
+        make_job(queue_name="mail", run_after=timedelta(hours=-11))
         text = " ".join(operator.get(LIST).text.split())
         assert "All 2 slots for queue <strong>mail</strong> are taken" in text
-        assert "<strong>crm.jobs.push_to_crm</strong>, the longest for 12 min" in text
-        assert "The next job has waited for 11 min." in text
+        assert "<strong>crm.jobs.push_to_crm</strong>, the longest for 12 h" in text
+        assert "The next job has waited for 11 h." in text
 
 
 class TestLateWorkers:

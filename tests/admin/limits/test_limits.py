@@ -39,9 +39,9 @@ def keys(response: Any) -> list[str]:
 
 def test_the_page_shows_halted_sequences_and_then_all_keys(operator: Client) -> None:
     make_limited("limit:t account=1", held=2, waiting=3)
-    failed = make_halted("sequence:t order=7", minutes=12)
+    failed = make_halted("sequence:t order=7", minutes=720)
     html = operator.get(LIMITS).text
-    halted = ["sequence:t order=7", "sequence", f"halted job {failed.pk} failed 12 min ago", "1 of 1", "1", "6 min"]
+    halted = ["sequence:t order=7", "sequence", f"halted job {failed.pk} failed 12 h ago", "1 of 1", "1", "6 h"]
     assert cells(html)[0] == halted
     assert [row[:4] for row in cells(html)[1:]] == [
         ["limit:t account=1", "limit", "waits", "2 of 2"],
@@ -163,9 +163,9 @@ def test_it_only_reads(operator: Client) -> None:
 
 class TestRates:
     def test_they_are_shown_with_their_tokens(self, operator: Client) -> None:
-        first, *_ = make_rated("rate:t tenant=7", waiting=3, minutes=12, rate_interval=0.6, rate_burst=4)
+        first, *_ = make_rated("rate:t tenant=7", waiting=3, minutes=720, rate_interval=0.6, rate_burst=4)
         html = operator.get(LIMITS).text
-        assert cells(html) == [["rate:t tenant=7", "100/m", "4 of 4", "3", "soon", "12 min"]]
+        assert cells(html) == [["rate:t tenant=7", "100/m", "4 of 4", "3", "soon", "12 h"]]
         assert f'href="{page("change", first.pk)}"' in html
         assert "No job waits for a permit" not in html
 
