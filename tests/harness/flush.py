@@ -14,11 +14,15 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 KEPT = frozenset({"django_content_type", "auth_permission"})
 """What `migrate` writes, and Django writes again after each flush if it is gone."""
 
-# flush → the tables of these that have pages, and those with foreign keys to them, as TRUNCATE wants them together.
+# flush → the tables of these that have pages, of their own or in partitions, and those with foreign keys to them, as
+# TRUNCATE wants them together.
 FILLED_TABLES = """
 WITH RECURSIVE filled (oid) AS (
     SELECT oid FROM pg_class
-    WHERE relkind = 'r' AND relname = ANY (%s) AND pg_table_is_visible(oid) AND pg_relation_size(oid) > 0
+    WHERE relkind IN ('r', 'p') AND relname = ANY (%s) AND pg_table_is_visible(oid)
+        AND (pg_relation_size(oid) > 0 OR EXISTS (
+            SELECT FROM pg_inherits WHERE inhparent = oid AND pg_relation_size(inhrelid) > 0
+        ))
     UNION
     SELECT reference.conrelid FROM pg_constraint AS reference JOIN filled ON filled.oid = reference.confrelid
 )

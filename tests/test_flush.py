@@ -1,0 +1,46 @@
+"""What the tests do after each test that commits: the tables that it filled are emptied."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management.color import no_style
+from django.db import connection
+
+from django_skipqueue.models import ArchivedJob, Job
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
+
+from .app.rows import make_job
+from .harness.flush import truncate_filled
+
+pytestmark = pytest.mark.django_db
+
+
+def flush() -> list[str]:
+    """Empty the tables of the models, and return the statements."""
+    tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    statements = truncate_filled(connection.ops, no_style(), tables)
+    connection.ops.execute_sql_flush(statements)
+    return statements
+
+
+def test_a_filled_table_is_emptied() -> None:
+    make_job()
+    flush()
+    assert not Job.objects.exists()
+
+
+def test_a_filled_partition_is_emptied(settings: Any) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": timedelta(days=365)}
+    make_job("completed", finished_at=timedelta(days=-100))
+    Pruner(Store("default")).batch()
+    assert ArchivedJob.objects.exists()
+    flush()
+    assert not ArchivedJob.objects.exists()
+
+
+def test_an_empty_one_is_left_alone() -> None:
+    make_job()
+    flush()
+    assert flush() == []
