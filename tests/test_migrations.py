@@ -48,12 +48,12 @@ INDEXES = {
     "skipqueue_job_limit_waiting": (
         "(limit_key, (\nCASE\n    WHEN (limit_kind = ANY (ARRAY['concurrency', 'fair'])) THEN ((- priority))::integer\n"
         "    WHEN (lease > 0) THEN '-1'::integer\n    ELSE 0\nEND), id) "
-        "WHERE ((awaits_jobs IS NULL) AND (has_permit IS NULL) AND (limit_key IS NOT NULL) AND (status = 'blocked'))"
+        "WHERE ((awaits_jobs IS NULL) AND (has_permit IS NULL) AND (limit_key IS NOT NULL) AND (status <= 'blocked'))"
     ),
     "skipqueue_job_halted": "(finished_at, id) WHERE ((limit_kind = 'halting') AND (status = 'failed'))",
     "skipqueue_job_rate_waiting": (
         "(rate_key, ((- priority)), run_after, id) WHERE ((awaits_jobs IS NULL) AND (rate_key IS NOT NULL) "
-        "AND (status = 'blocked') AND ((limit_key IS NULL) OR has_permit))"
+        "AND (status <= 'blocked') AND ((limit_key IS NULL) OR has_permit))"
     ),
     "skipqueue_job_rate_queued": "(rate_key) WHERE ((rate_key IS NOT NULL) AND (status = 'queued'))",
     "skipqueue_job_unique": (

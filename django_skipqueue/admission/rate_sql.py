@@ -5,7 +5,8 @@ again, by the database's clock, and so says how many tokens there are (the gener
 time at which the next blocked job may be admitted; NULL: none is known to wait. A key without a row has a full bucket.
 
 A job waits for its rate as `blocked`, in the index `rate_waiting`. It is the last gate: a job that has a limit as well
-waits for that first, and holds the permit while it waits here (`has_permit`).
+waits for that first, and holds the permit while it waits here (`has_permit`). `admission.sql` says why the statements
+have `<=` there.
 
 The rate of a key is a column of its jobs: that of the next one counts. The key of a queue (`queue:mail`) has the rate
 that the row of the queue has, if somebody has changed it there; 0 there, or NULL in a job, is none: any number of jobs
@@ -66,7 +67,7 @@ WITH bucket AS MATERIALIZED (
             SELECT rate_interval, rate_burst
             FROM skipqueue_job
             WHERE
-                status = 'blocked'
+                status <= 'blocked'
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = key.name
@@ -118,7 +119,7 @@ chosen AS MATERIALIZED (
             SELECT ctid AS place
             FROM skipqueue_job
             WHERE
-                status = 'blocked'
+                status <= 'blocked'
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = bucket.name
@@ -144,7 +145,7 @@ changed AS MATERIALIZED (
                 SELECT
                 FROM skipqueue_job
                 WHERE
-                    status = 'blocked'
+                    status <= 'blocked'
                     AND awaits_jobs IS NULL
                     AND (limit_key IS NULL OR has_permit)
                     AND rate_key = bucket.name
@@ -217,7 +218,7 @@ WITH RECURSIVE waiting AS (
         SELECT rate_key AS key
         FROM skipqueue_job
         WHERE
-            status = 'blocked'
+            status <= 'blocked'
             AND awaits_jobs IS NULL
             AND (limit_key IS NULL OR has_permit)
             AND rate_key > %(after)s::text
@@ -229,7 +230,7 @@ WITH RECURSIVE waiting AS (
         SELECT rate_key
         FROM skipqueue_job
         WHERE
-            status = 'blocked'
+            status <= 'blocked'
             AND awaits_jobs IS NULL
             AND (limit_key IS NULL OR has_permit)
             AND rate_key > waiting.key
@@ -258,7 +259,7 @@ SELECT
                         SELECT rate_interval
                         FROM skipqueue_job
                         WHERE
-                            status = 'blocked'
+                            status <= 'blocked'
                             AND awaits_jobs IS NULL
                             AND (limit_key IS NULL OR has_permit)
                             AND rate_key = found.key

@@ -16,6 +16,10 @@ Rule: only `ADMIT_BY_KEY` and `ADMIT_LONE` raise the number of held permits. The
 `LOCK_KEYS`, after it, the second in that of `LOCK_KEY`, and only for the keys that this has locked; each statement has
 a snapshot of its own, so the second one sees what the previous holder of the lock has done. None waits for a lock, so
 none can be part of a deadlock.
+
+The jobs of a key that wait are found by `status <= 'blocked'`. It means the same as `=`, for no status is before that
+in the alphabet. But `=` would also fit the index `blocked`, which has the jobs of all keys in the order of their ids.
+PostgreSQL reads that whole for each key if no job was blocked when the statistics were last gathered: it expects none.
 """
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
@@ -79,7 +83,7 @@ WITH chosen AS MATERIALIZED (
         LATERAL (
             SELECT id, capacity, limit_kind
             FROM skipqueue_job
-            WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT 1
@@ -109,7 +113,7 @@ WITH chosen AS MATERIALIZED (
         LATERAL (
             SELECT ctid AS place, id
             FROM skipqueue_job
-            WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT LEAST(1000, GREATEST(0, CASE
@@ -170,7 +174,7 @@ WITH chosen AS MATERIALIZED (
             SELECT other.id
             FROM skipqueue_job AS other
             WHERE
-                status = 'blocked'
+                status <= 'blocked'
                 AND awaits_jobs IS NULL
                 AND has_permit IS NULL
                 AND limit_key = %(key)s::text
@@ -229,7 +233,7 @@ WITH RECURSIVE waiting AS (
     (
         SELECT limit_key AS key
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
         ORDER BY limit_key
         LIMIT 1
     )
@@ -237,7 +241,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -270,7 +274,7 @@ FROM
     LATERAL (
         SELECT capacity, limit_kind
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = found.key
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = found.key
         ORDER BY
             (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
         LIMIT 1

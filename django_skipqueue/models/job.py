@@ -121,8 +121,9 @@ class Job(JobVerbs, AbstractJob):
                 LIMIT_RANK,
                 "id",
                 name="skipqueue_job_limit_waiting",
+                # `<=` means "is blocked" too, and keeps PostgreSQL from reading the index `blocked`: `admission.sql`.
                 condition=Q(
-                    status="blocked", limit_key__isnull=False, awaits_jobs__isnull=True, has_permit__isnull=True
+                    status__lte="blocked", limit_key__isnull=False, awaits_jobs__isnull=True, has_permit__isnull=True
                 ),
             ),
             models.Index(
@@ -133,7 +134,7 @@ class Job(JobVerbs, AbstractJob):
                 F("run_after"),
                 F("id"),
                 name="skipqueue_job_rate_waiting",
-                condition=Q(status="blocked", rate_key__isnull=False, awaits_jobs__isnull=True)
+                condition=Q(status__lte="blocked", rate_key__isnull=False, awaits_jobs__isnull=True)
                 & (Q(limit_key__isnull=True) | Q(has_permit=True)),
             ),
             models.Index(

@@ -1,6 +1,6 @@
 """Read the keys of limits and sequences as they are now, by a few probes of an index: for pages, commands, metrics.
 
-`admission.sql` says which jobs of a key hold a permit, and which wait for one.
+`admission.sql` says which jobs of a key hold a permit, and which wait for one, and why they are found by `<=`.
 """
 
 # pages, commands, metrics, doctor, alerts → the sequences that have halted and keep jobs waiting, the longest first:
@@ -18,7 +18,7 @@ FROM (
 WHERE EXISTS (
     SELECT
     FROM skipqueue_job
-    WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = failed.limit_key
+    WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = failed.limit_key
 )
 ORDER BY failed.finished_at, failed.id
 """
@@ -32,14 +32,22 @@ WITH RECURSIVE waiting AS (
             WHEN %(is_from)s THEN (
                 SELECT limit_key
                 FROM skipqueue_job
-                WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key >= %(after)s::text
+                WHERE
+                    status <= 'blocked'
+                    AND awaits_jobs IS NULL
+                    AND has_permit IS NULL
+                    AND limit_key >= %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
             )
             ELSE (
                 SELECT limit_key
                 FROM skipqueue_job
-                WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > %(after)s::text
+                WHERE
+                    status <= 'blocked'
+                    AND awaits_jobs IS NULL
+                    AND has_permit IS NULL
+                    AND limit_key > %(after)s::text
                 ORDER BY limit_key
                 LIMIT 1
             )
@@ -48,7 +56,7 @@ WITH RECURSIVE waiting AS (
     SELECT (
         SELECT limit_key
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key > waiting.key
         ORDER BY limit_key
         LIMIT 1
     )
@@ -95,7 +103,7 @@ FROM
     LATERAL (
         SELECT id, task, args, kwargs, limit_kind, capacity
         FROM skipqueue_job
-        WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+        WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
         ORDER BY
             (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
         LIMIT 1
@@ -121,7 +129,7 @@ FROM
         FROM (
             SELECT run_after
             FROM skipqueue_job
-            WHERE status = 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
                 (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
             LIMIT %(limit)s

@@ -31,7 +31,7 @@ FROM
         SELECT id, task, args, kwargs, rate_interval, rate_burst
         FROM skipqueue_job
         WHERE
-            status = 'blocked'
+            status <= 'blocked'
             AND awaits_jobs IS NULL
             AND (limit_key IS NULL OR has_permit)
             AND rate_key = key.name
@@ -71,7 +71,7 @@ FROM
             SELECT run_after
             FROM skipqueue_job
             WHERE
-                status = 'blocked'
+                status <= 'blocked'
                 AND awaits_jobs IS NULL
                 AND (limit_key IS NULL OR has_permit)
                 AND rate_key = key.name

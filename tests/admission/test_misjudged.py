@@ -1,0 +1,101 @@
+"""Statistics of a time at which no job was blocked, as after a bulk enqueue: each key is still read alone."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_skipqueue.admission import rate_sql, sql
+from django_skipqueue.models.status import Status
+from django_skipqueue.store.policy_sql import limits_now, rates_now
+
+from ..app.rows import make_job
+from ..app.sessions import connect
+from ..store.test_sql import nodes
+
+INSERT = """
+INSERT INTO skipqueue_job (
+    queue_name, task, args, kwargs, status, lease, run_after, enqueued_at, finished_at,
+    limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst
+)
+SELECT
+    'default', 'a.task', '[]', '{}', %(status)s, 3, now(), now(), CASE WHEN %(status)s = 'completed' THEN now() END,
+    CASE WHEN NOT %(is_rate)s THEN 'key ' || n %% 400 END, 'concurrency', 1,
+    CASE WHEN %(is_rate)s THEN 'key ' || n %% 400 END, 1, 1
+FROM generate_series(1, 2000) AS n
+"""
+
+READ = 60
+"""Jobs that a statement may read for two keys, of 2,000 that are blocked."""
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def misjudged() -> Iterator[psycopg.Connection[Any]]:
+    """A connection to a table in which there were only finished jobs when its statistics were gathered."""
+    with connect() as other:
+        other.execute("ALTER TABLE skipqueue_job SET (autovacuum_enabled = off)")
+        other.execute(INSERT, {"status": "completed", "is_rate": False})
+        other.execute("ANALYZE skipqueue_job")
+        for status, is_rate in (("blocked", False), ("blocked", True), ("queued", True)):
+            other.execute(INSERT, {"status": status, "is_rate": is_rate})
+        try:
+            yield other
+        finally:
+            other.execute("ALTER TABLE skipqueue_job RESET (autovacuum_enabled)")
+            other.execute("DELETE FROM skipqueue_job")
+            other.execute("ANALYZE skipqueue_job")
+
+
+def jobs_read(other: psycopg.Connection[Any], statement: str, **values: Any) -> float:
+    """How many rows of jobs the statement reads at the nodes of its plan."""
+    cursor = psycopg.ClientCursor(other)
+    rows = cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values or None).fetchall()
+    read = 0.0
+    for node in nodes(rows[0][0][0]["Plan"]):
+        if node.get("Relation Name") == "skipqueue_job":
+            removed = sum(number for name, number in node.items() if name.startswith("Rows Removed by"))
+            read += (node["Actual Rows"] + removed) * node["Actual Loops"]
+    return read
+
+
+def test_an_admission_by_key(misjudged: psycopg.Connection[Any]) -> None:
+    with misjudged.transaction(force_rollback=True):
+        misjudged.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": ["key 11", "key 12"]})
+        assert jobs_read(misjudged, sql.ADMIT_BY_KEY) < READ
+
+
+def test_an_admission_of_a_lone_job(misjudged: psycopg.Connection[Any]) -> None:
+    lone = make_job(status="blocked", limit_key="alone", limit_kind="concurrency", capacity=1)
+    with misjudged.transaction(force_rollback=True):
+        misjudged.execute(sql.LOCK_KEY, {"key": "alone"})
+        assert jobs_read(misjudged, sql.ADMIT_LONE, id=lone.pk, key="alone") < READ
+
+
+def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:
+    with misjudged.transaction(force_rollback=True):
+        misjudged.execute(rate_sql.LOCK_RATES, {"keys": ["key 11", "key 12"]})
+        assert jobs_read(misjudged, rate_sql.ADMIT_BY_RATE) < READ
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"),
+    [
+        (sql.BLOCKED_KEYS, {"after": "", "limit": 2}),
+        (rate_sql.BLOCKED_RATES, {"after": "", "limit": 2}),
+        (limits_now.WAITING_KEYS, {"after": "", "is_from": False, "limit": 2}),
+        (limits_now.WAITING_KEYS, {"after": "key 1", "is_from": True, "limit": 2}),
+        (limits_now.KEYS_NOW, {"keys": ["key 11", "key 12"], "limit": 100}),
+        (rates_now.RATE_KEYS_NOW, {"keys": ["key 11", "key 12"], "limit": 100}),
+    ],
+    ids=["blocked keys", "blocked rates", "waiting keys", "from a key", "keys now", "rates now"],
+)
+def test_a_look_at_keys(misjudged: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> None:
+    assert jobs_read(misjudged, statement, **values) < READ
+
+
+def test_no_status_is_before_blocked() -> None:
+    """What the conditions of the two indexes, and of the statements that read them, rely on."""
+    assert min(Status.values) == "blocked"
