@@ -14,9 +14,12 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize("page", [LIST, f"{LIST}dashboard/", QUEUES, WORKERS])
 def test_the_same_page_is_sent_once(operator: Client, page: str) -> None:
     make_job("failed")
-    first = operator.get(page)
-    assert page != LIST or first.content != operator.get(page).content, "tokens of forms differ each time"
-    again = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
+    for _ in range(2):  # the dashboard's charts move on by a minute, once at most while this runs
+        first = operator.get(page)
+        assert page != LIST or first.content != operator.get(page).content, "tokens of forms differ each time"
+        again = operator.get(page, headers={"If-None-Match": first.headers["ETag"]})
+        if again.status_code == 304:
+            break
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["ETag"] == first.headers["ETag"]
     make_job("running")
