@@ -23,6 +23,7 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     gates,
     logging_left_alone,
     manage,
+    new_tables,
     package_logger,
     pytest_runtest_makereport,
     refuse,

@@ -45,6 +45,7 @@ def passes(store: Store) -> Iterator[Finding]:
     yield from ()
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_a_queue_that_is_well_has_one_finding_for_each_check() -> None:
     make_worker()
     findings = examine(STORE)

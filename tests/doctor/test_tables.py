@@ -80,6 +80,7 @@ def test_sizes_are_always_there(db: None) -> None:
     assert re.search(r"skipqueue_job: [\d.]+\xa0[KM]B, of which indexes [\d.]+\xa0[KM]B", finding.found)
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_an_index_that_is_mostly_empty(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Job.objects.bulk_create(Job(task="t", queue_name="q", status="queued") for _ in range(2_000))
     Job.objects.all()._raw_delete("default")

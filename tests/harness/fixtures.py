@@ -12,6 +12,8 @@ from asgiref.sync import SyncToAsync
 from django.db import connection, connections
 from django.dispatch import Signal
 
+from django_skipqueue.models.tables import table_names
+
 from ..app.waiting import DEADLINE
 
 if TYPE_CHECKING:
@@ -34,6 +36,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for process in item.stash.get(LOGS, []):
             report.sections.append((f"Log of manage.py {process.arguments}", process.log))
     return report
+
+
+@pytest.fixture
+def new_tables(transactional_db: None) -> None:
+    """Empties the queue's tables: tests that were rolled back leave dead rows and large indexes in them."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"TRUNCATE {', '.join(table_names())} CASCADE")
+        cursor.execute("SELECT pg_stat_force_next_flush()")
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ def test_findings_are_shown_the_worst_first_with_what_to_do(operator: Client) ->
     assert "Checked in" in text
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_a_queue_that_is_well_says_so_with_what_was_checked(operator: Client) -> None:
     make_worker()
     text = operator.get(DOCTOR).text

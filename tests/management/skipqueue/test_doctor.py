@@ -15,6 +15,7 @@ from .running import skipqueue
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_a_queue_that_is_well_is_a_few_lines_and_0() -> None:
     make_worker()
     result = skipqueue("doctor")
