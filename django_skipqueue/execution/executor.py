@@ -80,11 +80,11 @@ class Executor:
     async def execute_async(self, running: RunningAttempt) -> Attempt:
         """Run an `async def` task in this event loop."""
         token, noting = log_context.job.set(running.job), current_attempt.set(running)
-        try:
-            return await self._execute_async(running)
-        finally:
-            current_attempt.reset(noting)
-            log_context.job.reset(token)
+        attempt = await self._execute_async(running)
+        # Not in a `finally`: a coroutine that is closed where it waits ends in another context.
+        current_attempt.reset(noting)
+        log_context.job.reset(token)
+        return attempt
 
     def _execute(self, running: RunningAttempt) -> Attempt:
         log_context.job.set(running.job)
@@ -110,6 +110,8 @@ class Executor:
             with self.interrupter.coroutine(running):
                 outcome = await self._run_async(task, running)
         except BaseException as error:
+            if current_attempt.get() is not running:  # closed from outside, in another context: it has no outcome
+                raise
             outcome = self._outcome_of_error(running, task, error)
         return self._ended(running, outcome, ended)
 

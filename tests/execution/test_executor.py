@@ -378,6 +378,25 @@ def _register(registry: Registry, function: Callable[..., Any], **options: Any) 
     registry.register(decorate(function))
 
 
+def test_a_coroutine_that_is_closed_where_it_waits_has_no_outcome(executor: Executor) -> None:
+    ended: list[Attempt] = []
+
+    async def execute() -> None:
+        ended.append(await executor.execute_async(RunningAttempt(claimed(f"{APP}.aslow", 60))))
+
+    loop, attempt = asyncio.new_event_loop(), execute()
+    task = loop.create_task(attempt, context=contextvars.Context())
+    while not executor.interrupter.attempts:
+        loop.run_until_complete(asyncio.sleep(0))
+    attempt.close()
+    assert not ended
+    assert not executor.interrupter.attempts
+    task.cancel()
+    with pytest.raises(RuntimeError, match="already awaited"):
+        loop.run_until_complete(task)
+    loop.close()
+
+
 def test_a_result_that_is_too_large_fails_the_job_for_good(run: Run, settings: Any) -> None:
     settings.SKIPQUEUE = {"MAX_RESULT_BYTES": 100}
     assert run(claimed(f"{WORKER_APP}.return_long", 98)).outcome.status == "completed"
