@@ -358,7 +358,6 @@ class TestServe:
         ends = set(Job.objects.exclude(task="payments.jobs.fetch_exchange_rates").values_list("status", flat=True))
         assert ends == {"completed"}
 
-    @pytest.mark.timeout(120)
     def test_it_keeps_moving_and_ctrl_c_stops_all_of_it(self, server_url: str, tmp_path: Path) -> None:
         environment = {**os.environ, "DATABASE_URL": server_url, "EMAIL_FILE_PATH": str(tmp_path)}
         environment.pop("DJANGO_SETTINGS_MODULE", None)

@@ -26,7 +26,7 @@ WORKERS = "django_skipqueue/worker/"
 QUEUES = "django_skipqueue/queue/"
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
-CONTRASTS = """elements => elements.map(element => {
+CONTRASTS = """elements => elements.filter(element => element.isConnected).map(element => {
     const channels = colour => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
     const luminance = colour => {
         const [r, g, b] = channels(colour).map(c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -36,6 +36,7 @@ CONTRASTS = """elements => elements.map(element => {
     const [low, high] = [luminance(style.color), luminance(style.backgroundColor)].sort((a, b) => a - b);
     return [element.textContent.trim(), (high + 0.05) / (low + 0.05)];
 })"""
+"""The text of each element and its contrast. An element that the page has replaced meanwhile has no colours."""
 
 
 @pytest.fixture

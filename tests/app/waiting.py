@@ -8,7 +8,8 @@ from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
-DEADLINE = 20.0
+DEADLINE = 40.0
+"""Seconds: far more than a busy machine takes, for only a test that fails waits so long."""
 
 
 def wait_until(condition: Callable[[], T], what: str = "", *, deadline: float = DEADLINE) -> T:

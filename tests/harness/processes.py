@@ -172,7 +172,7 @@ def is_alive(pid: int) -> bool:
     """Whether a process runs: one that ended and was not waited for does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second: it ended between `open` and `read`
         return False
     return state != "Z"
 

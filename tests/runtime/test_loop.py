@@ -17,7 +17,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.store.notify import wake
 from django_skipqueue.values.times import NEVER
 
-from ..app.waiting import DEADLINE
+from ..app.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -155,7 +155,12 @@ def test_notifications_reach_all_services(control: ThreadPoolExecutor) -> None:
         loop._control.listen()
         with ThreadPoolExecutor(1) as other:
             other.submit(notify_and_close).result()
-        loop.sleep(until=time.monotonic() + DEADLINE)
+
+        def all_have_it() -> bool:
+            loop.sleep(until=time.monotonic() + 0.05)
+            return all(service.payloads for service in services)
+
+        wait_until(all_have_it)
 
     control.submit(run).result()
     assert [service.payloads for service in services] == [[["q"]]] * 3

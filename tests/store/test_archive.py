@@ -325,7 +325,7 @@ class TestLocks:
             for mode in ("ACCESS SHARE", "ROW EXCLUSIVE"):
                 other = stack.enter_context(connect(autocommit=False))
                 other.execute(f"LOCK TABLE skipqueue_archivedjob IN {mode} MODE")
-            with within(5):
+            with within(20):
                 assert store.make_partitions(ahead=1) == 1
 
     def test_many_supervisors_may_make_them_at_once(self, committed: None, session: MakeSession) -> None:
@@ -348,7 +348,7 @@ class TestLocks:
             if reads
             else "LOCK TABLE skipqueue_archivedjob IN ROW EXCLUSIVE MODE"
         )
-        with within(5), pytest.raises(OperationalError, match="lock timeout"):
+        with within(20), pytest.raises(OperationalError, match="lock timeout"):
             store.drop_partition()
         assert ArchivedJob.objects.count() == 1
         other.rollback()

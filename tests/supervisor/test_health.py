@@ -4,6 +4,7 @@ import contextlib
 import errno
 import http.client
 import os
+import random
 import re
 import signal
 import socket
@@ -38,9 +39,11 @@ OBSERVE = Path(__file__).parents[2] / "docs/how-to/observe.md"
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens on, and below those that the system gives to connections."""
+    while True:
+        port = random.randint(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -54,7 +57,7 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 def has(port: int, path: str, status: int) -> bool:
-    with contextlib.suppress(ConnectionRefusedError):
+    with contextlib.suppress(ConnectionError):
         return get(port, path)[0] == status
     return False
 
