@@ -292,33 +292,39 @@ ORDER BY found.key
 """
 
 # supervisor, after the limit of a queue was changed → the number of jobs that wait for a permit again. A limit that was
-# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed. At most `limit`
-# jobs that hold a permit are looked at beside those that may hold one. Index: limit_held; the table of queues is read
-# whole: it has a row for each queue that was paused or limited.
+# lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: those that wait
+# for a token of their rate first, for they would start last. At most `limit` jobs that hold a permit are looked at
+# beside those that may hold one. Index: limit_held; the table of queues is read whole: it has a row for each queue that
+# was paused or limited.
 BLOCK_SURPLUS = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
     FROM
         skipqueue_queue AS queue,
         LATERAL (
-            SELECT id, status, row_number() OVER (ORDER BY status DESC, priority DESC, id) AS place
+            SELECT id, row_number() OVER (ORDER BY status DESC, priority DESC, id) AS place
             FROM (
                 SELECT id, status, priority
                 FROM skipqueue_job
-                WHERE limit_key = 'queue:' || queue.name AND status IN ('queued', 'running')
+                WHERE
+                    limit_key = 'queue:' || queue.name
+                    AND (status IN ('queued', 'running') OR (status = 'blocked' AND has_permit))
                 LIMIT queue.concurrency + %(limit)s
             ) AS found
         ) AS held
         JOIN skipqueue_job AS job USING (id)
-    WHERE queue.concurrency > 0 AND held.place > queue.concurrency AND job.status = 'queued'
+    WHERE
+        queue.concurrency > 0
+        AND held.place > queue.concurrency
+        AND (job.status = 'queued' OR (job.status = 'blocked' AND job.has_permit))
     ORDER BY job.id
     LIMIT %(limit)s
     FOR NO KEY UPDATE OF job SKIP LOCKED
 ),
 blocked AS (
     UPDATE skipqueue_job AS job
-    SET status = 'blocked'
-    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status = 'queued'
+    SET status = 'blocked', has_permit = NULL
+    WHERE job.id = ANY (ARRAY (SELECT id FROM surplus)) AND job.status <> 'running'
     RETURNING job.id
 )
 SELECT count(*) FROM blocked

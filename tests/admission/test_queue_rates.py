@@ -162,6 +162,32 @@ def test_jobs_that_wait_again_keep_the_permit_of_their_limit() -> None:
     assert Job.objects.filter(limit_key="queue:both").exclude(status="blocked", has_permit=None).count() == 2
 
 
+def test_a_lowered_limit_takes_the_permits_of_jobs_that_wait_for_their_rate() -> None:
+    Queue.limit("both", 10)
+    jobs.noop.using(queue_name="both").defer_many([()] * 10)
+    assert statuses() == {"queued": 3, "blocked": 7}
+    running = claim("both", limit=1)
+    Queue.limit("both", 2)
+    assert store.block_surplus() == 8
+    assert not Job.objects.filter(has_permit=True).exists()
+    for _ in range(3):
+        pass_time(1)
+        admit("queue:both")
+        store.sweep_limits()
+        running += claim("both")
+    assert len(running) == 2
+
+
+def test_a_surplus_of_permits_is_taken_from_those_first_that_would_start_last() -> None:
+    Queue.limit("both", 10)
+    jobs.noop.using(queue_name="both").defer_many([()] * 5)
+    jobs.noop.using(queue_name="both", priority=5).defer()
+    Queue.limit("both", 4)
+    assert [store.block_surplus(limit=1) for _ in range(3)] == [1, 1, 0]
+    assert statuses() == {"queued": 3, "blocked": 3}
+    assert Job.objects.get(has_permit=True).priority == 5
+
+
 def test_a_surplus_waits_again_in_batches_and_the_highest_priority_stays() -> None:
     later.defer_many([()] * 5)
     first = later.using(priority=5).defer().pk
