@@ -41,13 +41,14 @@ INDEXES = {
     "skipqueue_job_batch": "(batch_id, status, id) WHERE (batch_id IS NOT NULL)",
     "skipqueue_job_limit_held": (
         "(limit_key) WHERE ((limit_key IS NOT NULL) AND ((status = ANY (ARRAY['queued', 'running'])) "
-        "OR ((lease > 0) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) AND (status = 'scheduled')) "
+        "OR (((started_at IS NOT NULL) OR (attempts > 0)) AND (limit_kind = ANY (ARRAY['sequence', 'halting'])) "
+        "AND (status = 'scheduled')) "
         "OR ((limit_kind = 'halting') AND (status = 'failed')) "
         "OR (has_permit AND (status = 'blocked'))))"
     ),
     "skipqueue_job_limit_waiting": (
         "(limit_key, (\nCASE\n    WHEN (limit_kind = ANY (ARRAY['concurrency', 'fair'])) THEN ((- priority))::integer\n"
-        "    WHEN (lease > 0) THEN '-1'::integer\n    ELSE 0\nEND), id) "
+        "    WHEN ((started_at IS NOT NULL) OR (attempts > 0)) THEN '-1'::integer\n    ELSE 0\nEND), id) "
         "WHERE ((awaits_jobs IS NULL) AND (has_permit IS NULL) AND (limit_key IS NOT NULL) AND (status <= 'blocked'))"
     ),
     "skipqueue_job_halted": "(finished_at, id) WHERE ((limit_kind = 'halting') AND (status = 'failed'))",

@@ -1,9 +1,12 @@
 """Admit jobs by the limits of their keys.
 
 A key's permits are held by its jobs in the index `limit_held`: those that are queued or running; in a sequence also the
-one that waits for its next attempt (a lease above 0: it was claimed before) and, if the sequence halts, the one that
-failed; and those that only wait for their rate (`has_permit`). The others wait as `blocked`, in the index
-`limit_waiting`, unless they still wait for other jobs (`awaits_jobs`).
+one that waits for its next attempt and, if the sequence halts, the one that failed; and those that only wait for their
+rate (`has_permit`). The others wait as `blocked`, in the index `limit_waiting`, unless they still wait for other jobs
+(`awaits_jobs`).
+
+A job has begun if it has `started_at`, which a release removes, or attempts, which a manual retry sets to 0: neither
+does both. A new lease does not say so: a job gets one as well if it is discarded, or released, before it has begun.
 
 How many permits a key has is a column of its jobs. The key of a queue (`queue:mail`) has as many as the row of the
 queue says, if somebody has changed it there; 0 there, or NULL in a job, is any number.
@@ -68,8 +71,8 @@ ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
 # the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now. Of each locked key as many jobs are admitted as
-# permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that was
-# tried before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:
+# permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that has
+# begun before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:
 # more permits may be free after a limit was removed. Those that hold one are not counted if there is no limit.
 # Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues.
 ADMIT_BY_KEY = """
@@ -85,7 +88,11 @@ WITH chosen AS MATERIALIZED (
             FROM skipqueue_job
             WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+                (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END), id
             LIMIT 1
         ) AS head,
         LATERAL (
@@ -106,7 +113,11 @@ WITH chosen AS MATERIALIZED (
                 AND (
                     status IN ('queued', 'running')
                     OR (status = 'blocked' AND has_permit)
-                    OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
+                    OR (
+                        (started_at IS NOT NULL OR attempts > 0)
+                        AND limit_kind IN ('sequence', 'halting')
+                        AND status = 'scheduled'
+                    )
                     OR (limit_kind = 'halting' AND status = 'failed')
                 )
         ) AS held,
@@ -115,7 +126,11 @@ WITH chosen AS MATERIALIZED (
             FROM skipqueue_job
             WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+                (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END), id
             LIMIT LEAST(1000, GREATEST(0, CASE
                 WHEN head.limit_kind = 'fair'
                 THEN GREATEST(head.capacity, held.running + 2 * key.ended) - (held.number - held.running)
@@ -206,7 +221,11 @@ WITH chosen AS MATERIALIZED (
                         AND (
                             status IN ('queued', 'running')
                             OR (status = 'blocked' AND has_permit)
-                            OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
+                            OR (
+                                (started_at IS NOT NULL OR attempts > 0)
+                                AND limit_kind IN ('sequence', 'halting')
+                                AND status = 'scheduled'
+                            )
                             OR (limit_kind = 'halting' AND status = 'failed')
                         )
                 ) AS held
@@ -265,7 +284,11 @@ SELECT
             AND (
                 status IN ('queued', 'running')
                 OR (status = 'blocked' AND has_permit)
-                OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
+                OR (
+                    (started_at IS NOT NULL OR attempts > 0)
+                    AND limit_kind IN ('sequence', 'halting')
+                    AND status = 'scheduled'
+                )
                 OR (limit_kind = 'halting' AND status = 'failed')
             )
     ) AS is_free
@@ -276,7 +299,11 @@ FROM
         FROM skipqueue_job
         WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = found.key
         ORDER BY
-            (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+            (CASE
+                WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                ELSE 0
+            END), id
         LIMIT 1
     ) AS head,
     LATERAL (

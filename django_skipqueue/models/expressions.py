@@ -40,8 +40,12 @@ class Row(Func):
     output_field = TextField()  # never read: rows are only compared
 
 
+HAS_BEGUN = Q(started_at__isnull=False) | Q(attempts__gt=0)
+"""The condition that a job has begun, be it before a manual retry: `admission.sql` explains it. Index: limit_held."""
+
 LIMIT_RANK = Func(
-    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END)",
+    template="(CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority "
+    "WHEN started_at IS NOT NULL OR attempts > 0 THEN -1 ELSE 0 END)",
     output_field=SmallIntegerField(),
 )
 """The order in which the blocked jobs of a key are admitted, before their ids. Index: limit_waiting."""

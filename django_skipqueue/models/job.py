@@ -19,7 +19,7 @@ from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
-from .expressions import CAUSE, CLAIM_ORDER, HOLDS_KEY, LIMIT_RANK, MINUS_PRIORITY
+from .expressions import CAUSE, CLAIM_ORDER, HAS_BEGUN, HOLDS_KEY, LIMIT_RANK, MINUS_PRIORITY
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .verbs import JobVerbs
@@ -111,7 +111,7 @@ class Job(JobVerbs, AbstractJob):
                 condition=Q(limit_key__isnull=False)
                 & (
                     Q(status__in=["queued", "running"])
-                    | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
+                    | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
                     | Q(limit_kind="halting", status="failed")
                     | Q(status="blocked", has_permit=True)
                 ),

@@ -12,6 +12,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from ..models import Job
+from ..models.expressions import HAS_BEGUN
 from ..store import Store
 from ..store.limits_now import MOST_COUNTED, HaltedKey, KeyNow
 from ..values.codec import shorten
@@ -110,7 +111,7 @@ def holders_of(key: str) -> "QuerySet[Job]":
     """The jobs that hold a permit of this key. Index: limit_held."""
     held = (
         Q(status__in=["queued", "running"])
-        | Q(status="scheduled", lease__gt=0, limit_kind__in=["sequence", "halting"])
+        | Q(HAS_BEGUN, status="scheduled", limit_kind__in=["sequence", "halting"])
         | Q(limit_kind="halting", status="failed")
         | Q(status="blocked", has_permit=True)
     )

@@ -130,7 +130,7 @@ def test_a_sequence_that_has_halted_stays_halted(defer: Defer) -> None:
 
 def test_a_job_of_a_sequence_that_waits_to_retry_holds_the_key(defer: Defer) -> None:
     key = in_order.encoded(("a",), {})
-    make_job("scheduled", limit_key=key.limit_key, limit_kind="halting", capacity=1, lease=1)
+    make_job("scheduled", limit_key=key.limit_key, limit_kind="halting", capacity=1, attempts=1)
     assert status(defer(in_order, "a")) == "blocked"
 
 

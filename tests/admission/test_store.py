@@ -25,6 +25,7 @@ from ..harness.processes import statuses
 store = Store("default")
 FAILED = Outcome("failed", last_error="no", error={"message": "no"})
 RETRY = Outcome("scheduled", delay=60.0, last_error="no", error={"message": "no"})
+SNOOZE = Outcome("scheduled", delay=60.0, refund=1)
 
 ADVISORY_LOCKS = """
 SELECT count(*)
@@ -152,6 +153,45 @@ def test_a_retry_comes_before_a_job_that_was_enqueued_earlier_and_is_due_only_no
     assert settle(first) == [early]
 
 
+def test_a_job_that_was_discarded_before_it_began_keeps_its_place_when_it_is_retried() -> None:
+    ids = in_order.defer_many([("a",)] * 5)
+    never_begun = Job.objects.filter(pk=ids[4])
+    never_begun.discard()
+    never_begun.retry()
+    ran, got = [], claim()
+    while got:
+        ran += got
+        got = settle(*got)
+    assert ran == list(ids)
+
+
+@pytest.mark.parametrize("verb", ["postpone", "reschedule"])
+def test_a_job_that_was_claimed_and_given_back_before_it_began_holds_no_sequence(verb: str) -> None:
+    first, second = in_order.defer_many([("a",)] * 2)
+    [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
+    store.release([claimed.ref])
+    getattr(Job.objects.filter(pk=first), verb)(timedelta(hours=1))
+    assert store.sweep_limits()
+    assert claim() == [second]
+
+
+@pytest.mark.parametrize("outcome", [RETRY, SNOOZE, FAILED])
+def test_a_job_that_has_begun_holds_its_sequence_whatever_an_operator_does(outcome: Outcome) -> None:
+    """Also one that was given back since then, if it has used an attempt, and one that was retried by hand."""
+    first, _ = in_order.defer_many([("a",)] * 2)
+    chosen = Job.objects.filter(pk=first)
+    claim()
+    assert settle(first, outcome=outcome) == []
+    chosen.retry() if outcome is FAILED else chosen.run_now()
+    store.sweep_limits()
+    if outcome is RETRY:
+        [claimed] = store.claim(queue_names=["default"], limit=100, worker_id="w")
+        store.release([claimed.ref])
+    chosen.postpone(timedelta(hours=1))
+    assert not store.sweep_limits()
+    assert claim() == []
+
+
 def test_a_future_job_does_not_block_those_that_are_due_before_it() -> None:
     in_order.using(run_after=timedelta(hours=1)).defer("a")
     second = in_order.defer("a").pk
@@ -260,7 +300,7 @@ def test_a_job_that_still_waits_for_other_jobs_is_not_admitted_and_holds_up_none
 def test_many_failed_jobs_of_a_sequence_that_are_retried_at_once_run_one_by_one_in_order() -> None:
     keyed: dict[str, Any] = {"limit_key": "k", "limit_kind": "halting", "capacity": 1}
     new = make_job("blocked", **keyed).pk
-    tried = [make_job("failed", **keyed).pk for _ in range(5)]
+    tried = [make_job("failed", started_at=timedelta(0), **keyed).pk for _ in range(5)]
     assert len(store.retry(tried)) == 5
     store.sweep_limits()
     got, ran = claim(), []

@@ -62,7 +62,7 @@ def test_a_sequence_that_goes_on_after_a_failure_has_not_halted() -> None:
 
 
 def test_a_job_that_waits_for_its_next_attempt_holds_the_key_of_its_sequence() -> None:
-    make_keyed("sequence:t", "scheduled", kind="halting", lease=1)
+    make_keyed("sequence:t", "scheduled", kind="halting", attempts=1)
     make_keyed("sequence:t", kind="halting")
     assert [str(state.held) for state in first()] == ["1"]
 

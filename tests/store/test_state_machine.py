@@ -61,6 +61,8 @@ class Row:
     """The last ten: the worker that died of it, if one did, and the number of the attempt."""
     deaths: tuple[str, ...] = ()
     """The workers that have died of it in a row."""
+    has_started: bool = False
+    """Whether it has the time of its last start: sequences are ordered by that, and by the attempts."""
 
     def settled(self, outcome: Outcome) -> "Row":
         """After its worker has settled it."""
@@ -73,7 +75,7 @@ class Row:
 
     def released(self) -> "Row":
         """After its worker has given it back."""
-        return replace(self, status="queued", lease=self.lease + 1, attempts=self.attempts - 1)
+        return replace(self, status="queued", lease=self.lease + 1, attempts=self.attempts - 1, has_started=False)
 
     def recovered(self) -> "Row":
         """After its worker was taken for dead."""
@@ -160,7 +162,12 @@ class Queue(RuleBasedStateMachine):
             before = self.model[job.pk]
             assert before.status == "queued"
             self.model[job.pk] = replace(
-                before, status="running", lease=before.lease + 1, attempts=before.attempts + 1, holder=worker
+                before,
+                status="running",
+                lease=before.lease + 1,
+                attempts=before.attempts + 1,
+                holder=worker,
+                has_started=True,
             )
         self.given[worker] += jobs
 
@@ -355,6 +362,7 @@ def row_of(job: Job) -> Row:
         job.locked_by,
         failures=failures,
         deaths=tuple(job.deaths or ()),
+        has_started=job.started_at is not None,
     )
 
 

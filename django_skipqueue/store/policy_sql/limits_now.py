@@ -105,7 +105,11 @@ FROM
         FROM skipqueue_job
         WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
         ORDER BY
-            (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+            (CASE
+                WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                ELSE 0
+            END), id
         LIMIT 1
     ) AS head,
     LATERAL (
@@ -117,7 +121,11 @@ FROM
                 limit_key = key.name
                 AND (
                     status IN ('queued', 'running')
-                    OR (lease > 0 AND limit_kind IN ('sequence', 'halting') AND status = 'scheduled')
+                    OR (
+                        (started_at IS NOT NULL OR attempts > 0)
+                        AND limit_kind IN ('sequence', 'halting')
+                        AND status = 'scheduled'
+                    )
                     OR (limit_kind = 'halting' AND status = 'failed')
                     OR (status = 'blocked' AND has_permit)
                 )
@@ -131,7 +139,11 @@ FROM
             FROM skipqueue_job
             WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
             ORDER BY
-                (CASE WHEN limit_kind IN ('concurrency', 'fair') THEN -priority WHEN lease > 0 THEN -1 ELSE 0 END), id
+                (CASE
+                    WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                    WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                    ELSE 0
+                END), id
             LIMIT %(limit)s
         ) AS job
     ) AS waiting
