@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from ..runtime.service import Periodic
 from ..store import Store
-from ..store.notify import LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD, SOON
+from ..store.notify import LIMIT_PREFIX, LIMITS_PAYLOAD, RATE_PREFIX, SCHEDULED_PAYLOAD, SOON, keys_in
 
 DUE_CHECK = 1.0
 """Seconds between two checks, at most, while jobs are scheduled. A job due earlier shortens the interval."""
@@ -44,7 +44,10 @@ class Admit(Periodic):
         """Check at once: a job is due soon, or may be admitted. After an error, the delay is not shortened."""
         if LIMITS_PAYLOAD in payloads:
             self._store.sweep_limits_soon()
-        if rates := [payload.removeprefix(RATE_PREFIX) for payload in payloads if payload.startswith(RATE_PREFIX)]:
+        if limits := keys_in(payloads, LIMIT_PREFIX):
+            self._store.admit_limits_soon(limits)
+        if rates := keys_in(payloads, RATE_PREFIX):
             self._store.admit_rates_soon(rates)
-        if not self.has_failed and (rates or SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads):
+        is_for_gates = limits or rates or SCHEDULED_PAYLOAD in payloads or LIMITS_PAYLOAD in payloads
+        if is_for_gates and not self.has_failed:
             self.due_at = min(self.due_at, self._looked_at + LEAST_DUE_CHECK)

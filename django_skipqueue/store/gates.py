@@ -12,7 +12,7 @@ from typing import Protocol
 from ..events.events import JobsAdmitted
 from . import sql
 from .dependencies import Dependencies
-from .limits import KEYS_AT_ONCE, LimitGate, Sweep, admit_all
+from .limits import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
 from .notify import wake
 from .rates import RateGate, admit_rates, sweep_rates
 from .statements import BATCH, Statements
@@ -47,7 +47,7 @@ class TimeGate:
         rows = store.rows(sql.ADMIT, {"limit": limit})
         admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
         if blocked := {key for _, _, keys, _ in rows for key in keys or ()}:
-            admitted.update(admit_all(store, sorted(blocked)))
+            admitted.update(with_rates(store, admit_or_announce(store, sorted(blocked))))
         if rated := {key for *_, keys in rows for key in keys or ()}:
             admitted.update(admit_rates(store, rated))
         return {queue_name: number for queue_name, number in admitted.items() if number}
@@ -138,6 +138,10 @@ class Admitting(Statements):
         """Have the next `admit` look at all keys with blocked jobs."""
         LIMIT_GATE.sweep_now(self.alias)
         RATE_GATE.sweep_now(self.alias)
+
+    def admit_limits_soon(self, keys: Collection[str]) -> None:
+        """Have the next `admit` look at these keys of limits."""
+        LIMIT_GATE.want(self.alias, keys)
 
     def admit_rates_soon(self, keys: Collection[str]) -> None:
         """Have the next `admit` look at these keys of rates."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from ..admission import rate_sql, sql
+from ..admission import queue_sql, sql
 from ..admission.queues import key_of
 from ..columns import check_columns
 from ..events.events import JobsAdmitted, QueueLimited, QueueRated
@@ -16,7 +16,16 @@ from ..events.sinks import Send, send
 from ..exceptions import InvalidOption
 from ..values.queue_settings import CONCURRENCY, is_concurrency
 from ..values.rates import burst_of, interval_of
-from .notify import LIMITS_PAYLOAD, QUEUES_PAYLOAD, notify_supervisors, wake, wake_supervisors
+from .notify import (
+    LIMIT_PREFIX,
+    LIMITS_PAYLOAD,
+    QUEUES_PAYLOAD,
+    RATE_PREFIX,
+    notify_of_keys,
+    notify_supervisors,
+    wake,
+    wake_supervisors,
+)
 from .parameters import Admitted, Rows, Statement, as_array, fetched, noted, pipelined
 from .rates import Rating, admit_rates
 from .statements import BATCH, Statements
@@ -24,6 +33,8 @@ from .statements import BATCH, Statements
 KEYS_AT_ONCE = 1_000
 """Keys that are admitted in one transaction, at most."""
 
+MISSED_INTERVAL = 0.02
+"""Seconds until a supervisor looks again at a key that another transaction had locked; twice as many each time."""
 
 SWEEP_INTERVAL = 1.0
 """Seconds between two sweeps over the keys with blocked jobs, at least. Mostly, jobs are admitted without a sweep: by
@@ -33,7 +44,7 @@ SWEEP_SHARE = 1 / 20
 """The share of the time that the sweeps of one process take, at most."""
 
 NOTIFIED_SHARE = 1 / 2
-"""The same while notifications ask for them: a key that was locked at an enqueue is looked for again."""
+"""The same while notifications ask for them that do not name the keys."""
 
 
 def admission(ids: Iterable[int], keys: Iterable[str]) -> list[Statement | None]:
@@ -104,7 +115,7 @@ class Limiting(Statements):
     def _set_rate(self, name: str, interval: float | None, burst: int | None, by: str) -> None:
         check_columns({"queue_name": name})
         stored_by = noted(by, "")["by"]
-        self.execute(rate_sql.RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
+        self.execute(queue_sql.RATE_QUEUE, {"name": name, "interval": interval, "burst": burst})
         admit_after_commit(self, {}, [key_of(name)])
         notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_unrated`
         notify_supervisors(self, LIMITS_PAYLOAD)  # for a key that the caller could not lock
@@ -113,7 +124,7 @@ class Limiting(Statements):
     def _set_limit(self, name: str, concurrency: int | None, by: str) -> None:
         check_columns({"queue_name": name})
         stored_by = noted(by, "")["by"]
-        self.execute(sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
+        self.execute(queue_sql.LIMIT_QUEUE, {"name": name, "concurrency": concurrency})
         admit_after_commit(self, {key_of(name): None})
         notify_supervisors(self, QUEUES_PAYLOAD)  # for `block_surplus`
         notify_supervisors(self, LIMITS_PAYLOAD)  # for more than are admitted at once
@@ -121,15 +132,12 @@ class Limiting(Statements):
 
     def block_surplus(self, *, limit: int = BATCH) -> int:
         """Have up to `limit` queued jobs beyond the limits of their queues wait again. Returns the number."""
-        ((number,),) = self.rows(sql.BLOCK_SURPLUS, {"limit": limit})
+        ((number,),) = self.rows(queue_sql.BLOCK_SURPLUS, {"limit": limit})
         return int(number)
 
 
-def admit_by_limit(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> Admitted:
-    """Admit jobs of these keys in batches. Notifies nobody of these jobs. Those that have a rate wait for that now.
-
-    The supervisors are notified of a key that another transaction has locked, to look again; a sweep comes again.
-    """
+def admit_by_limit(store: Statements, keys: Sequence[str]) -> Admitted:
+    """Admit jobs of these keys in batches. Notifies nobody. Those that have a rate wait for that now."""
     counts: Counter[str] = Counter()
     missed: list[str] = []
     rates: set[str] = set()
@@ -139,15 +147,25 @@ def admit_by_limit(store: Statements, keys: Sequence[str], *, is_sweep: bool = F
         counts.update(found.counts)
         missed += found.missed
         rates |= found.rates
-    if missed and not is_sweep:
-        notify_supervisors(store, LIMITS_PAYLOAD)
     return Admitted(counts, missed, frozenset(rates))
 
 
-def admit_all(store: Statements, keys: Sequence[str], *, is_sweep: bool = False) -> dict[str, int]:
-    """Do the same, and admit by their rates as well. Returns the number of jobs, by queue."""
-    found = admit_by_limit(store, keys, is_sweep=is_sweep)
-    return dict(Counter(found.counts) + Counter(admit_rates(store, found.rates)))
+def admit_or_announce(store: Statements, keys: Sequence[str]) -> Admitted:
+    """Do the same, and try those keys once more that another transaction has locked: for a millisecond, mostly.
+
+    The supervisors are notified of those that are still locked then.
+    """
+    first = admit_by_limit(store, keys)
+    if not first.missed:
+        return first
+    second = admit_by_limit(store, first.missed)
+    notify_of_keys(store, LIMIT_PREFIX, second.missed)
+    return Admitted(Counter(first.counts) + Counter(second.counts), second.missed, first.rates | second.rates)
+
+
+def with_rates(store: Statements, admitted: Admitted) -> dict[str, int]:
+    """Admit those by their rates that wait for these now. Returns the number of admitted jobs, by queue."""
+    return dict(Counter(admitted.counts) + Counter(admit_rates(store, admitted.rates)))
 
 
 @dataclass
@@ -166,7 +184,7 @@ class Admission:
         self.__qualname__ = type(self).__qualname__  # Django's log line about a hook that fails has it
 
     def __call__(self) -> None:
-        """Admit now. What fails here, or is locked, a supervisor does: it is notified."""
+        """Admit now. What fails here, or stays locked, a supervisor does: it is notified."""
         store = Statements(self.database, send=self.send)
         try:
             found = self._admit_by_limit(store)
@@ -184,7 +202,7 @@ class Admission:
     def _admit_by_limit(self, store: Statements) -> Admitted:
         key, id = next(iter(self.keys.items()), ("", None))
         lone = None if id is None or len(self.keys) > 1 else Limiting(store.alias).admit_lone(id, key)
-        return lone or admit_by_limit(store, sorted(self.keys))
+        return lone or admit_or_announce(store, sorted(self.keys))
 
 
 def admit_after_commit(store: Statements, keys: Mapping[str, int | None], rates: Collection[str] = ()) -> None:
@@ -196,7 +214,8 @@ def admit_after_commit(store: Statements, keys: Mapping[str, int | None], rates:
     """
     connection = connections[store.alias]
     if not connection.get_autocommit() and not connection.in_atomic_block:
-        notify_supervisors(store, LIMITS_PAYLOAD)  # the caller manages the transaction by hand: there is no hook
+        notify_of_keys(store, LIMIT_PREFIX, keys)  # the caller manages the transaction by hand: there is no hook
+        notify_of_keys(store, RATE_PREFIX, rates)
         return
     for _, hook, *_ in connection.run_on_commit:
         if isinstance(hook, Admission) and hook.database == store.alias:
@@ -210,30 +229,78 @@ class LimitGate:
     """Holds a job until a permit of its key is free.
 
     Mostly, jobs are admitted right after their enqueue, or by the worker that settles a job of their key. A sweep over
-    the keys with blocked jobs finds the others: a permit has become free in another way, or a process has died.
+    the keys with blocked jobs finds the others: a permit has become free in another way, or a process has died. Those
+    that were locked when somebody looked are looked at by name: a sweep over a million keys takes minutes.
     """
 
     name = "limit"
 
-    def __init__(self) -> None:
-        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)  # by database
+    def __init__(self) -> None:  # each by database
+        self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)
+        self._wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
 
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Admit jobs of the keys with free permits, among the next `limit` keys, if a sweep is due."""
-        sweep = self._sweeps[store.alias]
-        return sweep.run(store, limit=limit) if sweep.due_at <= time.monotonic() else {}
+        """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
+        sweep, wanted = self._sweeps[store.alias], self._wanted[store.alias]
+        admitted = Counter(wanted.run(store) if wanted.is_due() else {})
+        if sweep.due_at <= time.monotonic():
+            admitted.update(sweep.run(store, limit=limit))
+            self.want(store.alias, sweep.missed)
+        return dict(admitted)
 
     def next_due(self, store: Statements) -> float | None:
-        """The seconds until the next sweep; `None` if no job waits at this gate."""
+        """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""
+        wanted, until_sweep = self._wanted[store.alias], self._until_sweep(store)
+        if not wanted.keys:
+            return until_sweep
+        until_wanted = wanted.due_at - time.monotonic()
+        return until_wanted if until_sweep is None else min(until_wanted, until_sweep)
+
+    def _until_sweep(self, store: Statements) -> float | None:
         sweep = self._sweeps[store.alias]
         due_in = sweep.due_at - time.monotonic()
         if due_in > 0:
             return due_in if sweep.found_any else None
         return 0.0 if Limiting(store.alias).blocked_keys(limit=1) else None
 
+    def want(self, alias: str, keys: Collection[str]) -> None:
+        """Have these keys looked at soon; all keys, if there are too many."""
+        if not self._wanted[alias].add(keys):
+            self.sweep_now(alias)
+
     def sweep_now(self, alias: str) -> None:
         """Have the next sweep due soon: at once, if the last one did not take long."""
         self._sweeps[alias].hurry()
+
+
+class Wanted:
+    """The keys that this process looks at by name in one database."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self.due_at = 0.0
+        self._rest = MISSED_INTERVAL
+
+    def add(self, keys: Collection[str]) -> bool:
+        """Look at these keys soon. Returns `False`, and forgets all keys, if there are too many."""
+        if new := set(keys) - self.keys:
+            self.keys |= new
+            self.due_at = 0.0
+        if len(self.keys) > KEYS_AT_ONCE:
+            self.keys.clear()
+        return bool(self.keys) or not new
+
+    def is_due(self) -> bool:
+        """Whether there is a key to look at now."""
+        return bool(self.keys) and self.due_at <= time.monotonic()
+
+    def run(self, store: Statements) -> Mapping[str, int]:
+        """Look at the keys. Those that another transaction has locked stay: their jobs may have been left out."""
+        found = admit_by_limit(store, sorted(self.keys))
+        self.keys = set(found.missed)
+        self._rest = min(2 * self._rest, SWEEP_INTERVAL) if self.keys else MISSED_INTERVAL
+        self.due_at = time.monotonic() + self._rest
+        return with_rates(store, found)
 
 
 class Sweep:
@@ -247,12 +314,15 @@ class Sweep:
         """The key after which the next one goes on; empty: it begins anew."""
         self.found_any = False
         """Whether the last one has found a key with blocked jobs."""
+        self.missed: list[str] = []
+        """The keys with free permits that another transaction had locked at the last one."""
 
     def run(self, store: Statements, *, limit: int) -> Mapping[str, int]:
         """Look at the next keys, and admit jobs of those with free permits."""
         started = time.monotonic()
         keys = Limiting(store.alias, send=store.send).blocked_keys(after=self.after, limit=limit)
-        admitted = admit_all(store, [key for key, is_free in keys.items() if is_free], is_sweep=True)
+        found = admit_by_limit(store, [key for key, is_free in keys.items() if is_free])
+        admitted, self.missed = with_rates(store, found), found.missed
         self.found_any = bool(keys)
         self.after = list(keys)[-1] if len(keys) == limit else ""
         now = time.monotonic()

@@ -21,8 +21,12 @@ SCHEDULED_PAYLOAD, QUEUES_PAYLOAD, WORKERS_PAYLOAD, LIMITS_PAYLOAD = "", ",queue
 """The payloads for supervisors: a job is scheduled that is due soon; a queue was paused or resumed; something is
 requested of a worker; a blocked job may be admitted. No queue is called so: no name is empty or has a comma."""
 
-RATE_PREFIX = ",rate "
-"""The beginning of a payload for supervisors: a job may be admitted by the rate of the key that follows."""
+LIMIT_PREFIX, RATE_PREFIX = ",limit ", ",rate "
+"""The beginnings of payloads for supervisors: jobs may be admitted by the limits, or the rates, of the keys that
+follow, one a line."""
+
+MOST_PAYLOAD_BYTES = 7_900
+"""PostgreSQL takes less than 8,000."""
 
 PROBE_PREFIX = ",probe "
 """The beginning of a payload that only tests whether notifications arrive."""
@@ -114,6 +118,26 @@ def wake_supervisors(store: Statements, delays: Iterable[float]) -> None:
 def notify_supervisors(store: Statements, payload: str) -> None:
     """Notify the supervisors after the commit, with one of the payloads for them."""
     _after_commit(Notification(store.alias, SUPERVISORS, payload, send=store.send))
+
+
+def notify_of_keys(store: Statements, prefix: str, keys: Iterable[str]) -> None:
+    """Have the supervisors look at these keys after the commit; at all keys, if the names are too many for a payload.
+
+    prefix: `LIMIT_PREFIX` or `RATE_PREFIX`.
+    """
+    left, named, size = sorted({*keys}), [], len(prefix)
+    while left and (size := size + len(left[-1].encode()) + 1) <= MOST_PAYLOAD_BYTES:
+        named.append(left.pop())
+    if named:
+        notify_supervisors(store, prefix + "\n".join(named))
+    if left:
+        notify_supervisors(store, LIMITS_PAYLOAD)
+
+
+def keys_in(payloads: Iterable[str], prefix: str) -> set[str]:
+    """The keys that such payloads name."""
+    named = [payload.removeprefix(prefix) for payload in payloads if payload.startswith(prefix)]
+    return {key for keys in named for key in keys.split("\n")}
 
 
 def _after_commit(notification: Notification) -> None:

@@ -2,18 +2,16 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
+from ..admission import queue_sql
 from ..admission import rate_sql as sql
-from .notify import LIMITS_PAYLOAD, RATE_PREFIX, notify_supervisors
+from .notify import RATE_PREFIX, notify_of_keys
 from .parameters import Statement, fetched, pipelined
 from .statements import BATCH, Statements
 
 KEYS_AT_ONCE = 1_000
 """Keys that are admitted in one transaction, at most."""
-
-MOST_NAMED = 20
-"""The most keys that the supervisors are notified of by name. For more of them, they sweep."""
 
 LEAST_INTERVAL = 0.02
 """Seconds between two admissions of one process, at least: more frequent ones would admit no more jobs."""
@@ -62,8 +60,8 @@ class Rating(Statements):
 
     def block_unrated(self, *, limit: int = BATCH) -> int:
         """Have up to `limit` queued jobs beyond the bursts of their queues wait again. Returns the number."""
-        blocked = dict(self.rows(sql.BLOCK_UNRATED, {"limit": limit}))
-        notify_of_rates(self, sorted(blocked))
+        blocked = dict(self.rows(queue_sql.BLOCK_UNRATED, {"limit": limit}))
+        notify_of_keys(self, RATE_PREFIX, blocked)
         return sum(blocked.values())
 
     def prune_rates(self, *, limit: int = KEYS_AT_ONCE) -> int:
@@ -84,15 +82,8 @@ def admit_rates(store: Statements, keys: Iterable[str]) -> dict[str, int]:
         counts, locked = rating.admit_rates(ordered[start : start + KEYS_AT_ONCE])
         admitted.update(counts)
         missed += locked
-    notify_of_rates(store, missed)
+    notify_of_keys(store, RATE_PREFIX, missed)
     return dict(admitted)
-
-
-def notify_of_rates(store: Statements, keys: Sequence[str]) -> None:
-    """Have the supervisors look at these keys."""
-    payloads = [RATE_PREFIX + key for key in keys] if len(keys) <= MOST_NAMED else [LIMITS_PAYLOAD]
-    for payload in payloads:
-        notify_supervisors(store, payload)
 
 
 class Pace:

@@ -16,7 +16,7 @@ from ..values.records import LeaseRef, QueuePosition
 from . import sql
 from .batches import Batches
 from .limits import admission
-from .notify import wake, wake_supervisors
+from .notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
 from .parameters import (
     Admitted,
     ExchangeResult,
@@ -29,7 +29,6 @@ from .parameters import (
     settlements_as_values,
     storable_failure,
 )
-from .rates import notify_of_rates
 
 SettledRow = tuple[int, int, int | None]
 """Id, lease and batch of a job whose outcome was written."""
@@ -103,10 +102,10 @@ class Settling(Batches):
 
     def _note_admitted(self, result: ExchangeResult) -> None:
         """Notify other workers if more jobs of a queue were admitted than this one has claimed, and send the event."""
-        counts, rates = result.admission.counts, sorted(result.admission.rates)
+        counts, rates = result.admission.counts, result.admission.rates
         if rates:
             with suppress(DatabaseError):  # an error here must not lose the result of the exchange
-                notify_of_rates(self, rates)
+                notify_of_keys(self, RATE_PREFIX, rates)
         if not counts:
             return
         with suppress(DatabaseError):  # likewise
@@ -132,7 +131,7 @@ class Settling(Batches):
         ids = [settlement.job_id for settlement in batch if settlement.outcome.next_status == "queued"]
         if ids:
             rows = self.rows(sql.QUEUES_OF, {"ids": as_array(ids)})
-            notify_of_rates(self, [key for _, key in rows if key is not None])
+            notify_of_keys(self, RATE_PREFIX, [key for _, key in rows if key is not None])
             wake(self, [name for name, key in rows if key is None])
 
     def _settle(self, batch: list[Settlement], refused: dict[LeaseRef, Outcome]) -> set[SettledRow]:

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue import job, limit, rate
-from django_skipqueue.admission import sql
+from django_skipqueue.admission import queue_sql, sql
 from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store, limits, policy_sql
@@ -172,7 +172,7 @@ def test_a_queue_whose_limit_was_removed_admits_at_once(defer: Defer, settings: 
     settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 1}}}
     make_job("running", limit_key="queue:default", limit_kind="concurrency", capacity=1)
     with connection.cursor() as cursor:
-        cursor.execute(sql.LIMIT_QUEUE, {"name": "default", "concurrency": 0})
+        cursor.execute(queue_sql.LIMIT_QUEUE, {"name": "default", "concurrency": 0})
     assert status(defer(jobs.noop)) == "queued"
 
 
@@ -180,9 +180,10 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
     defer: Defer, heard: Callable[[], list[str]]
 ) -> None:
     with connect(autocommit=False) as other:
-        other.execute(sql.LOCK_KEY, {"key": free_two.encoded(("a",), {}).limit_key})
+        key = free_two.encoded(("a",), {}).limit_key
+        other.execute(sql.LOCK_KEY, {"key": key})
         job = defer(free_two, "a")
-        assert heard() == [",limits"]
+        assert heard() == [f",limit {key}"]
     assert job.status == status(job) == "blocked"
 
 
@@ -200,7 +201,7 @@ def test_at_another_isolation_level_it_is_left_to_the_supervisors(defer: Defer, 
         assert status(defer(free_two, "a")) == "blocked"
     finally:
         connection.close()
-    assert heard() == [",limits"]
+    assert heard() == [f",limit {free_two.encoded(('a',), {}).limit_key}"]
 
 
 def test_a_row_that_another_transaction_has_locked_is_not_waited_for() -> None:

@@ -8,7 +8,7 @@ from django.db import connection, transaction
 from django_skipqueue.admission import rate_sql
 from django_skipqueue.models import Job, RateBucket
 from django_skipqueue.store import Store, rates
-from django_skipqueue.store.notify import LIMITS_PAYLOAD
+from django_skipqueue.store.notify import LIMITS_PAYLOAD, RATE_PREFIX, keys_in
 from django_skipqueue.store.rates import RateGate
 
 from ..app.rated_jobs import three_at_once
@@ -186,13 +186,17 @@ def test_more_keys_than_fit_into_one_transaction(monkeypatch: pytest.MonkeyPatch
     assert statuses() == {"queued": 5}
 
 
-def test_many_keys_that_are_locked_are_announced_by_one_notification() -> None:
-    keys = [f"k{number}" for number in range(rates.MOST_NAMED + 1)]
+def test_of_many_keys_that_are_locked_as_many_are_announced_by_name_as_fit() -> None:
+    keys = [f"{number:04}" * 50 for number in range(100)]
     with connect(autocommit=False) as other, connect() as listening:
         listening.execute("LISTEN skipqueue_supervisors")
         other.execute(rate_sql.LOCK_RATES, {"keys": keys})
         rates.admit_rates(store, keys)
-        assert {found.payload for found in listening.notifies(timeout=5, stop_after=1)} == {LIMITS_PAYLOAD}
+        named, sweep = [found.payload for found in listening.notifies(timeout=5, stop_after=2)]
+    assert sweep == LIMITS_PAYLOAD
+    assert 7_700 < len(named) < 8_000
+    assert keys_in([sweep, named], RATE_PREFIX) < set(keys)
+    assert len(keys_in([named], RATE_PREFIX)) == 39
 
 
 @pytest.mark.parametrize("is_vain", [True, False])

@@ -1,6 +1,6 @@
 """Admission by key: who is let in, when, and in which order."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from django_skipqueue import by, job, limit
 from django_skipqueue.admission import sql
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Job
+from django_skipqueue.services.admit import Admit
 from django_skipqueue.store import Store, gates, limits
 from django_skipqueue.store.parameters import Admitted
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -351,11 +352,82 @@ def supervisor() -> Iterator[Any]:
 
 
 def test_supervisors_look_after_a_key_that_was_locked_at_the_enqueue(supervisor: Any) -> None:
+    key = in_order.encoded(("a",), {}).limit_key
     with connect(autocommit=False) as other:
+        lock_keys(other, key)
+        in_order.defer("a")
+        assert supervisor() == [f",limit {key}"]
+    assert statuses() == {"blocked": 1}
+
+
+def test_a_key_that_is_locked_for_a_moment_is_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit_keys = limits.Limiting.admit_keys
+    with connect(autocommit=False) as other:
+
+        def admit_once(limiting: limits.Limiting, keys: Collection[str]) -> Admitted:
+            admitted = admit_keys(limiting, keys)
+            other.rollback()
+            return admitted
+
+        monkeypatch.setattr(limits.Limiting, "admit_keys", admit_once)
         lock_keys(other, in_order.encoded(("a",), {}).limit_key)
         in_order.defer("a")
-        assert supervisor() == [",limits"]
-    assert statuses() == {"blocked": 1}
+    assert statuses() == {"queued": 1}
+
+
+@pytest.fixture
+def own_gate(monkeypatch: pytest.MonkeyPatch) -> limits.LimitGate:
+    """A gate that no other test has used: its sweeps have a pace."""
+    gate = limits.LimitGate()
+    monkeypatch.setattr(gates, "LIMIT_GATE", gate)
+    monkeypatch.setattr(gates, "GATES", (gate,))
+    return gate
+
+
+OTHER_KEYS = """
+INSERT INTO skipqueue_job
+    (queue_name, task, args, kwargs, status, locked_at, limit_key, limit_kind, capacity)
+SELECT 'default', 'a.task', '[]', '{}', status, CASE WHEN status = 'running' THEN now() END, 'k' || n, 'concurrency', 1
+FROM generate_series(1, 1200) AS n, unnest(ARRAY['running', 'blocked']) AS status
+"""
+
+
+@pytest.mark.usefixtures("own_gate")
+def test_a_key_that_was_locked_is_admitted_at_once_beside_many_keys(supervisor: Any) -> None:
+    """A sweep reads a thousand keys, in alphabetical order, and rests after it."""
+    service = Admit(store)
+    with connect(autocommit=False) as other:
+        other.execute(OTHER_KEYS)
+        other.commit()
+        lock_keys(other, in_order.encoded(("a",), {}).limit_key)
+        waiting = in_order.defer("a")
+        service.notified(supervisor())
+    service.run(0.0)
+    waiting.refresh_from_db()
+    assert waiting.status == "queued"
+
+
+def test_a_named_key_that_is_still_locked_is_looked_at_again_and_less_often(own_gate: limits.LimitGate) -> None:
+    make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    with connect(autocommit=False) as other:
+        lock_keys(other, "k")
+        own_gate.want("default", ["k"])
+        rests = []
+        for _ in range(3):
+            wait_until(lambda: (own_gate.next_due(store) or 0.0) <= 0)
+            assert own_gate.admit(store, limit=9) == {}
+            rests.append(own_gate.next_due(store) or 0.0)
+        assert 0 < rests[0] < rests[1] < rests[2] <= limits.SWEEP_INTERVAL
+    assert wait_until(lambda: own_gate.admit(store, limit=9)) == {"default": 1}
+
+
+def test_more_keys_than_a_process_looks_at_by_name_are_swept(
+    own_gate: limits.LimitGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
+    monkeypatch.setattr(limits, "KEYS_AT_ONCE", 2)
+    own_gate.want("default", ["a", "b", "c"])
+    assert own_gate.admit(store, limit=9) == {"default": 1}
 
 
 def test_supervisors_look_after_an_enqueue_whose_admission_fails(
@@ -374,7 +446,7 @@ def test_supervisors_look_after_an_enqueue_in_a_transaction_by_hand(supervisor: 
         transaction.commit()
     finally:
         transaction.set_autocommit(True)
-    assert supervisor() == [",limits"]
+    assert supervisor() == [f",limit {in_order.encoded(('a',), {}).limit_key}"]
     assert store.sweep_limits()
 
 

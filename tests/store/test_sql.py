@@ -14,7 +14,7 @@ import pytest
 from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
-from django_skipqueue.admission import rate_sql
+from django_skipqueue.admission import queue_sql, rate_sql
 from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
 from django_skipqueue.rollups import counts, failures
@@ -52,6 +52,7 @@ SOURCES = [
         *(STORE / "sql").glob("*.py"),
         *(STORE / "policy_sql").glob("*.py"),
         Path(admission.__file__),
+        Path(queue_sql.__file__),
         Path(rate_sql.__file__),
     )
 ]
@@ -63,7 +64,7 @@ PLANLESS = {
 
 STATEMENTS = {
     name: text
-    for name, text in (vars(sql) | vars(policy_sql) | vars(admission) | vars(rate_sql)).items()
+    for name, text in (vars(sql) | vars(policy_sql) | vars(admission) | vars(queue_sql) | vars(rate_sql)).items()
     if name.isupper() and isinstance(text, str)
 }
 
