@@ -154,7 +154,8 @@ def _error_text(schedule: DueSchedule, problem: Exception) -> str:
 
 def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
     table, now = schedule.timetable, instant(schedule.now)
-    due = _times(schedule, table, now)
+    times = _times(schedule, table, now)
+    due = times[-MOST_CAUGHT_UP:]
     spec, call = prepared(schedule.task, decode(schedule.args), decode(schedule.kwargs))
     store.rows(sql.LIMIT_LOCKS, {"timeout": LOCK_TIMEOUT})
     ids: list[int] = []
@@ -167,16 +168,19 @@ def _enqueue(store: Store, schedule: DueSchedule) -> list[Event]:
         if inserted is not None:  # else another job holds the unique key
             ids.append(inserted.id)
     following = table.after(now, planned=schedule.planned)
+    events = list(_events(store, schedule, due, ids))
+    if len(times) > len(due):
+        events.append(ScheduleSkipped(store.alias, schedule.name, "late", ids[-1] if ids else schedule.last_job_id))
     store.execute(
         sql.FIRED,
         {
             "id": schedule.id,
             "next": following and following.timestamp(),
             "job_id": ids[-1] if ids else None,
-            "is_skipped": len(ids) < len(due),
+            "is_skipped": any(isinstance(event, ScheduleSkipped) for event in events),
         },
     )
-    return list(_events(store, schedule, due, ids))
+    return events
 
 
 def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[int]) -> Iterator[Event]:
@@ -189,8 +193,8 @@ def _events(store: Store, schedule: DueSchedule, due: list[datetime], ids: list[
 
 
 def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datetime]:
-    """The times that are due, and for which a job is enqueued."""
-    limit = MOST_CAUGHT_UP if schedule.catch_up == "all" else 1
+    """The times that are due, and for which a job is enqueued; one more if not all can be caught up with."""
+    limit = MOST_CAUGHT_UP + 1 if schedule.catch_up == "all" else 1
     # After a change by hand the planned time need not be one of the definition: it is due all the same.
     due = table.newest(now, planned=schedule.planned, limit=limit) or [schedule.planned]
     if schedule.catch_up == "skip":

@@ -1,5 +1,6 @@
 """Firing: each time is enqueued once, whatever happens, and a bad row stops no other."""
 
+import logging
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -132,6 +133,13 @@ def test_skip_is_for_what_was_missed_and_not_for_what_is_only_just_due() -> None
     assert len(jobs_of("s")) == 1
 
 
+def test_it_is_noted_that_a_time_was_skipped_because_it_was_missed() -> None:
+    make_schedule("s", due=LATE + 60, interval=timedelta(days=1), catch_up="skip")
+    fire_all()
+    assert jobs_of("s") == []
+    assert Schedule.objects.get().skipped_at is not None
+
+
 def test_all_has_an_end() -> None:
     schedule = make_schedule("s", due=86_400 * 30, catch_up="all", interval=timedelta(minutes=1))
     fire_all()
@@ -140,6 +148,19 @@ def test_all_has_an_end() -> None:
     assert schedule.next_run_at is not None
     assert datetime.fromisoformat(times[-1]) > schedule.next_run_at + timedelta(days=29), "the newest"
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("times", "is_skipped"), [(MOST_CAUGHT_UP, False), (MOST_CAUGHT_UP + 1, True)])
+def test_times_beyond_that_end_are_said_to_be_skipped(
+    times: int, caplog: pytest.LogCaptureFixture, *, is_skipped: bool
+) -> None:
+    make_schedule("s", due=60 * (times - 1) + 30, catch_up="all", interval=timedelta(minutes=1))
+    with caplog.at_level(logging.INFO):
+        fire_all()
+    assert len(jobs_of("s")) == MOST_CAUGHT_UP
+    assert (Schedule.objects.get().skipped_at is not None) is is_skipped
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("schedule skipped")]
+    assert said == (["schedule skipped name=s reason=missed"] if is_skipped else [])
 
 
 def test_a_year_without_anybody_costs_no_more_than_a_day() -> None:
