@@ -2,14 +2,15 @@
 
 Invariant: an hour that is named (`0 2 * * *`) means the clock on the wall: a time that the clock skips fires once, when
 it has skipped it, and a time that it shows twice fires the first time. Where every hour is meant (`*/10 * * * *`), a
-schedule fires by elapsed time, whatever the clock is set to.
+schedule fires by elapsed time, whatever the clock is set to: where that is changed by half an hour, the minutes are
+those of standard time.
 """
 
 import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from itertools import islice
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo, available_timezones
@@ -19,7 +20,7 @@ from ..exceptions import InvalidOption
 SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=3660)
 """The intervals that can be used."""
 
-SECOND = timedelta(seconds=1)
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 CRON_FIELDS, CRON_FIELDS_WITH_SECONDS = 5, 6
 
@@ -101,11 +102,11 @@ class Cron:
 
     def _from(self, moment: datetime) -> Iterator[datetime]:
         """The times after the moment, in UTC."""
-        local = moment.astimezone(zone_of(self.zone))
         if self.is_hourly:
-            for time in _simulated(self.expression, local):
+            for time in _simulated(self.expression, moment.astimezone(hourly_zone(self.zone, moment.year))):
                 yield time.astimezone(UTC)
             return
+        local = moment.astimezone(zone_of(self.zone))
         last = moment
         for time in _simulated(self.expression, local.replace(tzinfo=None)):
             instant = on_the_wall(time, local.tzinfo)
@@ -115,12 +116,13 @@ class Cron:
 
     def _back_from(self, moment: datetime) -> Iterator[datetime]:
         """The times until the moment, the newest first."""
-        local = (moment + SECOND).astimezone(zone_of(self.zone))
+        start = moment + SECOND
         if self.is_hourly:
-            for time in _simulated(self.expression, local, back=True):
+            for time in _simulated(self.expression, start.astimezone(hourly_zone(self.zone, start.year)), back=True):
                 if time <= moment:
                     yield time.astimezone(UTC)
             return
+        local = start.astimezone(zone_of(self.zone))
         shown_twice = local.replace(fold=0).utcoffset() - local.utcoffset()  # type: ignore[operator]
         last: datetime | None = None
         for time in _simulated(self.expression, local.replace(tzinfo=None) + shown_twice, back=True):
@@ -147,6 +149,21 @@ def zone_of(name: str) -> ZoneInfo:
         raise InvalidOption(
             f"there is no time zone {name!r}: give a name of the IANA database, such as Europe/Berlin."
         ) from None
+
+
+@functools.lru_cache(maxsize=1_000)
+def hourly_zone(name: str, year: int) -> tzinfo:
+    """The time zone of this name, in which the same minutes of all hours are an hour apart.
+
+    Where the clock is set forward by half an hour in summer, as on Lord Howe Island, it is the standard time.
+    """
+    zone = zone_of(name)
+    for month in (1, 7):
+        day = datetime(year, month, 1, tzinfo=zone)
+        summer, offset = day.dst() or timedelta(0), day.utcoffset() or timedelta(0)
+        if summer % HOUR:
+            return timezone(offset - summer)
+    return zone
 
 
 def zone_names() -> list[str]:

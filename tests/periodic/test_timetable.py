@@ -112,14 +112,32 @@ def test_the_next_time_does_not_depend_on_when_somebody_looks(
     assert table.after(between, planned=moment) == following
 
 
-CHANGES = [("Europe/Berlin", year, month) for year in range(2020, 2030) for month in (3, 10)]
+HOURLY = {"*/10 * * * *": 10, "*/20 * * * *": 20, "0 * * * *": 60, "15 * * * *": 60, "45 * * * *": 60}
+"""Expressions of every hour, and the minutes between two of their times."""
 
 
-@pytest.mark.parametrize(("zone", "year", "month"), CHANGES)
-def test_every_ten_minutes_goes_by_elapsed_time(zone: str, year: int, month: int) -> None:
-    start = datetime(year, month, 24, tzinfo=UTC)
-    times = fired(Cron("*/10 * * * *", zone), start, start + timedelta(days=8))
-    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(minutes=10)}
+def days_of_changes(zone: str, year: int) -> list[datetime]:
+    """The days in UTC on which the clock is changed; a day without one, if it never is."""
+    days = [datetime(year, 1, 1, 12, tzinfo=UTC) + timedelta(days=number) for number in range(366)]
+    offsets = [day.astimezone(ZoneInfo(zone)).utcoffset() for day in days]
+    return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after] or days[:1]
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize(("expression", "minutes"), HOURLY.items())
+def test_every_hour_goes_by_elapsed_time(zone: str, expression: str, minutes: int) -> None:
+    table = Cron(expression, zone)
+    for day in days_of_changes(zone, 2026):
+        times = fired(table, day - timedelta(hours=12), day + timedelta(hours=36))
+        assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(minutes=minutes)}
+        assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
+
+
+def test_where_the_clock_is_changed_by_half_an_hour_the_minutes_are_those_of_standard_time() -> None:
+    table, zone = Cron("15 * * * *", "Australia/Lord_Howe"), "Australia/Lord_Howe"
+    for winter, summer in (("2026-07-01T12:00", "2026-12-01T12:00"), ("2029-07-01T12:00", "2029-01-01T12:00")):
+        assert table.first(at(winter, zone)) == at(winter, zone) + timedelta(minutes=15)
+        assert table.first(at(summer, zone)) == at(summer, zone) + timedelta(minutes=45)
 
 
 def test_every_hour_is_every_hour_where_the_clock_is_changed() -> None:
