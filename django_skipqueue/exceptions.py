@@ -50,10 +50,10 @@ class UniqueKeyTaken(SkipQueueError):
 
 
 class UniqueKeyDeadlock(SkipQueueError):
-    """Two transactions enqueue jobs with the same unique keys in opposite order, so each waits for the other.
+    """Two transactions enqueue or retry jobs with the same unique keys in opposite order, so each waits for the other.
 
     PostgreSQL has ended this one; roll it back, and try it again. To avoid it, enqueue in the order of the keys, all at
-    once by defer_many, which sorts them, or after the commit by transaction.on_commit.
+    once by defer_many or one retry, which sort them, or after the commit by transaction.on_commit.
     """
 
 

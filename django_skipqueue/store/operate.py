@@ -12,12 +12,13 @@ from django.db import IntegrityError, transaction
 from ..admission.queues import columns_of, rate_columns_of
 from ..columns import check_columns, check_run_after
 from ..events.events import JobsOperated
+from ..exceptions import UniqueKeyDeadlock
 from ..values.codec import shorten
 from ..values.outcomes import Delay, checked_seconds
 from . import policy_sql, sql
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import noted
-from .unique import UniqueKeys
+from .unique import UniqueKeys, explained_deadlock
 
 
 class Operating(UniqueKeys):
@@ -26,13 +27,18 @@ class Operating(UniqueKeys):
     def retry(self, ids: Iterable[int], *, over: Delay = 0.0, by: str = "", reason: str = "") -> dict[int, str]:
         """Put failed and discarded jobs back into their queues: at once, or each at a random time within `over`.
 
-        A job in another status stays unchanged, and so does one whose unique key another job holds.
+        A job in another status stays unchanged, and so does one whose unique key another job holds. Raises
+        `UniqueKeyDeadlock` in a transaction of the caller that waits for another one, which waits for it.
         """
         values = _noted(ids, by, reason) | {"over": checked_seconds("over", over)}
         for _ in range(10):
             try:
-                with transaction.atomic(using=self.alias):
+                with explained_deadlock(True), transaction.atomic(using=self.alias):
                     rows = self.rows(sql.RETRY, values)
+            except UniqueKeyDeadlock:
+                if self.connection.in_atomic_block:  # it may hold the key that the other one waits for
+                    raise
+                continue
             except IntegrityError:
                 # A finished job still has one of the unique keys, or another job took one in between: the next try
                 # skips that job.

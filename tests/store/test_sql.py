@@ -666,8 +666,8 @@ def test_a_status_is_a_literal(name: str) -> None:
     assert not re.search(r"status\s*(=|<>|IN)\s*\(?%", STATEMENTS[name])
 
 
-LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK_UNLOCKED_HOLDERS")
-"""Statements that lock rows for another one in the same transaction, and one that has a form of its own."""
+LOCKING = ("EXPIRED", "COUNT_ENQUEUED", "LOCK_BATCHES", "LOCK_DEPENDANTS", "LOCK_UNLOCKED_HOLDERS", "RETRY")
+"""Statements that lock rows for another one in the same transaction, and two that have a form of their own."""
 
 
 @pytest.mark.parametrize(

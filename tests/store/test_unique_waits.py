@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from django_skipqueue.exceptions import UniqueKeyDeadlock
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Settlement
@@ -14,6 +15,8 @@ from django_skipqueue.values.outcomes import COMPLETED, Settlement
 from ..app import jobs
 from ..app.rows import make_job
 from ..app.sessions import Session
+
+store = Store("default")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -238,3 +241,65 @@ def test_a_batch_replaces_those_that_wait_and_leaves_those_that_run() -> None:
     with transaction.atomic():
         again = by_key(on_conflict="replace").defer_many([(key,) for key in keys])
     assert again.outcomes == [*expected[:15], *["replaced"] * 5]
+
+
+# Retries of several jobs
+
+
+def failed_with_keys(*keys: str) -> list[int]:
+    """Failed jobs with these unique keys, in the order of their ids."""
+    return [make_job("failed", unique_key=key).pk for key in keys]
+
+
+def retry_first(ids: list[int]) -> set[int]:
+    return set(store.retry(ids))
+
+
+def test_a_retry_and_a_defer_many_with_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
+    """A third transaction holds a key that the retry takes between the two, so that it is sure to have begun."""
+    ids = failed_with_keys("a", "m", "Z")
+    gate, retrying, deferring = session(), session(), session()
+    gate.begin()
+    gate(jobs.add.using(unique_key="m").defer, 1)
+    first = retrying.start(retry_first, ids)
+    retrying.wait_until_blocked()
+    second = deferring.start(jobs.echo.using(unique_key=lambda value: value).defer_many, [("a",), ("Z",)])
+    deferring.wait_until_blocked()
+    gate.rollback()
+    assert first.result(20) == set(ids)
+    assert second.result(20).outcomes == ["existing", "existing"]
+
+
+def test_two_retries_with_keys_in_opposite_order_do_not_deadlock(session: Callable[[], Session]) -> None:
+    one, other = failed_with_keys("b", "m", "a"), failed_with_keys("a", "b")
+    gate, retrying, again = session(), session(), session()
+    gate.begin()
+    gate(jobs.add.using(unique_key="m").defer, 1)
+    first = retrying.start(retry_first, one)
+    retrying.wait_until_blocked()
+    second = again.start(retry_first, other)
+    again.wait_until_blocked()
+    gate.rollback()
+    assert first.result(20) == set(one)
+    assert second.result(20) == set()
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_a_retry_that_is_the_victim_of_a_deadlock_tries_again_or_says_so(
+    monkeypatch: pytest.MonkeyPatch, *, is_within: bool
+) -> None:
+    """Again, unless it is in a transaction of the caller, which may hold the key that the other one waits for."""
+    ids, rows, victims = failed_with_keys("a"), store.rows, []
+
+    def rows_of_a_victim(statement: str, values: Any = None) -> Any:
+        if not victims:
+            victims.append(1)
+            return rows("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$")
+        return rows(statement, values)
+
+    monkeypatch.setattr(store, "rows", rows_of_a_victim)
+    if is_within:
+        with pytest.raises(UniqueKeyDeadlock, match="retry"), transaction.atomic():
+            store.retry(ids)
+    else:
+        assert set(store.retry(ids)) == set(ids)

@@ -13,7 +13,10 @@ _DUE = "COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interv
 # or each at a random time within `over` seconds. A job stays unchanged if another job holds its unique key, even if it
 # would not hold the key itself; of several chosen jobs with the same key, only the newest is retried. The array is
 # a subquery, so that the planner does not see its length: with that, it reads a small table whole. It is searched
-# once, for `named`. Index: the primary key, and unique.
+# once, for `named`.
+# The keys are taken in their order, as the enqueues take them, so that these and retries wait for each other and never
+# deadlock. Only an INSERT writes its rows in the order of its SELECT: here each of them meets the row that it was read
+# from, which is locked, and so is updated. The collation is that of Python. Index: the primary key, and unique.
 RETRY = entering(
     recording(
         "retry",
@@ -24,7 +27,7 @@ WITH named AS MATERIALIZED (
     WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND status IN ('failed', 'discarded')
 ),
 chosen AS MATERIALIZED (
-    SELECT id
+    SELECT id, queue_name, task, args, kwargs, status, finished_at, unique_key
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (
@@ -59,7 +62,9 @@ chosen AS MATERIALIZED (
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE skipqueue_job AS job
+INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
+SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
+ON CONFLICT (id) DO UPDATE
 SET status = {status}, has_permit = NULL,
     lease = job.lease + 1,
     attempts = 0,
@@ -68,7 +73,6 @@ SET status = {status}, has_permit = NULL,
     deaths = NULL,
     unknown_since = NULL,
     operations = {operations}
-WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
 """,
     ),
