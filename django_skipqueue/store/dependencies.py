@@ -7,7 +7,7 @@ after it. A predecessor that is retried by hand lets nobody through until it has
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -24,16 +24,27 @@ MOST_ROUNDS = 20
 class Need(NamedTuple):
     """A job that another one needs."""
 
-    job_id: int
-    """The job that waits."""
     needs_job_id: int
     status: str | None
     """`None`: it was deleted."""
     result: str | None
     """JSON, not yet decoded."""
-    is_met: bool
     is_gone: bool
     """Whether the row is not there any more."""
+
+
+class UnmetNeed(NamedTuple):
+    """A job that another one waits for still."""
+
+    needs_job_id: int
+    status: str | None
+    """`None`: it was deleted."""
+    is_gone: bool
+    """Whether the row is not there any more."""
+    is_stuck: bool
+    """Whether it has not completed, and keeps the other one waiting until it has."""
+    number: int
+    """How many jobs the other one waits for."""
 
 
 @dataclass
@@ -103,7 +114,10 @@ class Dependencies(Statements):
                 return bool(rounds or number)
         return True
 
-    def needs(self, ids: Collection[int], *, limit: int = BATCH) -> list[Need]:
-        """The jobs that these need, in their order."""
-        rows: list[Any] = self.rows(sql.NEEDS, {"ids": as_array(ids), "limit": limit})
-        return [Need._make(row) for row in rows]
+    def needs(self, id: int) -> list[Need]:
+        """All jobs that this one needs, in their order."""
+        return [Need._make(row) for row in self.rows(sql.NEEDS, {"id": id})]
+
+    def unmet_needs(self, id: int, *, limit: int) -> list[UnmetNeed]:
+        """Some of the jobs that this one waits for still, first those that have not completed."""
+        return [UnmetNeed._make(row) for row in self.rows(sql.UNMET_NEEDS, {"id": id, "limit": limit})]

@@ -129,7 +129,7 @@ class JobContext:
         Raises `ResultLost` if one of them was deleted, or pruned. The first use sends a query.
         """
         found = []
-        for need in Store(self.database).needs([self.job_id]):
+        for need in Store(self.database).needs(self.job_id):
             if need.status is None or (need.status == "completed" and need.is_gone):
                 raise ResultLost(f"Job {need.needs_job_id}, which job {self.job_id} has waited for, is not there.")
             found.append(None if need.result is None else decode(need.result))

@@ -18,6 +18,7 @@ from django_skipqueue.store import Store, dependencies
 from django_skipqueue.testing import run_jobs
 
 from ..app import jobs
+from ..app.rows import make_job, multiply
 from ..app.sessions import Session
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
@@ -256,6 +257,13 @@ class TestChain:
             chain(*steps)
         with pytest.raises(InvalidOption, match="database must be"):
             chain(jobs.noop, database="nowhere")
+
+    def test_no_result_is_missing_however_many_there_are(self) -> None:
+        multiply(make_job("completed", result=1), 1_200)
+        before = list(Job.objects.values_list("pk", flat=True))
+        jobs.see_results.using(after=before).defer()
+        [last] = run_jobs()
+        assert last.result == [1] * 1_201
 
     def test_results_that_are_gone_are_an_error(self) -> None:
         made = chain(jobs.add.s(1), jobs.see_results.using(max_attempts=1)).defer()

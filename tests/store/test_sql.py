@@ -21,6 +21,7 @@ from django_skipqueue.rollups import counts, failures
 from django_skipqueue.rollups.counts import Counts
 from django_skipqueue.rollups.failures import Failures
 from django_skipqueue.store import policy_sql, sql
+from django_skipqueue.store.dependencies import Need, UnmetNeed
 from django_skipqueue.store.parameters import (
     as_array,
     calls_as_values,
@@ -292,7 +293,8 @@ CASES = [
     Case("LOCK_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
     Case("ADMIT_DEPENDANTS", {"ids": as_array([80_100, 80_200])}, {NEEDS, "pkey"}),
     Case("FORGET_DEPENDANTS", {"ids": as_array([70_100, 70_200]), "limit": 100}, {UNMET, "pkey"}),
-    Case("NEEDS", {"ids": as_array([80_100, 80_200]), "limit": 100}, {NEEDS, "pkey"}),
+    Case("NEEDS", {"id": 80_100}, {NEEDS, "pkey"}),
+    Case("UNMET_NEEDS", {"id": 80_100, "limit": 6}, {NEEDS, "pkey"}),
     Case("NOTE_CALLBACKS", {"id": 19_999, "callback_ids": [1, 2], "callbacks": "{}"}, {BATCH}),
     Case(
         "PROGRESS",
@@ -650,6 +652,8 @@ def test_above_every_statement_stands_who_calls_it(name: str) -> None:
         ("ENQUEUE", InsertedJob._fields),
         ("FIRST_IN_QUEUES", ("queue_name", "job_id", *QueuePosition._fields)),
         ("RECOVER", RecoveredJob._fields),
+        ("NEEDS", Need._fields),
+        ("UNMET_NEEDS", UnmetNeed._fields),
     ],
 )
 def test_rows_that_become_a_record_have_its_fields_in_their_order(

@@ -210,15 +210,42 @@ met AS (
 SELECT count(*) FROM left_over
 """
 
-# JobContext, admin → the jobs that these need, in their order, with status and result; NULL: deleted, or pruned.
-# Index: the primary keys.
+# JobContext → the jobs that this one needs, all of them, in their order, with status and result; NULL: deleted, or
+# pruned. Index: the primary keys.
 NEEDS = """
-SELECT needs.job_id, needs.needs_job_id, coalesce(job.status, needs.pruned_as), job.result::text, needs.is_met,
-    job.id IS NULL
+SELECT
+    needs.needs_job_id,
+    coalesce(job.status, needs.pruned_as) AS status,
+    job.result::text AS result,
+    job.id IS NULL AS is_gone
 FROM
     skipqueue_dependency AS needs
     LEFT JOIN skipqueue_job AS job ON job.id = needs.needs_job_id
-WHERE needs.job_id = ANY (%(ids)s::bigint[])
-ORDER BY needs.job_id, needs.position
+WHERE needs.job_id = %(id)s
+ORDER BY needs.position
+"""
+
+# admin → some of the jobs that this one waits for still, first those that keep it waiting although they are finished,
+# and in each row how many there are in all. Index: the primary keys.
+UNMET_NEEDS = """
+SELECT
+    unmet.needs_job_id,
+    unmet.status,
+    unmet.is_gone,
+    unmet.after_failure = 'wait' AND coalesce(unmet.status, 'discarded') IN ('failed', 'discarded') AS is_stuck,
+    count(*) OVER () AS number
+FROM (
+    SELECT
+        needs.needs_job_id,
+        needs.position,
+        needs.after_failure,
+        coalesce(job.status, needs.pruned_as) AS status,
+        job.id IS NULL AS is_gone
+    FROM
+        skipqueue_dependency AS needs
+        LEFT JOIN skipqueue_job AS job ON job.id = needs.needs_job_id
+    WHERE needs.job_id = %(id)s AND NOT needs.is_met
+) AS unmet
+ORDER BY is_stuck DESC, unmet.position
 LIMIT %(limit)s
 """

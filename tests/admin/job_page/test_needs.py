@@ -2,11 +2,11 @@
 
 import pytest
 
-from django_skipqueue.admin.job_page.needs import why_it_waits_for_jobs
-from django_skipqueue.models import Dependency
+from django_skipqueue.admin.job_page.needs import needs_of, why_it_waits_for_jobs
+from django_skipqueue.models import Dependency, Job
 
 from ...app import jobs
-from ...app.rows import make_job
+from ...app.rows import make_job, multiply
 
 pytestmark = pytest.mark.django_db
 
@@ -17,6 +17,24 @@ def test_it_names_the_jobs() -> None:
     many = jobs.noop.using(after=before).defer()
     assert why_it_waits_for_jobs(one) == f"It waits for job {before[0]}."
     assert why_it_waits_for_jobs(many) == f"It waits for 7 jobs: {', '.join(map(str, before[:5]))}, …."
+
+
+def test_a_job_behind_a_thousand_finished_ones_is_found() -> None:
+    multiply(make_job("completed"), 1_200)
+    before = list(Job.objects.values_list("pk", flat=True))
+    running = make_job("running")
+    last = jobs.noop.using(after=[*before, running]).defer()
+    Dependency.objects.exclude(needs_job_id=running.pk).update(is_met=True)
+    assert why_it_waits_for_jobs(last) == f"It waits for job {running.pk}."
+    assert [need.job_id for need in needs_of(last)] == [running.pk]
+
+
+def test_a_job_that_keeps_it_waiting_for_ever_is_named_first() -> None:
+    before = [make_job("queued") for _ in range(7)]
+    failed = make_job("failed")
+    last = jobs.noop.using(after=[*before, failed]).defer()
+    assert f"It needs job {failed.pk}, which has not completed" in why_it_waits_for_jobs(last)
+    assert [need.job_id for need in needs_of(last)] == [failed.pk, *[job.pk for job in before[:5]]]
 
 
 def test_it_says_that_one_has_not_completed() -> None:
