@@ -414,7 +414,24 @@ class TestPrune:
         Job.objects.all().discard()
         finished()
         make_old(timedelta(hours=1))
-        assert store.prune_batches() == 3
+        assert store.prune_batches() == 2
+        assert names() == ["calls"], "its callback can be retried"
+        Job.objects.all().delete()
+        assert store.prune_batches() == 1
+
+    def test_a_callback_that_has_failed_is_retried_with_its_batch(self) -> None:
+        with Batch(on_finish=jobs.fail.using(max_attempts=1)) as batch:
+            pass
+        run_jobs()
+        callback = Job.objects.get()
+        assert (callback.status, batch.row.failed) == ("failed", 0)
+        make_old(timedelta(days=2))
+        assert store.prune_batches() == 0
+        callback.retry()
+        Job.objects.update(task="tests.app.jobs.see_batch")
+        [callback] = run_jobs()
+        assert callback.result == [batch.id, ""]
+        assert store.prune_batches() == 1
 
     def test_what_is_kept_for_ever_stays(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": None}}

@@ -99,6 +99,7 @@ class TestThreeLevels:
         assert len(finished()) == 3
         assert callbacks_of("1") == [BAD, OVER]
         run_jobs()
+        Job.objects.failed().delete()
         make_old(timedelta(hours=1))
         assert sum(store.prune_batches() for _ in range(3)) == 3
 

@@ -304,7 +304,7 @@ CASES = [
     Case(
         "PRUNE_BATCHES",
         {"completed": timedelta(days=1), "failed": timedelta(days=2), "limit": 100},
-        {"skipqueue_batch_prune", BATCH, "batch", "skipqueue_batch_pruned_of"},
+        {"skipqueue_batch_prune", BATCH, "batch", "pkey", "skipqueue_batch_pruned_of"},
     ),
     Case("EXPIRED", KEPT, {"prune", "prune_own"}),
     Case(

@@ -238,9 +238,10 @@ WHERE part.jobs > 0
 GROUP BY tree.root, part.status
 """
 
-# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, and in no other batch
-# but one that is finished and in none. So the outer ones are deleted first, and one that is open has all inner ones.
-# Those that failed have a retention of their own. Indexes: prune, batch, the primary key.
+# supervisor → how many finished batches were deleted: past the retention, with no unfinished job, with no callback that
+# can be retried, and in no other batch but one that is finished and in none. So the outer ones are deleted first, and
+# one that is open has all inner ones. Those that failed have a retention of their own. Indexes: prune, batch, the
+# primary key.
 PRUNE_BATCHES = """
 WITH expired AS MATERIALIZED (
     SELECT batch.id
@@ -262,6 +263,12 @@ WITH expired AS MATERIALIZED (
             SELECT FROM skipqueue_job AS job
             WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
         )
+        AND (
+            SELECT callback.id
+            FROM skipqueue_job AS callback
+            WHERE callback.id = ANY (batch.callback_ids) AND callback.status IN ('failed', 'discarded')
+            LIMIT 1
+        ) IS NULL
     ORDER BY batch.finished_at
     LIMIT %(limit)s
     FOR UPDATE OF batch SKIP LOCKED
