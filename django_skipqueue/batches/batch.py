@@ -18,7 +18,7 @@ from ..store import Store
 from ..store.current_batch import CurrentBatch, current_batch
 from ..values.batches import BatchProgress
 from ..values.codec import encode
-from .call import TaskCall, as_call
+from .call import TaskCall, as_call, reference_to
 
 if TYPE_CHECKING:
     from ..models import Job, JobBatch
@@ -83,12 +83,10 @@ class Batch:
         """
         from ..models import Job
 
-        alias = database or settings.database
+        named = reference_to(job)
+        alias = named.database or database or settings.database
         if not isinstance(job, Job):
-            job_id = job if isinstance(job, int) else int(job.id)
-            job = Job.objects.using(alias).get(pk=job_id)
-        else:
-            alias = job._state.db or alias
+            job = Job.objects.using(alias).get(pk=named.id)
         return None if job.batch_id is None else cls.get(job.batch_id, database=alias)
 
     @classmethod

@@ -13,7 +13,7 @@ from ..columns import check_columns
 from ..exceptions import InvalidOption
 from ..values.callbacks import stored
 from ..values.deferred import OnConflict
-from ..values.records import EncodedCall, JobSpec
+from ..values.records import EncodedCall, JobReference, JobSpec
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -22,15 +22,25 @@ if TYPE_CHECKING:
 AfterFailure = Literal["wait", "discard", "run"]
 
 
-def job_ids(jobs: Iterable[Any]) -> tuple[int, ...]:
-    """The ids of jobs, each given as a `Job`, an id, or a result of `django.tasks`. Raises `InvalidOption`."""
+def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
+    """References to jobs, each given as a `Job`, an id, or a result of `django.tasks`. Raises `InvalidOption`."""
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
         raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
-    ids = [job if isinstance(job, int) else getattr(job, "id", None) for job in jobs]
     try:
-        return tuple(dict.fromkeys(int(id) for id in ids))  # type: ignore[arg-type]
+        return tuple(reference_to(job) for job in jobs)
     except (TypeError, ValueError):
         raise InvalidOption(f"after must be a list of jobs that were deferred, not {jobs!r}.") from None
+
+
+def reference_to(job: Any) -> JobReference:
+    """A reference to a `Job`, an id, or a result of `django.tasks`. Raises `TypeError` or `ValueError` for no job."""
+    if isinstance(job, int):
+        return JobReference(job, None)
+    if state := getattr(job, "_state", None):
+        return JobReference(int(job.id), state.db)
+    job_id: Any = getattr(job, "id", None)
+    find_backend = getattr(getattr(job, "task", None), "get_backend", None)
+    return JobReference(int(job_id), find_backend and getattr(find_backend(), "database", None))
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class TaskCall:
         on_failure: what happens if one of them fails or is discarded: `wait` until it is retried and completes,
         `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
         """
-        spec = self.spec._replace(after=job_ids(jobs), after_failure=on_failure)
+        spec = self.spec._replace(after=references_to(jobs), after_failure=on_failure)
         return replace(self, spec=spec)
 
     def as_callback(self) -> dict[str, Any]:

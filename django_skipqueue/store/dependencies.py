@@ -12,6 +12,7 @@ from typing import NamedTuple
 from django.db import transaction
 
 from ..exceptions import InvalidOption
+from ..values.records import JobReference
 from . import policy_sql as sql
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import as_array
@@ -62,17 +63,29 @@ class Dependants:
 class Dependencies(Statements):
     """Used by enqueues, by the gate of dependencies, and by workers after a settle."""
 
-    def hold(self, ids: Collection[int], *, needs: Collection[int], after_failure: str) -> dict[int, str]:
+    def hold(self, ids: Collection[int], *, needs: Collection[JobReference], after_failure: str) -> dict[int, str]:
         """Have new jobs wait for others. Returns the status of those that need not wait, by id.
 
-        Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist.
+        Called in the transaction of the INSERT. Raises `InvalidOption` if one of the others does not exist, or is in
+        another database.
         """
-        values = {"ids": as_array(ids), "needs": as_array(needs), "after_failure": after_failure}
+        self._require_here(needs)
+        needed = dict.fromkeys(need.id for need in needs)
+        values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": after_failure}
         if missing := [id for (id,) in self.rows(sql.INSERT_DEPENDENCIES, values)]:
             raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
         rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(ids)})
         wake_supervisors(self, [0.0])
         return {id: status for id, _, status, _ in rows}
+
+    def _require_here(self, needs: Collection[JobReference]) -> None:
+        for id, database in needs:
+            if database not in (None, self.alias):
+                raise InvalidOption(
+                    f"after names job {id} of the database {database!r}, and the new job is in {self.alias!r}: a job "
+                    "can wait only for jobs of its own database. Defer both in the same one, or have the task of the "
+                    "first job defer the second."
+                )
 
     def admit_dependants(self, ids: Iterable[int], *, limit: int = BATCH) -> dict[str, int]:
         """Admit the jobs that wait for these alone, or discard them. Returns the number admitted, by queue.

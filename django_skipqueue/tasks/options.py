@@ -17,7 +17,7 @@ from ..columns import check_columns, check_key
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import size_of
 from ..values.deferred import OnConflict
-from ..values.records import EncodedCall, JobSpec
+from ..values.records import EncodedCall, JobReference, JobSpec
 from .unique import UniqueBy, Until, check_on_conflict, check_until, seconds_of
 
 UniqueKey = str | Callable[..., str]
@@ -87,8 +87,8 @@ class Options:
     """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
     database: str | None = None
     """`None`: `SKIPQUEUE["DATABASE"]`."""
-    after: tuple[int, ...] = ()
-    """The ids of the jobs that must be finished before."""
+    after: tuple[JobReference, ...] = ()
+    """The jobs that must be finished before."""
     after_failure: AfterFailure = "wait"
     concurrency: Limit | None = None
     sequence: By | None = None

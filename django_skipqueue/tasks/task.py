@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import DatabaseError, connections
 
-from ..batches.call import TaskCall, job_ids
+from ..batches.call import TaskCall, references_to
 from ..conf import settings
 from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
 from ..store import Store
@@ -145,7 +145,7 @@ class Task(Generic[P, R]):
         check_names("using", options, UsingOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "after" in given:
-            given["after"] = job_ids(given["after"])
+            given["after"] = references_to(given["after"])
         if given.get("on_conflict", self.options.on_conflict) == "rerun" != self.options.on_conflict:
             raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
         if given.get("database", "default") not in connections:

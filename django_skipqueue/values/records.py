@@ -30,6 +30,14 @@ class JobColumns(TypedDict, total=False):
     timeout: float | None
 
 
+class JobReference(NamedTuple):
+    """A job, as somebody names it."""
+
+    id: int
+    database: str | None
+    """The alias of its database; `None`: the caller gave the id alone."""
+
+
 class JobSpec(NamedTuple):
     """The columns that all jobs of an `enqueue` or `enqueue_many` share. A field is the column of its name."""
 
@@ -52,8 +60,8 @@ class JobSpec(NamedTuple):
     unique_seconds: float | None = None
     """How long a job holds its unique key. `None`: until it is finished; 0: until it is first claimed; else for so many
     seconds from the enqueue, and until it is finished."""
-    after: tuple[int, ...] = ()
-    """The ids of the jobs that must be finished before these begin. A row for each, not a column."""
+    after: tuple[JobReference, ...] = ()
+    """The jobs that must be finished before these begin. A row for each, not a column."""
     after_failure: str = "wait"
     """If one of those has not completed: `wait` until it is retried and completes, `discard` these, or `run` them."""
 

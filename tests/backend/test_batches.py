@@ -6,7 +6,7 @@ import pytest
 
 from django_skipqueue import Batch
 from django_skipqueue.backend.framework import task_enqueued
-from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.exceptions import InvalidArguments, InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
 
@@ -31,6 +31,17 @@ def test_tasks_belong_to_a_batch_and_are_its_callbacks() -> None:
         ("echo", {"a": 1}, 0),
     ]
     assert batch.progress().completed == 2
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_a_result_stands_for_the_job_in_its_own_database() -> None:
+    with Batch(database="other") as batch:
+        result = tasks.add.using(backend="other").enqueue(1)
+    found = Batch.of(result)
+    assert found is not None
+    assert (found.id, found.database) == (batch.id, "other")
+    with pytest.raises(InvalidOption, match=f"job {result.id} of the database 'other', and the new job is in"):
+        tasks.add.s(1).after(result).defer()
 
 
 def test_arguments_that_do_not_fit_are_refused_at_once() -> None:

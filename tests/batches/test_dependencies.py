@@ -136,6 +136,24 @@ class TestWait:
         assert not Job.objects.exists()
         assert not Dependency.objects.exists()
 
+    def test_no_id_is_given_twice(self) -> None:
+        before = jobs.noop.defer()
+        last = jobs.noop.using(after=[before, before.pk, before]).defer()
+        assert list(Dependency.objects.values_list("job_id", "needs_job_id")) == [(last.pk, before.pk)]
+
+    @pytest.mark.django_db(databases=["default", "other"])
+    def test_a_job_of_another_database(self) -> None:
+        before = jobs.noop.defer()
+        make_job(using="other", id=before.pk)
+        for call in (jobs.noop.using(after=[before], database="other").s(), jobs.noop.s().after(before)):
+            with pytest.raises(InvalidOption, match=f"after names job {before.pk} of the database 'default', and"):
+                call.in_database("other").defer()
+        with pytest.raises(InvalidOption, match="Defer both in the same one"):
+            jobs.noop.using(after=[before], database="other").defer_many([(), ()])
+        assert Job.objects.using("other").count() == 1
+        last = jobs.noop.using(database="other", after=[before.pk]).defer()
+        assert last.status == "blocked", "an id alone is one of the database of the call"
+
     def test_a_job_that_waits_and_is_replaced_still_waits(self) -> None:
         before = jobs.noop.defer()
         last = jobs.add.using(after=[before], unique_key="k").defer(1)
