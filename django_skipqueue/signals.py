@@ -85,6 +85,9 @@ lease_lost = QueueSignal()
 jobs_admitted = QueueSignal()
 """Jobs that are due were admitted to their queues. Carries `counts`, by the name of the queue."""
 
+dependant_discarded = QueueSignal()
+"""A job was discarded because one that it needs has not completed. Carries `database`, and `job` (a `Dependant`)."""
+
 jobs_released = QueueSignal()
 """Claimed jobs were put back into their queues; no attempt is charged. Carries `job_ids`."""
 

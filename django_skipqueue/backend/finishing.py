@@ -5,18 +5,21 @@ lease was lost. It is sent in the thread of the `EventDispatcher`, so that a slo
 """
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal
 
 from ..exceptions import RecordedError
-from ..signals import job_cancelled, job_completed, job_discarded, job_failed, job_recovered
+from ..signals import dependant_discarded, job_cancelled, job_completed, job_discarded, job_failed, job_recovered
 from ..values.codec import decode
-from ..values.records import Attempt, RecoveredJob
+from ..values.records import Attempt, Dependant, RecoveredJob
 from .definition import definition_of, entry
 from .framework import AnyResult, TaskResultStatus, has_listeners, log_task_finished, sender_for, task_finished
 from .mapping import ALIAS, result_of, task_status
 from .options import options_for
+
+if TYPE_CHECKING:
+    from ..models.querysets import JobQuerySet
 
 
 def connect() -> None:
@@ -45,11 +48,23 @@ def _recovered(job: RecoveredJob, **_: Any) -> None:
     alias = decode(job.metadata).get(ALIAS)
     if job.status != "failed" or alias is None or not _has_listeners(job.status):
         return
-    database = options_for(alias).database
-    row = Job.objects.using(database).failed().filter(pk=job.id).first()
+    _send_of_row(Job.objects.using(options_for(alias).database).failed(), job.id)
+
+
+def _dependant_discarded(job: Dependant, database: str, **_: Any) -> None:
+    """Send the signal for a job that was discarded because one that it needs has not completed."""
+    from ..models import Job
+
+    if decode(job.metadata).get(ALIAS) is not None and _has_listeners(job.status):
+        _send_of_row(Job.objects.using(database).discarded(), job.id)
+
+
+def _send_of_row(jobs: "JobQuerySet", job_id: int) -> None:
+    """Send the signal for a job that has ended without an attempt, unless somebody has retried or deleted it."""
+    row = jobs.filter(pk=job_id).first()
     task = row and definition_of(row)
     if row and task:
-        _send(result_of(row, task), row.errors[-1])
+        _send(result_of(row, task), row.errors[-1] if row.errors else None)
 
 
 def _has_listeners(status: str) -> bool:
@@ -76,4 +91,5 @@ RECEIVERS: tuple[tuple[Signal, Any], ...] = (
     (job_discarded, _ended),
     (job_cancelled, _ended),
     (job_recovered, _recovered),
+    (dependant_discarded, _dependant_discarded),
 )

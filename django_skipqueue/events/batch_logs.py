@@ -1,9 +1,10 @@
-"""The log lines about batches, in the format of `logs`: the event first, then `key=value`."""
+"""The log lines about batches and dependants, in the format of `logs`: the event first, then `key=value`."""
 
 import logging
 
 from ..values.batches import FinishedBatch
-from .events import BatchNotFinished, CallbackSkipped
+from ..values.records import Dependant
+from .batch_events import BatchNotFinished, CallbackSkipped
 from .log_format import in_a_line
 from .logs import write
 
@@ -31,3 +32,10 @@ def callback_skipped(event: CallbackSkipped) -> None:
         "reason": "another job holds its unique key",
     }
     write(logging.WARNING, "callback_skipped", shown, extra={"batch_id": event.batch_id})
+
+
+def dependant_discarded(job: Dependant) -> None:
+    """A job was discarded because one that it needs has not completed."""
+    shown = {"task": job.task, "id": job.id, "needs": job.needs_job_id}
+    extra = {"job_id": job.id, "task": job.task, "queue_name": job.queue_name}
+    write(logging.WARNING, "dependant_discarded", shown, extra=extra)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from . import alert_logs, batch_logs, events, logs, queue_logs, schedule_logs
+from . import alert_logs, batch_events, batch_logs, events, logs, queue_logs, schedule_logs
 from .events import Event
 
 
@@ -28,8 +28,14 @@ def _batches(event: Any) -> None:
         batch_logs.batch_finished(batch)
 
 
+def _dependants(event: Any) -> None:
+    for job in event.jobs:
+        batch_logs.dependant_discarded(job)
+
+
 LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.JobsAdmitted: (DEBUG, lambda event: logs.jobs_due(sum(event.counts.values()))),
+    batch_events.DependantsDiscarded: (WARNING, _dependants),
     events.JobsPruned: (DEBUG, lambda event: logs.jobs_pruned(event.counts)),
     events.JobsRecovered: (WARNING, _recovered),
     events.AttemptStarted: (DEBUG, lambda event: logs.job_started(event.job, event.worker, event.wait_ms)),
@@ -59,9 +65,9 @@ LINES: dict[type[Event], tuple[int, Callable[[Any], None]]] = {
     events.ScheduleFailed: (ERROR, schedule_logs.schedule_failed),
     events.SchedulePaused: (WARNING, schedule_logs.schedule_paused),
     events.ScheduleResumed: (INFO, schedule_logs.schedule_resumed),
-    events.BatchesFinished: (INFO, _batches),
-    events.BatchNotFinished: (ERROR, batch_logs.batch_not_finished),
-    events.CallbackSkipped: (WARNING, batch_logs.callback_skipped),
+    batch_events.BatchesFinished: (INFO, _batches),
+    batch_events.BatchNotFinished: (ERROR, batch_logs.batch_not_finished),
+    batch_events.CallbackSkipped: (WARNING, batch_logs.callback_skipped),
     events.AlertRaised: (ERROR, alert_logs.alert_raised),
     events.AlertOver: (INFO, alert_logs.alert_over),
     events.OutcomeRefused: (ERROR, lambda event: logs.outcome_refused(event.job_id, event.error)),

@@ -6,7 +6,7 @@ from typing import Any
 from django.dispatch import Signal
 
 from .. import signals
-from . import events
+from . import batch_events, events
 from .events import Event
 
 Sent = Iterator[tuple[str, dict[str, Any]]]
@@ -42,9 +42,15 @@ def _batches(event: Any) -> Sent:
         yield batch.name, {"database": event.database, "batch": batch}
 
 
+def _dependants(event: Any) -> Sent:
+    for job in event.jobs:
+        yield job.task, {"database": event.database, "job": job}
+
+
 SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
     events.JobsDeferred: (signals.job_deferred, _itself("task")),
     events.JobsAdmitted: (signals.jobs_admitted, _itself("database")),
+    batch_events.DependantsDiscarded: (signals.dependant_discarded, _dependants),
     events.JobsReleased: (signals.jobs_released, _itself("database")),
     events.JobsRecovered: (signals.job_recovered, _recovered),
     events.JobsOperated: (signals.jobs_operated, _itself("verb")),
@@ -56,7 +62,7 @@ SIGNALS: dict[type[Event], tuple[Signal, Callable[[Any], Sent]]] = {
     events.AttemptsDiscarded: (signals.job_discarded, _attempts),
     events.AttemptsCancelled: (signals.job_cancelled, _attempts),
     events.LeasesLost: (signals.lease_lost, _attempts),
-    events.BatchesFinished: (signals.batch_finished, _batches),
+    batch_events.BatchesFinished: (signals.batch_finished, _batches),
     events.WorkerStarted: (signals.worker_started, _itself("worker")),
     events.WorkerStopped: (signals.worker_stopped, _itself("worker")),
     events.QueuePaused: (signals.queue_paused, _itself("queue_name")),

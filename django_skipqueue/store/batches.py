@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from django.db import DatabaseError, Error, transaction
 
 from ..conf import settings
-from ..events.events import BatchesFinished, BatchNotFinished, CallbackSkipped
+from ..events.batch_events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from ..values.batches import FinishedBatch
 from ..values.callbacks import CALLBACK_JOB, CALLBACK_SKIPPED, loaded
 from . import policy_sql as sql

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 from django.db import transaction
 
+from ..events.batch_events import DependantsDiscarded
+from ..events.events import JobsAdmitted
 from ..exceptions import InvalidOption
-from ..values.records import JobReference
+from ..values.records import Dependant, JobReference
 from . import policy_sql as sql
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake, wake_supervisors
 from .parameters import as_array
@@ -58,6 +60,7 @@ class Dependants:
     """The batches of those that are not finished."""
     found_any: bool = False
     """Whether there was any job that waited, whatever it waits for still."""
+    discarded_any: bool = False
 
 
 class Dependencies(Statements):
@@ -74,9 +77,12 @@ class Dependencies(Statements):
         values = {"ids": as_array(ids), "needs": as_array(needed), "after_failure": after_failure}
         if missing := [id for (id,) in self.rows(sql.INSERT_DEPENDENCIES, values)]:
             raise InvalidOption(f"after names job {missing[0]}, which does not exist: it was deleted, or pruned.")
-        rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(ids)})
+        passed = self._pass(ids)
+        if discarded := [job for job in passed if job.needs_job_id is not None]:
+            event = DependantsDiscarded(self.alias, discarded)
+            transaction.on_commit(lambda: self.send(event), using=self.alias, robust=True)
         wake_supervisors(self, [0.0])
-        return {id: status for id, _, status, _ in rows}
+        return {job.id: job.status for job in passed}
 
     def _require_here(self, needs: Collection[JobReference]) -> None:
         for id, database in needs:
@@ -87,15 +93,19 @@ class Dependencies(Statements):
                     "first job defer the second."
                 )
 
-    def admit_dependants(self, ids: Iterable[int], *, limit: int = BATCH) -> dict[str, int]:
-        """Admit the jobs that wait for these alone, or discard them. Returns the number admitted, by queue.
+    def admit_dependants(self, ids: Iterable[int]) -> Dependants:
+        """Admit the jobs that wait for these alone, or discard them, and notify the workers.
 
         What a discarded job keeps waiting is discarded, or admitted, as well.
         """
-        return dict(self.look_after(ids, limit=limit).admitted)
+        found = self.look_after(ids)
+        wake(self, found.admitted)
+        if found.admitted:
+            self.send(JobsAdmitted(self.alias, dict(found.admitted)))
+        return found
 
     def look_after(self, ids: Iterable[int], *, limit: int = BATCH) -> Dependants:
-        """Do the same, and return all that is known of these jobs."""
+        """Do the same, but for the workers: `admit` notifies them of what all gates have admitted."""
         found = Dependants()
         left = set(ids)
         for _ in range(MOST_ROUNDS):
@@ -103,16 +113,26 @@ class Dependencies(Statements):
                 break
             with transaction.atomic(using=self.alias):
                 locked = [id for (id,) in self.rows(sql.LOCK_DEPENDANTS, {"ids": as_array(left), "limit": limit})]
-                rows = self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(locked)}) if locked else []
+                passed = self._pass(locked) if locked else []
             found.found_any = found.found_any or bool(locked)
-            found.admitted.update(queue_name for _, queue_name, status, _ in rows if status == "queued")
-            found.batch_ids |= {id for *_, status, id in rows if status != "discarded" and id is not None}
-            if any(status == "blocked" for _, _, status, _ in rows):  # they wait at the gate of limits now
-                notify_supervisors(self, LIMITS_PAYLOAD)
-            discarded = {id for id, _, status, _ in rows if status == "discarded"}
+            discarded = self._note(passed, found)
             left = discarded | left if len(locked) == limit else discarded
-        wake(self, found.admitted)
         return found
+
+    def _pass(self, ids: Collection[int]) -> list[Dependant]:
+        """Admit those of these jobs that wait for no other job any more, or discard them."""
+        return [Dependant._make(row) for row in self.rows(sql.ADMIT_DEPENDANTS, {"ids": as_array(ids)})]
+
+    def _note(self, passed: Collection[Dependant], found: Dependants) -> set[int]:
+        """Count these jobs, and send the event of those that were discarded. Returns the ids of the discarded ones."""
+        found.admitted.update(job.queue_name for job in passed if job.status == "queued")
+        found.batch_ids |= {job.batch_id for job in passed if job.status != "discarded" and job.batch_id is not None}
+        if any(job.status == "blocked" for job in passed):  # they wait at the gate of limits now
+            notify_supervisors(self, LIMITS_PAYLOAD)
+        if discarded := [job for job in passed if job.needs_job_id is not None]:
+            found.discarded_any = True
+            self.send(DependantsDiscarded(self.alias, discarded))
+        return {job.id for job in passed if job.status == "discarded"}
 
     def predecessors(self, *, after: int = 0, limit: int = BATCH) -> dict[int, bool]:
         """The next jobs that others wait for, after an id; for each, whether it lets one of them through."""

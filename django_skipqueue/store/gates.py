@@ -24,6 +24,17 @@ MOST_PAGES = 20
 """Batches of predecessors that one look reads."""
 
 
+class Admitted(dict[str, int]):
+    """The number of admitted jobs, by queue. True also if jobs were discarded instead: there may be more to do now."""
+
+    def __init__(self, counts: Mapping[str, int], *, goes_on: bool) -> None:
+        super().__init__(counts)
+        self._goes_on = goes_on
+
+    def __bool__(self) -> bool:
+        return self._goes_on or len(self) > 0
+
+
 class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
@@ -31,7 +42,10 @@ class Gate(Protocol):
     """The name of its condition in `sql.gates.CONDITIONS`."""
 
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Admit up to `limit` jobs whose condition has ended, skipping locked rows. Returns the number, by queue."""
+        """Admit up to `limit` jobs whose condition has ended, skipping locked rows. Returns the number, by queue.
+
+        What it returns is true if another look may find more.
+        """
 
     def next_due(self, store: Statements) -> float | None:
         """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
@@ -70,13 +84,16 @@ class DependencyGate:
         self._after: dict[str, int] = {}  # where the next look begins, by database
 
     def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Admit jobs whose predecessors are finished."""
+        """Admit jobs whose predecessors are finished, or discard them."""
         dependencies = Dependencies(store.alias, send=store.send)
         ready, end = self._ready(dependencies, limit=limit)
         found = dependencies.look_after(ready, limit=limit)
-        if ready and not found.found_any and not dependencies.forget_dependants(ready, limit=limit):
-            self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
-        return dict(found.admitted)
+        goes_on = found.discarded_any
+        if ready and not found.found_any:
+            goes_on = dependencies.forget_dependants(ready, limit=limit)
+            if not goes_on:
+                self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
+        return Admitted(found.admitted, goes_on=goes_on)
 
     def next_due(self, store: Statements) -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
@@ -116,14 +133,20 @@ class Admitting(Statements):
     """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
 
     def admit(self, *, limit: int = BATCH) -> dict[str, int]:
-        """Admit up to `limit` jobs at each gate whose condition has ended. Returns the number, by queue."""
+        """Admit up to `limit` jobs at each gate whose condition has ended. Returns the number, by queue.
+
+        What it returns is true if another look may find more: also if it has discarded jobs.
+        """
         admitted: Counter[str] = Counter()
+        goes_on = False
         for gate in GATES:
-            admitted.update(gate.admit(self, limit=limit))
+            passed = gate.admit(self, limit=limit)
+            admitted.update(passed)
+            goes_on = goes_on or bool(passed)
         wake(self, admitted)
         if admitted:
             self.send(JobsAdmitted(self.alias, dict(admitted)))
-        return dict(admitted)
+        return Admitted(admitted, goes_on=goes_on)
 
     def sweep_limits(self, *, limit: int = KEYS_AT_ONCE) -> bool:
         """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""

@@ -212,6 +212,21 @@ class Noted(NamedTuple):
     """The progress and the log, as a JSON object."""
 
 
+class Dependant(NamedTuple):
+    """A job that has waited for others, and waits for them no more."""
+
+    id: int
+    task: str
+    queue_name: str
+    status: str
+    """The new status: discarded, if one of the others has not completed; else that of the next gate, or queued."""
+    batch_id: int | None
+    metadata: str
+    """A JSON object, not yet decoded."""
+    needs_job_id: int | None
+    """The job that has not completed, for which this one was discarded now; `None`: it was not."""
+
+
 class RecoveredJob(NamedTuple):
     """A job that was recovered from a dead worker."""
 

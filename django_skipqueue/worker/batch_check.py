@@ -54,7 +54,7 @@ class BatchCheck(Service):
         """Admit the jobs that waited, and finish the batches that are done."""
         batch_ids, self._batch_ids = self._batch_ids, set()
         job_ids, self._job_ids = self._job_ids, set()
-        dependants = self._store.look_after(job_ids)
+        dependants = self._store.admit_dependants(job_ids)
         admitted_at = time.monotonic()
         looked = self._store.finish_batches(batch_ids - dependants.batch_ids)  # these have an unfinished job
         ended = time.monotonic()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue import Batch
-from django_skipqueue.backend.framework import task_enqueued
+from django_skipqueue.backend.framework import TaskResultStatus, task_enqueued, task_finished
 from django_skipqueue.exceptions import InvalidArguments, InvalidOption
 from django_skipqueue.models import Job
 from django_skipqueue.testing import run_jobs
@@ -50,6 +50,23 @@ def test_arguments_that_do_not_fit_are_refused_at_once() -> None:
     with pytest.raises(InvalidArguments, match="missing"):
         Batch(on_success=tasks.add)
     assert not Job.objects.exists()
+
+
+def test_a_task_that_is_discarded_for_another_one_is_finished() -> None:
+    seen: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        seen.append((task_result.id, task_result.status))
+
+    before = tasks.fail.s().defer()
+    last = tasks.add.s(1).after(before, on_failure="discard").defer()
+    before.discard()
+    task_finished.connect(receive)
+    try:
+        run_jobs()
+    finally:
+        task_finished.disconnect(receive)
+    assert seen == [(str(last.pk), TaskResultStatus.FAILED)]
 
 
 def test_a_deferred_call_sends_the_signal_of_the_enqueue() -> None:

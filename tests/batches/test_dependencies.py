@@ -1,6 +1,7 @@
 """Jobs that wait for other jobs, and chains of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -8,14 +9,18 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
+from django.dispatch import Signal
 
-from django_skipqueue import Batch, chain
+from django_skipqueue import Batch, chain, signals
 from django_skipqueue.batches.call import AfterFailure
+from django_skipqueue.events.batch_events import DependantsDiscarded
+from django_skipqueue.events.events import Event, JobsAdmitted
 from django_skipqueue.exceptions import InvalidOption
 from django_skipqueue.models import Dependency, Job, JobBatch
 from django_skipqueue.running import run
 from django_skipqueue.store import Store, dependencies
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.batches import BatchProgress
 
 from ..app import jobs
 from ..app.rows import make_job, multiply
@@ -39,7 +44,7 @@ def run_first() -> Job:
 def admitted() -> dict[str, int]:
     """What a supervisor admits now."""
     due = store.next_due()
-    return store.admit() if due is not None and due <= 0 else {}
+    return dict(store.admit()) if due is not None and due <= 0 else {}
 
 
 def unmet() -> list[int]:
@@ -174,6 +179,28 @@ class TestWait:
             jobs.noop.defer()
 
 
+Received = list[tuple[str, dict[str, Any]]]
+Receive = Callable[[Signal], Received]
+
+
+@pytest.fixture
+def receive() -> Iterator[Receive]:
+    """A function that returns the list to which each sending of a signal is added."""
+    with ExitStack() as stack:
+
+        def connect(signal: Signal) -> Received:
+            received: Received = []
+
+            def receiver(sender: str, signal: Signal, **event: Any) -> None:
+                received.append((sender, event))
+
+            signal.connect(receiver, weak=False)
+            stack.callback(signal.disconnect, receiver)
+            return received
+
+        yield connect
+
+
 class TestFailure:
     @pytest.mark.parametrize(("policy", "expected"), [("wait", "blocked"), ("discard", "discarded"), ("run", "queued")])
     @pytest.mark.parametrize("end", ["fail", "discard", "delete", "prune"])
@@ -228,6 +255,66 @@ class TestFailure:
         run_jobs()
         assert sorted(batch.jobs.values_list("status", flat=True)) == ["completed", *["discarded"] * 3, "failed"]
         assert callbacks_of() == [("echo", ["bad"])]
+
+    def test_a_long_chain_is_discarded_without_a_pause(self) -> None:
+        with Batch(on_finish=jobs.noop) as batch:
+            steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
+            chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
+        run_first()
+        looks = 0
+        while store.admit():
+            looks += 1
+        assert looks == 3
+        assert not Job.objects.blocked().exists()
+        run_jobs()
+        assert batch.progress().is_finished
+
+    def test_a_test_runs_a_long_chain_to_its_end(self) -> None:
+        with Batch() as batch:
+            steps = [jobs.noop] * (dependencies.MOST_ROUNDS * 3)
+            chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
+        run_jobs()
+        assert batch.progress() == BatchProgress(61, 61, 0, 1, 60, is_finished=True)
+
+    def test_a_discard_has_a_line_and_a_signal(self, caplog: pytest.LogCaptureFixture, receive: Receive) -> None:
+        received = receive(signals.dependant_discarded)
+        before = jobs.fail.using(max_attempts=1).defer()
+        waits = jobs.noop.using(after=[before], after_failure="discard")
+        first, second = waits.defer(), waits.using(queue_name="mail").defer()
+        assert second.discard(by="anna")
+        run_first()
+        admitted()
+        [(sender, event)] = received
+        assert (sender, event["database"]) == (first.task, "default")
+        job = event["job"]
+        assert (job.id, job.queue_name, job.status, job.needs_job_id) == (first.pk, "default", "discarded", before.pk)
+        [record] = [record for record in caplog.records if record.__dict__["event"] == "dependant_discarded"]
+        assert record.getMessage() == f"dependant discarded task={first.task} id={first.pk} needs={before.pk}"
+        assert (record.__dict__["job_id"], record.__dict__["queue_name"]) == (first.pk, "default")
+
+    def test_a_job_that_is_discarded_when_it_is_deferred_has_a_signal_after_the_commit(
+        self, receive: Receive, django_capture_on_commit_callbacks: Any
+    ) -> None:
+        before = make_job("failed")
+        received = receive(signals.dependant_discarded)
+        with django_capture_on_commit_callbacks(execute=True):
+            last = jobs.noop.using(after=[before], after_failure="discard").defer()
+            assert last.status == "discarded"
+            assert not received
+        assert [event["job"].id for _, event in received] == [last.pk]
+
+    def test_what_a_worker_admits_and_discards_is_sent(self) -> None:
+        sent: list[Event] = []
+        before = jobs.fail.using(max_attempts=1).defer()
+        going_on = jobs.noop.using(after=[before], after_failure="run").defer()
+        last = jobs.noop.using(after=[before], after_failure="discard").defer()
+        run_first()
+        Store("default", send=sent.append).admit_dependants([before.pk])
+        assert status(going_on) == "queued"
+        [discarded, admitted] = sent
+        assert isinstance(discarded, DependantsDiscarded)
+        assert [job.id for job in discarded.jobs] == [last.pk]
+        assert admitted == JobsAdmitted("default", {"default": 1})
 
     def test_a_manual_retry_of_a_discarded_dependant_runs_it(self) -> None:
         before = jobs.fail.using(max_attempts=1).defer()
@@ -440,9 +527,9 @@ class TestConcurrency:
         run_first()
         other = session()
         other.begin()
-        assert other(store.admit_dependants, [first.pk]) == {}
+        assert other(store.admit_dependants, [first.pk]).admitted == {}
         run_first()
-        assert store.admit_dependants([second.pk]) == {}, "the row is locked"
+        assert store.admit_dependants([second.pk]).admitted == {}, "the row is locked"
         other.commit()
         assert status(last) == "blocked"
         assert admitted() == {"default": 1}
@@ -464,7 +551,7 @@ class TestConcurrency:
             return found
 
         monkeypatch.setattr(Store, "rows", end_after_the_lock)
-        assert store.admit_dependants([first.pk]) == {"default": 1}
+        assert store.admit_dependants([first.pk]).admitted == {"default": 1}
         assert status(last) == "queued"
 
     def test_an_enqueue_that_commits_after_the_end_of_its_predecessor(self, session: Callable[[], Session]) -> None:

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue import Batch, tracing
-from django_skipqueue.events.events import BatchesFinished, BatchNotFinished, CallbackSkipped
+from django_skipqueue.events.batch_events import BatchesFinished, BatchNotFinished, CallbackSkipped
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
 from django_skipqueue.running import run
@@ -343,7 +343,7 @@ class TestPauses:
             clock[0] += seconds
             return result
 
-        monkeypatch.setattr(store, "look_after", lambda _: takes(self.LOOK, dependants))
+        monkeypatch.setattr(store, "admit_dependants", lambda _: takes(self.LOOK, dependants))
         monkeypatch.setattr(store, "finish_batches", lambda ids: takes(self.FINISH if ids else 0, looked))
         monkeypatch.setattr(batch_check, "time", SimpleNamespace(monotonic=lambda: clock[0]))
         return dependants, looked

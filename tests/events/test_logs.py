@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from django_skipqueue.events import alert_logs, batch_logs, liveness_logs, log_context, logs, queue_logs, schedule_logs
+from django_skipqueue.events.batch_events import BatchNotFinished, CallbackSkipped
 from django_skipqueue.events.events import (
     AlertOver,
     AlertRaised,
@@ -21,8 +22,6 @@ from django_skipqueue.events.events import (
     AttemptsFailed,
     AttemptsRetrying,
     AttemptStarted,
-    BatchNotFinished,
-    CallbackSkipped,
     Event,
     JobsDeferred,
     JobsRecovered,
@@ -41,7 +40,7 @@ from django_skipqueue.events.sinks import send
 from django_skipqueue.management.log_setup import configure
 from django_skipqueue.values.batches import FinishedBatch
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, error_entry, summary
-from django_skipqueue.values.records import Attempt, ClaimedJob, RecoveredJob
+from django_skipqueue.values.records import Attempt, ClaimedJob, Dependant, RecoveredJob
 
 from ..docs.test_reference import literals, rows
 
@@ -185,6 +184,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     batch_logs.batch_finished(FinishedBatch(4, "b", None, "{}", 3, 2, 1, is_failure=True))
     batch_logs.batch_not_finished(BatchNotFinished("default", 4, OSError("no")))
     batch_logs.callback_skipped(CallbackSkipped("default", 4, "on_finish", "shop.jobs.send", "k"))
+    batch_logs.dependant_discarded(Dependant(7, "shop.jobs.send", "mail", "discarded", 4, "{}", 6))
     schedule_logs.schedule_fired(ScheduleFired("default", "s", "shop.jobs.send", [7, 8], 0.5))
     schedule_logs.schedule_skipped(ScheduleSkipped("default", "s", "job", 7))
     schedule_logs.schedule_failed(ScheduleFailed("default", "s", "no"))

@@ -9,7 +9,7 @@ import pytest
 from django.dispatch import Signal
 
 from django_skipqueue import signals
-from django_skipqueue.events import events, sinks
+from django_skipqueue.events import batch_events, events, sinks
 from django_skipqueue.events.events import Event, NotifyFailed
 from django_skipqueue.events.log_sink import LINES
 from django_skipqueue.events.signal_sink import SIGNALS
@@ -47,7 +47,8 @@ def receive() -> Iterator[Callable[[Signal], Received]]:
 
 def kinds() -> set[type[Event]]:
     """Every kind of event that is sent."""
-    named = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
+    values = [*vars(events).values(), *vars(batch_events).values()]
+    named = {kind for kind in values if isinstance(kind, type) and issubclass(kind, Event)}
     return named - {Event, events.AttemptsEnded}
 
 

@@ -35,6 +35,7 @@ from django_skipqueue.values.cause import Cause
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
 from django_skipqueue.values.records import (
     ClaimedJob,
+    Dependant,
     EncodedCall,
     InsertedJob,
     JobSpec,
@@ -652,6 +653,7 @@ def test_above_every_statement_stands_who_calls_it(name: str) -> None:
         ("ENQUEUE", InsertedJob._fields),
         ("FIRST_IN_QUEUES", ("queue_name", "job_id", *QueuePosition._fields)),
         ("RECOVER", RecoveredJob._fields),
+        ("ADMIT_DEPENDANTS", Dependant._fields),
         ("NEEDS", Need._fields),
         ("UNMET_NEEDS", UnmetNeed._fields),
     ],

@@ -108,8 +108,8 @@ LIMIT %(limit)s
 FOR NO KEY UPDATE OF job SKIP LOCKED
 """
 
-# admit, worker after a settle, enqueue → id, queue, status and batch of the jobs that wait for no other job any more:
-# admitted, or discarded because a job that they need has not completed. A statement of its own after the locks: two
+# admit, worker after a settle, enqueue → the jobs that wait for no other job any more: admitted, or discarded because a
+# job that they need has not completed. A statement of its own after the locks: two
 # predecessors that end at once are both seen by the second one. A job that was discarded by hand while it waited stays
 # discarded; if it is retried, it need not wait. Reads the needs once, however many there are. Indexes: those of the
 # primary keys.
@@ -176,7 +176,14 @@ WHERE
     job.id = verdict.job_id
     AND job.awaits_jobs
     AND (verdict.without IS NOT NULL OR NOT verdict.waits)
-RETURNING job.id, job.queue_name, job.status, job.batch_id
+RETURNING
+    job.id,
+    job.task,
+    job.queue_name,
+    job.status,
+    job.batch_id,
+    job.metadata::text AS metadata,
+    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
 """,
     column="job.{}",
     past="dependency",
