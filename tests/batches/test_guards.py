@@ -1,6 +1,7 @@
 """Clauses of the statements that find, finish and prune batches: what goes wrong without each."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +13,12 @@ from django_skipqueue.models import Job, JobBatch
 from django_skipqueue.store import Store
 from django_skipqueue.store.batches import Looked
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.batches import BatchProgress
 
 from ..app import jobs
 from ..app.rows import make_job
 from ..app.sessions import Session
-from .jobs import callbacks_of
+from .jobs import callbacks_of, counts_of
 from .test_batch import BAD, EVERY, GOOD, OVER, finished, make_old, run_first
 
 store = Store("default")
@@ -83,6 +85,47 @@ class TestThreeLevels:
             pass
         run_jobs()
         assert [callbacks_of(name) for name in "12"] == [[BAD, OVER], [BAD, OVER]]
+
+    def test_a_callback_deep_inside_that_was_pruned_is_a_failure_as_well(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"RETENTION": {"failed": 0}}
+        fails = jobs.fail.using(max_attempts=1).s("callback")
+        with Batch(name="1", **EVERY):
+            with Batch(name="2"), Batch(name="3", on_finish=fails):
+                jobs.noop.defer()
+            last = jobs.noop.using(run_after=timedelta(days=1)).defer()
+        run_jobs()
+        assert [batch.name for batch in finished()] == ["2", "3"]
+        assert store.prune() == {"failed": 1}
+        assert last.run_now()
+        run_jobs()
+        assert callbacks_of("1") == [BAD, OVER]
+        assert counts_of(JobBatch.objects.get(name="1")) == (2, 0, 0)
+
+    @pytest.mark.parametrize("levels", [1, 2])
+    def test_a_job_inside_that_is_retried_in_time_is_no_failure(self, levels: int) -> None:
+        with Batch(name="outer", **EVERY) as outer:
+            last = jobs.noop.using(run_after=timedelta(days=1), priority=9).defer()
+            with ExitStack() as inner:
+                for level in range(levels):
+                    inner.enter_context(Batch(name=f"inner {level}", on_finish=jobs.noop))
+                jobs.noop.defer()
+                bad = jobs.fail.using(max_attempts=1).defer()
+        run_jobs()
+        assert len(finished()) == levels
+        assert outer.progress() == BatchProgress(3, 2, 1, 1, 0, is_finished=False)
+        bad.refresh_from_db()
+        assert bad.retry()
+        assert last.run_now()
+        assert outer.progress().done == 1
+        run_first()
+        last.refresh_from_db()
+        assert last.status == "completed"
+        assert len(finished()) == levels, "the outer one waits for the job that runs again"
+        Job.objects.filter(pk=bad.pk).update(task="tests.app.jobs.noop")
+        run_jobs()
+        assert callbacks_of("outer") == [GOOD, OVER]
+        assert counts_of(outer.row) == (3, 0, 0)
+        assert outer.progress() == BatchProgress(3, 3, 3, 0, 0, is_finished=True)
 
     def test_the_innermost_stays_as_long_as_the_outermost_is_open(self, settings: Any) -> None:
         settings.SKIPQUEUE = {"RETENTION": {"completed": 60, "failed": 60}}

@@ -277,7 +277,7 @@ CASES = [
     Case("INSERT_BATCH", {"name": "b", "parent_id": None, "callbacks": "{}"}, set()),
     Case("JOIN_BATCH", {"id": 19_999}, {OPEN}),
     Case("OPEN_BATCHES", {"after": 19_000, "limit": 100}, {OPEN}),
-    Case("DONE_BATCHES", {"ids": SOME_BATCHES}, {BATCH, OPEN, "skipqueue_batch_inner", "batch", "pkey"}),
+    Case("DONE_BATCHES", {"ids": SOME_BATCHES}, {BATCH, OPEN, "skipqueue_batch_inner", "batch"}),
     Case("LIMIT_LOCKS", {"timeout": "1s"}, set()),
     Case("LOCK_BATCHES", {"ids": SOME_BATCHES}, {OPEN}),
     Case(

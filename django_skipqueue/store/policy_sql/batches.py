@@ -29,45 +29,55 @@ ORDER BY id
 LIMIT %(limit)s
 """
 
-# The condition under which a batch is done. A batch with an inner one waits for it, and for its callback jobs.
-# The newest jobs are looked at first: while a batch runs, they are the ones that wait, and the entries of the jobs that
-# have left a status need not be read. Indexes: batch, inner, the primary key.
-_IS_DONE = """
-(
-    SELECT newest.id
-    FROM
-        (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
-        LATERAL (
-            SELECT id
-            FROM skipqueue_job AS job
-            WHERE job.batch_id = batch.id AND job.status = unfinished.status
-            ORDER BY job.id DESC
-            LIMIT 1
-        ) AS newest
-    LIMIT 1
-) IS NULL
-AND (
-    SELECT inside.id
-    FROM skipqueue_batch AS inside
-    WHERE
-        inside.parent_id = batch.id
-        AND (
-            inside.finished_at IS NULL
-            OR (
-                SELECT callback.id
-                FROM skipqueue_job AS callback
-                WHERE callback.id = ANY (inside.callback_ids) AND callback.finished_at IS NULL
+# The id of a job of the batch that is not finished, or NULL. The newest jobs are looked at first: while a batch runs,
+# they are the ones that wait, and the entries of the jobs that have left a status need not be read.
+_UNFINISHED_JOB = """(
+        SELECT newest.id
+        FROM
+            (VALUES ('running'), ('queued'), ('scheduled'), ('blocked')) AS unfinished (status),
+            LATERAL (
+                SELECT id
+                FROM skipqueue_job AS job
+                WHERE job.batch_id = {batch}.id AND job.status = unfinished.status
+                ORDER BY job.id DESC
                 LIMIT 1
-            ) IS NOT NULL
-        )
+            ) AS newest
+        LIMIT 1
+    )"""
+
+# The condition under which a batch is done. A batch with inner ones, on all levels, waits for them, for their callback
+# jobs, and for the jobs of them that run again. Indexes: batch, inner.
+_IS_DONE = """
+{job_of_batch} IS NULL
+AND (
+    WITH RECURSIVE inside AS (
+        SELECT id, finished_at, callback_ids IS NOT NULL OR failed > 0 OR discarded > 0 AS may_run
+        FROM skipqueue_batch
+        WHERE parent_id = batch.id
+        UNION ALL
+        SELECT
+            deeper.id,
+            deeper.finished_at,
+            deeper.callback_ids IS NOT NULL OR deeper.failed > 0 OR deeper.discarded > 0
+        FROM inside JOIN skipqueue_batch AS deeper ON deeper.parent_id = inside.id
+    )
+    SELECT inside.id
+    FROM inside
+    WHERE inside.finished_at IS NULL OR (inside.may_run AND {job_inside} IS NOT NULL)
     LIMIT 1
 ) IS NULL
 """
 
 
+def _unfinished_job_of(batch: str) -> str:
+    """The expression for this table of batches. Called once, at import."""
+    return _UNFINISHED_JOB.replace("{batch}", batch)
+
+
 def _if_done(statement: str) -> str:
     """Replace `{done}` in a statement by the condition. Called once, at import."""
-    return statement.replace("{done}", _IS_DONE)
+    done = _IS_DONE.replace("{job_of_batch}", _unfinished_job_of("batch"))
+    return statement.replace("{done}", done.replace("{job_inside}", _unfinished_job_of("inside")))
 
 
 # finish_batches, before it enqueues callbacks: how long an INSERT may wait for the transaction that holds its unique
@@ -106,62 +116,57 @@ FOR UPDATE SKIP LOCKED
 # finish_batches → the batches that are finished now: for each the calls to be made. A statement of its own after the
 # locks, since a statement does not see what was committed while it waited, or while it chose its rows.
 # `is_failure`: a job of the batch, or of an inner one, or a callback of an inner one, has not completed; it may have
-# been pruned. The jobs of inner batches are in the totals, and those of batches in these; the callbacks of all levels
-# are looked for. Indexes: batch, inner, pruned_of, the primary key.
+# been pruned. An inner batch without failures has its numbers in its row, and those of the batches in it. The jobs of
+# one with failures are counted again, without its callbacks: they may have been retried since. Indexes: batch, inner,
+# pruned_of, the primary key.
 FINISH_BATCHES = _if_done(
     """
 WITH counted AS MATERIALIZED (
-    SELECT batch.id, own.completed, own.failed, own.discarded, own.has_failed_callbacks
+    SELECT batch.id, tree.completed, tree.failed, tree.discarded, tree.has_failed_callbacks
     FROM
         skipqueue_batch AS batch,
         LATERAL (
+            WITH RECURSIVE part AS (
+                SELECT
+                    batch.id AS id,
+                    NULL::bigint[] AS callback_ids,
+                    true AS is_counted,
+                    false AS has_sums,
+                    0::bigint AS completed
+                UNION ALL
+                SELECT
+                    inside.id,
+                    inside.callback_ids,
+                    part.is_counted AND (inside.failed > 0 OR inside.discarded > 0),
+                    part.is_counted AND inside.failed = 0 AND inside.discarded = 0,
+                    inside.completed
+                FROM part JOIN skipqueue_batch AS inside ON inside.parent_id = part.id
+            )
             SELECT
-                coalesce(sum(jobs) FILTER (WHERE status = 'completed'), 0)::bigint AS completed,
-                coalesce(sum(jobs) FILTER (WHERE status = 'failed'), 0)::bigint AS failed,
-                coalesce(sum(jobs) FILTER (WHERE status = 'discarded'), 0)::bigint AS discarded,
-                EXISTS (
-                    WITH RECURSIVE inside AS (
-                        SELECT id, callback_ids FROM skipqueue_batch WHERE parent_id = batch.id
-                        UNION ALL
-                        SELECT deeper.id, deeper.callback_ids
-                        FROM inside JOIN skipqueue_batch AS deeper ON deeper.parent_id = inside.id
-                    )
-                    SELECT
-                    FROM inside
-                    WHERE
-                        (
-                            SELECT callback.id
-                            FROM skipqueue_job AS callback
-                            WHERE callback.id = ANY (inside.callback_ids) AND callback.status IN ('failed', 'discarded')
-                            LIMIT 1
-                        ) IS NOT NULL
-                        OR (
-                            SELECT pruned.batch_id
-                            FROM skipqueue_batch_pruned AS pruned
-                            WHERE pruned.batch_id = inside.id AND pruned.status IN ('failed', 'discarded')
-                            LIMIT 1
-                        ) IS NOT NULL
-                ) AS has_failed_callbacks
-            FROM (
-                SELECT status, count(*) AS jobs
-                FROM skipqueue_job
-                WHERE batch_id = batch.id
-                GROUP BY status
-                UNION ALL
-                SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = batch.id
-                UNION ALL
-                SELECT sums.status, sums.jobs
-                FROM
-                    skipqueue_batch AS inside,
-                    LATERAL (
-                        VALUES
-                            ('completed', inside.completed),
-                            ('failed', inside.failed),
-                            ('discarded', inside.discarded)
-                    ) AS sums (status, jobs)
-                WHERE inside.parent_id = batch.id
-            ) AS part
-        ) AS own
+                coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'completed'), 0)::bigint AS completed,
+                coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'failed'), 0)::bigint AS failed,
+                coalesce(sum(jobs.number) FILTER (WHERE jobs.status = 'discarded'), 0)::bigint AS discarded,
+                coalesce(bool_or(jobs.is_callback AND jobs.status <> 'completed'), false) AS has_failed_callbacks
+            FROM
+                part,
+                LATERAL (
+                    SELECT job.status, count(*) AS number, false AS is_callback
+                    FROM skipqueue_job AS job
+                    WHERE part.is_counted AND job.batch_id = part.id AND (job.id = ANY (part.callback_ids)) IS NOT TRUE
+                    GROUP BY job.status
+                    UNION ALL
+                    SELECT pruned.status, pruned.jobs, pruned.jobs = 0
+                    FROM skipqueue_batch_pruned AS pruned
+                    WHERE pruned.batch_id = part.id AND (part.is_counted OR pruned.jobs = 0)
+                    UNION ALL
+                    SELECT 'completed', part.completed, false
+                    WHERE part.has_sums
+                    UNION ALL
+                    SELECT callback.status, 0, true
+                    FROM skipqueue_job AS callback
+                    WHERE callback.id = ANY (part.callback_ids)
+                ) AS jobs
+        ) AS tree
     WHERE batch.id = ANY (%(ids)s::bigint[]) AND batch.finished_at IS NULL AND {done}
 )
 UPDATE skipqueue_batch AS batch
@@ -193,17 +198,25 @@ WHERE id = %(id)s
 """
 
 # Batch, admin → for each batch the numbers of its jobs, with those of inner batches, by status. A finished batch has
-# them in its row. `most`: of the jobs of one batch in one status no more are counted. Indexes: batch, inner, pruned_of,
-# the primary key.
+# them in its row. In an open one, the jobs of a finished inner one with failures are counted again: they may have been
+# retried. `most`: of the jobs of one batch in one status no more are counted. Indexes: batch, inner, pruned_of, the
+# primary key.
 PROGRESS = """
 WITH RECURSIVE tree AS (
-    SELECT id AS root, id, finished_at, completed, failed, discarded
+    SELECT id AS root, id, callback_ids, finished_at IS NULL AS is_counted, completed, failed, discarded
     FROM skipqueue_batch
     WHERE id = ANY (%(ids)s::bigint[])
     UNION ALL
-    SELECT tree.root, inside.id, inside.finished_at, inside.completed, inside.failed, inside.discarded
+    SELECT
+        tree.root,
+        inside.id,
+        inside.callback_ids,
+        inside.finished_at IS NULL OR inside.failed > 0 OR inside.discarded > 0,
+        inside.completed,
+        inside.failed,
+        inside.discarded
     FROM tree JOIN skipqueue_batch AS inside ON inside.parent_id = tree.id
-    WHERE tree.finished_at IS NULL
+    WHERE tree.is_counted
 )
 SELECT tree.root, part.status, sum(part.jobs)::bigint
 FROM
@@ -214,7 +227,7 @@ FROM
             (
                 VALUES ('completed', tree.completed), ('failed', tree.failed), ('discarded', tree.discarded)
             ) AS sums (status, jobs)
-        WHERE tree.finished_at IS NOT NULL
+        WHERE NOT tree.is_counted
         UNION ALL
         SELECT kind.status, found.jobs
         FROM
@@ -227,12 +240,16 @@ FROM
                 FROM (
                     SELECT
                     FROM skipqueue_job
-                    WHERE batch_id = tree.id AND status = kind.status AND tree.finished_at IS NULL
+                    WHERE
+                        batch_id = tree.id
+                        AND status = kind.status
+                        AND tree.is_counted
+                        AND (id = ANY (tree.callback_ids)) IS NOT TRUE
                     LIMIT %(most)s
                 ) AS job
             ) AS found
         UNION ALL
-        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = tree.id AND tree.finished_at IS NULL
+        SELECT status, jobs FROM skipqueue_batch_pruned WHERE batch_id = tree.id AND tree.is_counted
     ) AS part
 WHERE part.jobs > 0
 GROUP BY tree.root, part.status

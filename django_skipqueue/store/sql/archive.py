@@ -27,17 +27,32 @@ WITH pruned AS (
     INSERT INTO skipqueue_batch_pruned (batch_id, status, jobs)
     SELECT part.batch_id, part.status, part.jobs
     FROM (
-        SELECT batch_id, status, count(*) AS jobs
-        FROM pruned
-        WHERE batch_id IS NOT NULL
+        SELECT batch_id, status, count(*) FILTER (WHERE NOT is_callback) AS jobs
+        FROM (
+            SELECT
+                pruned.batch_id,
+                pruned.status,
+                coalesce(
+                    (
+                        SELECT pruned.id = ANY (batch.callback_ids)
+                        FROM skipqueue_batch AS batch
+                        WHERE batch.id = pruned.batch_id
+                    ),
+                    false
+                ) AS is_callback
+            FROM pruned
+            WHERE pruned.batch_id IS NOT NULL
+        ) AS job
         GROUP BY batch_id, status
     ) AS part
     WHERE (
-        SELECT
-            batch.finished_at IS NULL
-            OR (SELECT outside.finished_at IS NULL FROM skipqueue_batch AS outside WHERE outside.id = batch.parent_id)
-        FROM skipqueue_batch AS batch
-        WHERE batch.id = part.batch_id
+        WITH RECURSIVE around AS (
+            SELECT parent_id, finished_at FROM skipqueue_batch WHERE id = part.batch_id
+            UNION ALL
+            SELECT outside.parent_id, outside.finished_at
+            FROM around JOIN skipqueue_batch AS outside ON outside.id = around.parent_id
+        )
+        SELECT bool_or(finished_at IS NULL) FROM around
     )
 ),
 unmet AS MATERIALIZED (
