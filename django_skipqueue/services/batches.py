@@ -10,9 +10,13 @@ from collections.abc import Collection
 
 from ..runtime.service import Periodic
 from ..store import Store
+from ..store.batches import Looked
 
 FINISH_SECONDS = 1.0
 """Seconds between two looks at open batches. Workers finish most of them at once."""
+
+LOOK_SECONDS = 0.1
+"""The time after which a run looks at no further open batches: a tenth of the supervisor's time."""
 
 FIRST_DELAY, LONGEST_DELAY = 2.0, 60.0
 """Seconds until a batch is tried again whose callbacks could not be enqueued, doubled up to the second each time."""
@@ -22,7 +26,7 @@ PRUNE_SECONDS = 60.0
 
 
 class FinishBatches(Periodic):
-    """Finishes the open batches whose jobs are finished: each time some of them, in the order of their ids."""
+    """Finishes the open batches whose jobs are finished: each time as many as it has time for, in the order of ids."""
 
     name = "finish_batches"
 
@@ -34,12 +38,20 @@ class FinishBatches(Periodic):
 
     def run(self, now: float) -> None:
         """Look at the next open batches. Batches that are left over are next, after a pause if others cost time."""
+        until = time.monotonic() + LOOK_SECONDS
+        looked = self._look(now)
+        while self._after and not (looked.left or looked.failed) and time.monotonic() < until:
+            looked = self._look(now)
+        self.run_again_in(0.0 if looked.left and not looked.failed else FINISH_SECONDS)
+
+    def _look(self, now: float) -> Looked:
+        """Finish some of them."""
         after, self._after = self._after, 0  # from the front again if the statement fails
         waiting = [id for id, (_, until) in self._failed.items() if until > now]
         last, looked = self._store.finish_open_batches(after=after, skipped=waiting)
         self._after = last or 0
         self._put_off(looked.failed)
-        self.run_again_in(0.0 if looked.left and not looked.failed else FINISH_SECONDS)
+        return looked
 
     def _put_off(self, failed: Collection[int]) -> None:
         """Leave these batches alone for a while, and forget those whose last try was long ago."""

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from django_skipqueue.events.batch_events import BatchesFinished, BatchNotFinish
 from django_skipqueue.exceptions import InvalidOption, UniqueKeyDeadlock
 from django_skipqueue.models import Job, JobBatch, PrunedOfBatch
 from django_skipqueue.running import run
+from django_skipqueue.services import batches as services
 from django_skipqueue.services.batches import FIRST_DELAY, LONGEST_DELAY, FinishBatches
 from django_skipqueue.store import Store, batches
 from django_skipqueue.store import policy_sql as sql
@@ -85,6 +87,24 @@ class TestAfter:
         assert is_finished(bad, good) == [False, True]
         assert failures(sent) == [bad]
         assert sum(isinstance(event, BatchesFinished) for event in sent) == 1
+
+
+class TestManyOpenBatches:
+    @pytest.mark.parametrize(("seconds", "runs"), [(60.0, 1), (0.0, 4)])
+    def test_a_run_looks_at_as_many_as_it_has_time_for(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch, seconds: float, runs: int
+    ) -> None:
+        for _ in range(3):
+            with Batch():
+                jobs.noop.defer()
+        last = ended()
+        monkeypatch.setattr(store, "finish_open_batches", partial(store.finish_open_batches, limit=1))
+        monkeypatch.setattr(services, "LOOK_SECONDS", seconds)
+        service = FinishBatches(store)
+        for _ in range(runs):
+            assert is_finished(last) == [False]
+            service.run(time.monotonic())
+        assert is_finished(last) == [True]
 
 
 class TestIsolation:
