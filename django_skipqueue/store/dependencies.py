@@ -1,7 +1,8 @@
 """The methods that have jobs wait for other jobs, and admit them when those are finished.
 
 Invariant: a job that waits is admitted, or discarded, once: under the lock of its row, by a statement that has begun
-after it. A predecessor that is retried by hand lets nobody through until it has completed.
+after it. A predecessor that is retried by hand lets nobody through until it has completed, but for the jobs that go on
+after a failure (`run`): once it has failed, they need it no more, and wait for their other predecessors alone.
 """
 
 from collections import Counter

@@ -249,6 +249,18 @@ class TestFailure:
         assert admitted() == {"default": 1}
         assert status(last) == "queued"
 
+    def test_who_goes_on_after_a_failure_waits_for_no_retry(self) -> None:
+        before, other = jobs.fail.using(max_attempts=1).defer(), jobs.noop.using(priority=-1).defer()
+        last = jobs.noop.using(after=[before, other], after_failure="run").defer()
+        run_first()
+        assert not admitted()
+        before.refresh_from_db()
+        assert before.retry()
+        assert before.postpone(timedelta(days=1))
+        run_first()
+        assert admitted() == {"default": 1}
+        assert (status(before), status(last)) == ("scheduled", "queued")
+
     def test_discards_go_on_along_the_chain_and_end_the_batch(self) -> None:
         with Batch(on_failure=jobs.echo.s("bad")) as batch:
             chain(jobs.fail.using(max_attempts=1).s(), jobs.noop, jobs.noop, jobs.noop, after_failure="discard").defer()
