@@ -31,6 +31,7 @@ CHECKS = (
     Check("unknown-task", jobs.unknown_tasks, _("The tasks of the next jobs are registered")),
     Check("long-job", jobs.long_jobs, _("No job has run for more than an hour")),
     Check("stuck-key", jobs.stuck_keys, _("No unique key is held for days")),
+    Check("stuck-dependant", jobs.stuck_dependants, _("No job waits for a deleted one")),
     Check("halted-sequence", limits.halted, _("No sequence has halted")),
     Check("free-permit", limits.free_permits, _("No permit is free while jobs wait for it")),
     Check("late-schedule", schedules.late, _("Every schedule has fired in time")),

@@ -108,6 +108,25 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
         )
 
 
+def stuck_dependants(store: Store) -> Iterator[Finding]:
+    """Jobs that wait for one that is not there any more, and had not completed."""
+    rows = store.rows(sql.STUCK_DEPENDANTS)
+    if rows:
+        job_id, task, needs_job_id = rows[0]
+        yield Finding(
+            "stuck-dependant",
+            Severity.WARNING,
+            gettext("Jobs wait for a deleted job"),
+            gettext(
+                "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
+                "completed. Such jobs: %(number)s."
+            )
+            % {"id": job_id, "task": printable(task), "needed": needs_job_id, "number": _number(rows)},
+            gettext("They wait for ever, and so does what waits for them. Discard them."),
+            f"python manage.py skipqueue discard {job_id} --reason 'it waits for a deleted job'",
+        )
+
+
 def prune_lag(store: Store) -> Iterator[Finding]:
     """Finished jobs that should have been deleted."""
     lag = store.prune_lag()

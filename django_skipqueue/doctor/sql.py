@@ -289,6 +289,27 @@ ORDER BY enqueued_at
 LIMIT 100
 """
 
+# stuck-dependant → the jobs that wait for one that was deleted, or pruned, and had not completed, among the first
+# dependencies. Indexes: unmet of dependencies, the primary key.
+STUCK_DEPENDANTS = """
+SELECT job.id, job.task, waiting.needs_job_id
+FROM
+    (
+        SELECT needs_job_id, job_id, pruned_as
+        FROM skipqueue_dependency
+        WHERE NOT is_met AND after_failure = 'wait'
+        ORDER BY needs_job_id
+        LIMIT 5000
+    ) AS waiting
+    JOIN skipqueue_job AS job ON job.id = waiting.job_id
+WHERE
+    waiting.pruned_as IS DISTINCT FROM 'completed'
+    AND (SELECT needed.id FROM skipqueue_job AS needed WHERE needed.id = waiting.needs_job_id) IS NULL
+    AND job.awaits_jobs
+    AND job.finished_at IS NULL
+LIMIT 100
+"""
+
 # clock-skew → the database's time.
 CLOCK = "SELECT clock_timestamp()"
 

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from ..app import jobs
 from ..app.rows import make_job, make_worker
 from .conftest import Found
 
@@ -56,6 +57,26 @@ def test_a_key_that_is_held_for_days(found: Found) -> None:
     (finding,) = found("stuck-key")
     assert finding.severity == "warning"
     assert f"Job {job.pk} (tests.app.jobs.noop, scheduled) has held the key sync:9 for 5 d" in finding.found
+
+
+def test_a_job_that_waits_for_one_that_was_deleted(found: Found) -> None:
+    failed, deleted = make_job("failed"), make_job("failed")
+    jobs.noop.using(after=[failed]).defer()
+    going_on = jobs.noop.using(after=[deleted], after_failure="run").defer()
+    last = jobs.noop.using(after=[deleted]).defer()
+    assert found("stuck-dependant") == []
+    id = deleted.pk
+    deleted.delete()
+    (finding,) = found("stuck-dependant")
+    assert finding.severity == "warning"
+    assert finding.found == (
+        f"Job {last.pk} (tests.app.jobs.noop) waits for job {id}, which was deleted, or pruned, before it had "
+        "completed. Such jobs: 1."
+    )
+    assert finding.command.startswith(f"python manage.py skipqueue discard {last.pk} ")
+    assert last.discard()
+    assert found("stuck-dependant") == []
+    assert going_on.status == "queued"
 
 
 def test_finished_jobs_that_nobody_deletes(found: Found) -> None:

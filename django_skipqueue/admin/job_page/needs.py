@@ -36,6 +36,11 @@ def why_it_waits_for_jobs(job: Job) -> str:
     if not unmet:
         return gettext("The jobs that it needs are finished: it goes into its queue within a second or two.")
     first, number = unmet[0], unmet[0].number
+    if first.is_stuck and first.is_gone:
+        return gettext(
+            "It needs job %(job)s, which was deleted, or pruned, before it had completed: it waits for ever. "
+            "Discard it."
+        ) % {"job": first.needs_job_id}
     if first.is_stuck:
         return gettext("It needs job %(job)s, which has not completed: retry that one, or discard this one.") % {
             "job": first.needs_job_id

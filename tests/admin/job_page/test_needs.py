@@ -45,6 +45,16 @@ def test_it_says_that_one_has_not_completed() -> None:
     )
 
 
+def test_it_says_that_one_was_deleted() -> None:
+    before = make_job("failed")
+    last = jobs.noop.using(after=[before]).defer()
+    id = before.pk
+    before.delete()
+    assert why_it_waits_for_jobs(last) == (
+        f"It needs job {id}, which was deleted, or pruned, before it had completed: it waits for ever. Discard it."
+    )
+
+
 def test_it_says_that_all_are_finished() -> None:
     before = jobs.noop.defer()
     last = jobs.noop.using(after=[before]).defer()
