@@ -29,6 +29,8 @@ class Need(NamedTuple):
     """A job that another one needs."""
 
     needs_job_id: int
+    task: str | None
+    """The name of its task; `None`: the row is not there any more."""
     status: str | None
     """`None`: it was deleted."""
     result: str | None

@@ -1,5 +1,6 @@
 """`JobContext`: a task with `takes_context=True` reads its attempt from it, and can complete its own job by it."""
 
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -9,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 
 from ..batches.batch import Batch
-from ..exceptions import CannotComplete, LeaseLost, ResultLost
+from ..exceptions import CannotComplete, LeaseLost, ResultLost, UndecodableArguments, UnknownTask
 from ..store import Store
 from ..values.codec import decode
 from ..values.notes import checked_progress, checked_text, level_name
@@ -126,13 +127,15 @@ class JobContext:
     def results(self) -> list[Any]:
         """The results of the jobs that this one has waited for, in their order; `None` for one without a result.
 
-        Raises `ResultLost` if one of them was deleted, or pruned. The first use sends a query.
+        Each has the type of its task's annotation; it is as JSON has it if there is none, if it does not fit, or if
+        this process does not have the task. Raises `ResultLost` if a job was deleted, or pruned, and `RowMissing` for a
+        model instance whose row is gone. The first use sends a query, and one for each model instance.
         """
         found = []
         for need in Store(self.database).needs(self.job_id):
             if need.status is None or (need.status == "completed" and need.is_gone):
                 raise ResultLost(f"Job {need.needs_job_id}, which job {self.job_id} has waited for, is not there.")
-            found.append(None if need.result is None else decode(need.result))
+            found.append(None if need.result is None else _typed(need.task, decode(need.result)))
         return found
 
     @property
@@ -190,6 +193,17 @@ class JobContext:
             outcome = Outcome("completed", result=registry.get(self.running.job.task).encoded_result(result))
         outcome = self.running.with_notes(outcome)
         complete(self.database, Settlement(self.job_id, self.lease, outcome, self.started), self.running)
+
+
+def _typed(task: str | None, result: Any) -> Any:
+    """A result in the type of its task's annotation, if this process has the task, and the result that type.
+
+    One of another type is plain JSON, and what the task has returned.
+    """
+    with suppress(UnknownTask, UndecodableArguments):
+        codec = registry.get(task or "").result_type
+        return result if result is None or codec is None else codec.decode("The result", result)
+    return result
 
 
 def complete(database: str, settlement: Settlement, running: AttemptHandle) -> None:

@@ -202,6 +202,17 @@ def test_a_result_in_another_form_is_a_clear_error() -> None:
     assert tasks.plain.result_of(make_job("completed", result=3)) == 3
 
 
+def test_the_next_job_of_a_chain_has_the_results_in_their_types(seen: list[Any]) -> None:
+    before = [
+        *(tasks.price.defer(given) for given in ("1.50", {"a": 1}, None)),
+        make_job("completed", task=tasks.plain.name, result=3),
+        make_job("completed", task="shop.jobs.gone", result="1.50"),
+    ]
+    tasks.see_results.using(after=before).defer()
+    run_jobs(raise_errors=True)
+    assert seen == [[Decimal("1.50"), {"a": 1}, None, 3, "1.50"]]
+
+
 # Deploys
 
 

@@ -217,11 +217,12 @@ met AS (
 SELECT count(*) FROM left_over
 """
 
-# JobContext → the jobs that this one needs, all of them, in their order, with status and result; NULL: deleted, or
-# pruned. Index: the primary keys.
+# JobContext → the jobs that this one needs, all of them, in their order, with task, status and result; NULL: deleted,
+# or pruned. Index: the primary keys.
 NEEDS = """
 SELECT
     needs.needs_job_id,
+    job.task AS task,
     coalesce(job.status, needs.pruned_as) AS status,
     job.result::text AS result,
     job.id IS NULL AS is_gone
