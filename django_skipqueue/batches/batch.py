@@ -18,7 +18,7 @@ from ..store import Store
 from ..store.current_batch import CurrentBatch, current_batch
 from ..values.batches import BatchProgress
 from ..values.codec import encode
-from .call import TaskCall, as_call, reference_to
+from .call import TaskCall, as_call, defer_all, reference_to
 
 if TYPE_CHECKING:
     from ..models import Job, JobBatch
@@ -141,7 +141,7 @@ class Batch:
         Raises `BatchFinished`, and writes nothing, if the last job of the batch is finished.
         """
         with self:
-            return [call.in_database(self.database).defer() for call in calls]
+            return defer_all(call.in_database(self.database) for call in calls)
 
     async def aadd(self, *calls: TaskCall) -> "list[Job]":
         """`add` for async code."""

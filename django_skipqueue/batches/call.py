@@ -5,12 +5,14 @@ Invariant: the arguments fit the task, and the table can store them: they were c
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from asgiref.sync import sync_to_async
 
 from ..columns import check_columns
 from ..exceptions import InvalidOption
+from ..store import Store
 from ..values.callbacks import stored
 from ..values.deferred import OnConflict
 from ..values.records import EncodedCall, JobReference, JobSpec
@@ -82,8 +84,11 @@ class TaskCall:
         on_failure: what happens if one of them fails or is discarded: `wait` until it is retried and completes,
         `discard` the call, or `run` it all the same. Raises `InvalidOption` for other values.
         """
-        spec = self.spec._replace(after=references_to(jobs), after_failure=on_failure)
-        return replace(self, spec=spec)
+        return self.waiting_for(references_to(jobs), after_failure=on_failure)
+
+    def waiting_for(self, jobs: tuple[JobReference, ...], *, after_failure: AfterFailure) -> "TaskCall":
+        """`after` for references to jobs, which many calls can share."""
+        return replace(self, spec=self.spec._replace(after=jobs, after_failure=after_failure))
 
     def as_callback(self) -> dict[str, Any]:
         """The call as a JSON object in the row of a batch."""
@@ -92,6 +97,39 @@ class TaskCall:
     def in_database(self, alias: str) -> "TaskCall":
         """The same call for this database, unless it names one itself."""
         return self if self.database else replace(self, database=alias)
+
+
+def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
+    """Defer calls in an open transaction, and return their jobs in the same order.
+
+    Calls in succession that have the same columns, and no unique key, are inserted in one statement.
+    """
+    deferred: list[Job] = []
+    for _, group in groupby(enumerate(calls), key=_what_they_share):
+        deferred += _defer_together([call for _, call in group])
+    return deferred
+
+
+def _what_they_share(numbered: tuple[int, TaskCall]) -> Any:
+    """A value that is equal for calls that one statement can insert."""
+    number, call = numbered
+    return number if call.call.unique_key is not None else (call.database, call.spec)
+
+
+def _defer_together(calls: list[TaskCall]) -> "list[Job]":
+    from ..models import Job
+
+    first = calls[0]
+    if len(calls) == 1:
+        return [first.defer()]
+    jobs = Job.objects.db_manager(first.database)
+    ids = Store(jobs.db).enqueue_many(first.spec, [call.call for call in calls])
+    found = jobs.in_bulk(ids)
+    deferred = [found[id] for id in ids]
+    for call, job in zip(calls, deferred, strict=True):
+        if call.inserted is not None:
+            call.inserted(job)
+    return deferred
 
 
 def as_call(name: str, given: Any, alias: str) -> TaskCall:

@@ -12,8 +12,9 @@ from django.db import connections
 from ..conf import settings
 from ..exceptions import InvalidOption
 from ..store.current_batch import current_batch
+from ..values.records import JobReference
 from .batch import Batch
-from .call import AfterFailure, TaskCall, as_call
+from .call import AfterFailure, TaskCall, as_call, defer_all, references_to
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -40,23 +41,25 @@ class Chain:
         They belong to the batch whose `with` block this is in, or to a batch of their own.
         """
         if current_batch.get() is not None:
-            return list(self._insert())
+            return self._insert()
         with Batch(database=self.database, name=self._name()):
-            return list(self._insert())
+            return self._insert()
 
     async def adefer(self) -> "list[Job]":
         """`defer` for async code."""
         return await sync_to_async(self.defer)()
 
-    def _insert(self) -> "Iterator[Job]":
-        before: list[Job] = []
+    def _insert(self) -> "list[Job]":
+        """Insert the jobs: of each step as many as possible in one statement."""
+        inserted: list[Job] = []
+        after: tuple[JobReference, ...] = ()
         for calls in self.steps:
-            if before:
-                jobs = [call.after(*before, on_failure=self.after_failure).defer() for call in calls]
-            else:
-                jobs = [call.defer() for call in calls]
-            yield from jobs
-            before = jobs
+            jobs = defer_all(
+                call.waiting_for(after, after_failure=self.after_failure) if after else call for call in calls
+            )
+            after = references_to(jobs)
+            inserted += jobs
+        return inserted
 
     def _name(self) -> str:
         """The names of the first and the last function: a batch of hundreds of steps needs no longer name."""

@@ -362,6 +362,18 @@ class TestChain:
         assert (batch.name, batch.completed) == ("add → see_results", 4)
         assert {job.batch_id for job in made} == {batch.pk}
 
+    def test_the_calls_of_a_step_are_inserted_together(self, django_assert_max_num_queries: Any) -> None:
+        adds = [jobs.add.s(number) for number in range(30)]
+        keyed = [jobs.add.using(unique_key=lambda a: f"k{a % 2}").s(number) for number in range(4)]
+        with django_assert_max_num_queries(40):
+            made = chain(adds, [*adds, jobs.noop, *keyed], jobs.see_results).defer()
+        assert [job.args for job in made] == [*[[n] for n in range(30)] * 2, [], [0], [1], [0], [1], []]
+        assert made[61].pk == made[63].pk, "the unique key"
+        assert {job.status for job in made[:30]} == {"queued"}
+        assert {job.status for job in made[30:]} == {"blocked"}
+        *_, last = run_jobs()
+        assert last.result == [*range(30), None, 0, 1]
+
     def test_a_chain_in_a_batch_belongs_to_it(self) -> None:
         with Batch(name="mine") as batch:
             made = chain(jobs.noop, jobs.noop).defer()
