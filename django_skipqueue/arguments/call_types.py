@@ -44,6 +44,12 @@ class CallTypes:
         """The arguments of which this is the JSON. Raises `UndecodableArguments`, or `RowMissing`."""
         return self._convert(decode_part, args, kwargs)
 
+    def with_plain(
+        self, normalize: Callable[[Any], Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call, of which those that are plain JSON have been through `normalize`."""
+        return self._convert(lambda codec, _, value: normalize(value) if codec is None else value, args, kwargs)
+
     def encode_one(self, name: str, value: Any) -> Any:
         """The JSON of one argument by its name; of `*args` and `**kwargs` the whole list or dict."""
         if name == self._rest and isinstance(value, list | tuple):

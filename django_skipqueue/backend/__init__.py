@@ -21,7 +21,7 @@ from ..tasks.task import yields
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
 from .framework import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
-from .mapping import call, result_of, spec, storable, variant
+from .mapping import result_of, spec, variant
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -67,7 +67,7 @@ class SkipQueueBackend(BaseTaskBackend):
             raise InvalidTask(f"{task.module_path} yields, so calling it would run nothing of it.")
 
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that are not JSON.
+        """Insert a job in the caller's transaction. Raises, and writes nothing, for arguments that cannot be stored.
 
         If an unfinished job holds the unique key, returns the result of that job, and sends no signal.
         """
@@ -85,9 +85,8 @@ class SkipQueueBackend(BaseTaskBackend):
     def call_of(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskCall:
         """The task with arguments. Raises as `enqueue` does."""
         self.validate_task(task)
-        own, columns = options_of(task), registered(task).call_columns(storable(list(args)), storable(dict(kwargs)))
-        given = options.parsed(self.options)
-        checked = check_size(call(args, kwargs, columns), settings.max_argument_bytes)
+        own, given = options_of(task), options.parsed(self.options)
+        checked = check_size(registered(task).normalized(args, kwargs), settings.max_argument_bytes)
         wanted = spec(task, own, given, alias=self.alias)
         return TaskCall(wanted, checked, given.database, own.on_conflict)
 

@@ -4,6 +4,8 @@ Invariant: a task is registered when it is defined, and again when it is enqueue
 between. A name in a row never causes an import.
 """
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,14 +21,14 @@ from ..tasks.options import Options
 from ..tasks.registry import registry
 from ..tasks.task import Task
 from ..tasks.with_options import options_given_to
-from ..values.codec import decode
+from ..values.codec import decode, encode
 from ..values.outcomes import Outcome
-from ..values.records import ClaimedJob, JobSpec
+from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from ..values.retry_policy import RetryPolicy
 from .framework import AnyTask, InvalidTask
-from .mapping import ALIAS, UnreadResult, spec, stand_in, unread
+from .mapping import ALIAS, UnreadResult, call, spec, stand_in, storable, unread
 from .options import options_for, resolved
-from .running import around, is_unstorable_result
+from .running import around, is_unstorable_result, normalized_result
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -81,13 +83,24 @@ class DjangoTask(Task[..., Any]):
         parameters = list(own.parameters.values())
         self.signature = own.replace(parameters=parameters[1:] if definition.takes_context else parameters)
 
-    @property
-    def call_types(self) -> None:
-        """None: Django's rules are those of JSON."""
+    def normalized(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EncodedCall:
+        """A call as JSON: values of annotated types as `@job` stores them, all others as Django normalizes them.
 
-    @property
-    def result_type(self) -> None:
-        """None: Django's rules are those of JSON."""
+        Raises `TypeError` or `ValueError` for a value that is neither. The signature is not checked: Django does not.
+        """
+        types = self.call_types
+        if types is None:
+            plain, named = storable(list(args)), storable(dict(kwargs))
+            return call(plain, named, self.call_columns(plain, named))
+        given = types.with_plain(storable, args, kwargs)
+        return call(*types.encode(*given), self.call_columns(*given))
+
+    def encoded_result(self, result: Any) -> str:
+        """See `Task.encoded_result`. A result that does not fit the annotation is normalized as Django does it."""
+        if self.result_type is not None:
+            with suppress(InvalidArguments):
+                result = self.result_type.encode("The result", result)
+        return encode("The result", normalized_result(result))
 
     def context(self, context: JobContext, job: ClaimedJob) -> Any:
         """A callable that builds the task result. `around` calls it only if the task or a signal receiver needs it."""

@@ -15,6 +15,7 @@ from django.utils.timezone import make_naive
 
 from ..exceptions import UnknownTask
 from ..tasks.options import COLUMNS, Options
+from ..tasks.registry import registry
 from ..tasks.unique import within_retention
 from ..values.codec import decode, encode
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
@@ -79,6 +80,22 @@ def storable(value: Any) -> Any:
 # Results
 
 
+class SkipQueueResult(AnyResult):
+    """Django's result. `args` and `kwargs` are JSON, as Django has them; the return value is that of the task."""
+
+    @property
+    def return_value(self) -> Any:
+        """The return value of the job in the type of its task's annotation.
+
+        Raises `ValueError` if the job has not completed, and as `Task.result_of` does.
+        """
+        stored = super().return_value
+        try:
+            return registry.get(self.task.module_path).typed_result(stored)
+        except UnknownTask:  # of another deployment
+            return stored
+
+
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
     """The result of a job. `task` is the task of the job."""
     from .attempts import Attempts
@@ -86,7 +103,7 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
     attempts = Attempts(job)
     alias = job.metadata.get(ALIAS, task.backend)
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
-    result: AnyResult = AnyResult(
+    result: AnyResult = SkipQueueResult(
         task=variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
         id=str(job.pk),
         status=task_status(job.status),
@@ -107,7 +124,7 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
 RESULT_FIELDS = tuple(field.name for field in fields(AnyResult))
 
 
-class UnreadResult(AnyResult):
+class UnreadResult(SkipQueueResult):
     """A result with the fields that a worker knows without a query. The first use of another field reads the row."""
 
     _database: str

@@ -44,7 +44,7 @@ def _in_thread(task: AnyTask) -> Callable[..., Any]:
                 task_started.send_robust(sender_for(result.backend), task_result=result)
             if takes_context:
                 args = (TaskContext(task_result=result), *args)
-        return _as_stored(func(*args, **kwargs))
+        return func(*args, **kwargs)
 
     return run
 
@@ -62,7 +62,7 @@ def _in_event_loop(task: AnyTask) -> Callable[..., Any]:
                 await task_started.asend_robust(sender_for(result.backend), task_result=result)
             if takes_context:
                 args = (TaskContext(task_result=result), *args)
-        return _as_stored(await func(*args, **kwargs))
+        return await func(*args, **kwargs)
 
     return run
 
@@ -71,10 +71,8 @@ def _start_has_listeners() -> bool:
     return has_listeners(task_started, log_receiver=log_task_started, level=logging.INFO)
 
 
-def _as_stored(value: Any) -> Any:
-    """The return value as a row will return it."""
-    if value is None:
-        return None
+def normalized_result(value: Any) -> Any:
+    """The return value as a row will return it, with a note in the error if it cannot be stored."""
     try:
         return storable(value)
     except (TypeError, ValueError, RecursionError) as error:

@@ -169,14 +169,14 @@ class Task(Generic[P, R]):
         """
         from ..arguments.call_types import CallTypes  # loads Django's models: tasks are made while apps are loading
 
-        return CallTypes.of(self.function, self.signature)
+        return CallTypes.of(self.__wrapped__, self.signature)
 
     @cached_property
     def result_type(self) -> "Codec | None":
         """The type of what the task returns, by its annotation; `None` if it is plain JSON, or not annotated."""
         from ..arguments.annotations import codec_of_result
 
-        return codec_of_result(self.function)
+        return codec_of_result(self.__wrapped__)
 
     def encoded_result(self, result: Any) -> str:
         """A result as JSON. One that does not fit the annotation is stored if it is plain JSON.
@@ -194,8 +194,13 @@ class Task(Generic[P, R]):
         Raises `UndecodableArguments` for a result that was stored in another form, and `RowMissing` if it is a model
         instance whose row is gone.
         """
-        value, codec = job.result, self.result_type
-        return value if value is None or codec is None else codec.decode("The result", value)
+        return self.typed_result(job.result)
+
+    def typed_result(self, stored: Any) -> R | None:
+        """A stored result in the type of the annotation, as `result_of` returns it."""
+        codec = self.result_type
+        result: R | None = stored if stored is None or codec is None else codec.decode("The result", stored)
+        return result
 
     def encoded_argument(self, name: str, value: Any) -> Any:
         """The value of one argument as its job stores it; of `*args` and `**kwargs` the whole list or dict.

@@ -28,7 +28,7 @@ TASKS: dict[str, Any] = {
 
 if not collect_ignore_glob:
     with override_settings(TASKS=TASKS):  # for the decorators
-        from .app import tasks  # noqa: F401
+        from .app import tasks, typed_tasks  # noqa: F401
 
     from django_skipqueue.backend import finishing
 
