@@ -40,11 +40,6 @@ class SkipQueueBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    @property
-    def database(self) -> str:
-        """The alias of the database that holds its jobs."""
-        return options.parsed(self.options).database
-
     @classmethod
     def discover_tasks(cls) -> None:
         """Import each app's `tasks` module and register every task there, also those defined for another backend.
@@ -125,4 +120,4 @@ class SkipQueueBackend(BaseTaskBackend):
         text = str(result_id)
         if not text.isdecimal() or len(text) > 18 or text != str(int(text)):  # one spelling for each id of a bigint
             return None
-        return Job.objects.using(self.database).filter(pk=int(text)).first()
+        return Job.objects.using(options.parsed(self.options).database).filter(pk=int(text)).first()

@@ -20,7 +20,7 @@ from ..tasks.unique import within_retention
 from ..values.codec import decode, encode
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
-from .options import BackendOptions
+from .options import BackendOptions, options_for
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -94,6 +94,11 @@ class SkipQueueResult(AnyResult):
             return registry.get(self.task.module_path).typed_result(stored)
         except UnknownTask:  # of another deployment
             return stored
+
+    @property
+    def database(self) -> str:
+        """The alias of the database with its job."""
+        return options_for(self.backend).database
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:

@@ -80,6 +80,7 @@ class Batch:
         """The batch of a job; `None` if it has none. Takes a `Job`, its id, or a result of `django.tasks`.
 
         The callbacks of a batch belong to it as well, and so find it.
+        database: where to look for an id, in place of `SKIPQUEUE["DATABASE"]`; a `Job` and a result know their own.
         """
         from ..models import Job
 

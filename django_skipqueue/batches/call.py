@@ -41,8 +41,7 @@ def reference_to(job: Any) -> JobReference:
     if state := getattr(job, "_state", None):
         return JobReference(int(job.id), state.db)
     job_id: Any = getattr(job, "id", None)
-    find_backend = getattr(getattr(job, "task", None), "get_backend", None)
-    return JobReference(int(job_id), find_backend and getattr(find_backend(), "database", None))
+    return JobReference(int(job_id), getattr(job, "database", None))
 
 
 @dataclass(frozen=True)

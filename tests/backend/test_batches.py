@@ -44,6 +44,18 @@ def test_a_result_stands_for_the_job_in_its_own_database() -> None:
         tasks.add.s(1).after(result).defer()
 
 
+@pytest.mark.django_db(databases=["default", "other"])
+def test_the_batch_of_a_result_is_looked_up_where_its_job_is() -> None:
+    with Batch(database="other", name="elsewhere") as batch:
+        result = tasks.batch_name.using(backend="other").enqueue()
+    found = Batch.of(result)
+    assert found is not None
+    assert (found.id, found.database) == (batch.id, "other")
+    run_jobs(database="other")
+    result.refresh()
+    assert result.return_value == "elsewhere"
+
+
 def test_arguments_that_do_not_fit_are_refused_at_once() -> None:
     with pytest.raises(InvalidArguments, match="missing"):
         tasks.add.s()

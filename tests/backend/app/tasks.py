@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import django
 from asgiref.sync import sync_to_async
 
-from django_skipqueue import limit, unique_by, with_options
+from django_skipqueue import Batch, limit, unique_by, with_options
 from tests.app.models import Ledger
 
 if TYPE_CHECKING or django.VERSION >= (6, 0):
@@ -102,6 +102,13 @@ async def asee_context(context: "TaskContext[Any, Any]", note: str = "") -> dict
         "path": result.task.module_path,
         "note": note,
     }
+
+
+@task(takes_context=True)
+def batch_name(context: "TaskContext[Any, Any]") -> str | None:
+    """Return the name of the batch that the job belongs to."""
+    batch = Batch.of(context.task_result)
+    return batch and batch.row.name
 
 
 @task
