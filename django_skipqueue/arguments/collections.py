@@ -4,7 +4,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .codec import LIST, NULL, OBJECT, Codec, decode_part, encode_part, kind_of
+from ..exceptions import InvalidArguments
+from .codec import LIST, NULL, OBJECT, Codec, decode_part, encode_part, kind_of, shown
+from .remaking import difference, may_differ
 
 
 class ListOf(Codec):
@@ -109,7 +111,7 @@ class DictOf(Codec):
 
 
 class Dataclass(Codec):
-    """Instances of one dataclass, as objects of its fields. A field that is missing has its default."""
+    """Instances of one dataclass, as objects of the fields that make it. A field that is missing has its default."""
 
     kinds = frozenset((OBJECT,))
 
@@ -118,6 +120,7 @@ class Dataclass(Codec):
         self.codecs: dict[str, Codec | None] = {}
         """By field. Filled in later, because a dataclass may contain itself."""
         self._fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+        self._may_differ = may_differ(kind)
         self._is_asked = False
 
     def __str__(self) -> str:
@@ -141,7 +144,7 @@ class Dataclass(Codec):
     def encode(self, name: str, value: Any) -> Any:
         """See `Codec`."""
         if self.fits(value):
-            return {field: self._encode(name, field, getattr(value, field)) for field in self._fields}
+            return self._encode_instance(name, value)
         if not isinstance(value, dict):
             self.refuse(name, value, f"Pass a {self}.")
         if problem := self._problem(value):
@@ -159,6 +162,16 @@ class Dataclass(Codec):
             return self._class(**given)
         except (TypeError, ValueError) as error:
             self.fail(name, value, str(error))
+
+    def _encode_instance(self, name: str, value: Any) -> dict[str, Any]:
+        """The JSON of an instance. Refuses one that would be another one when it is made again from its fields."""
+        encoded = {field: self._encode(name, field, getattr(value, field)) for field in self._fields}
+        if self._may_differ and (why := difference(value)):
+            raise InvalidArguments(
+                f"{name} is {shown(value)}, which would not arrive as it is: {why}. A dataclass arrives if its fields "
+                "are all that makes it: pass what the task needs of this one."
+            )
+        return encoded
 
     def _encode(self, name: str, field: str, value: Any) -> Any:
         return encode_part(self.codecs[field], f"{name}.{field}", value)

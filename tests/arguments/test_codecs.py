@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import json
+import math
 from decimal import Decimal
 from typing import Any, Literal, Optional, Union
 from uuid import UUID
@@ -243,6 +244,114 @@ def test_a_dataclass_that_refuses_its_values_is_a_clear_error() -> None:
 
     with pytest.raises(UndecodableArguments, match=r"cannot be read as .*Positive: it is negative"):
         codec(Positive).decode("x", {"number": -1})
+
+
+@dataclasses.dataclass
+class Doubled:
+    number: int
+
+    def __post_init__(self) -> None:
+        self.number *= 2
+
+
+@dataclasses.dataclass
+class Numbered:
+    name: str
+    number: int = dataclasses.field(default=0, init=False)
+
+
+@dataclasses.dataclass
+class Summed:
+    start: dataclasses.InitVar[int]
+    total: int = 0
+
+    def __post_init__(self, start: int) -> None:
+        self.total += start
+
+
+@dataclasses.dataclass
+class Growing:
+    items: list[str]
+
+    def __post_init__(self) -> None:
+        self.items.append("end")
+
+
+@dataclasses.dataclass
+class Once:
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name.startswith("#"):
+            raise KeyError("it has its number already")
+        self.name = f"#{self.name}"
+
+
+def renumbered() -> Numbered:
+    found = Numbered("a")
+    found.number = 7
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Doubled(1), "made again from its fields, its number is 4"),
+        (renumbered(), "made again from its fields, its number is 0"),
+        (Summed(1), "it cannot be made again from its fields (.*missing 1 required positional argument: 'start')"),
+        (Growing(["a"]), r"its items is the list \['a', 'end', 'end'\]"),
+        (Once("a"), "it cannot be made again from its fields ('it has its number already')"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_dataclass_that_would_arrive_as_another_one_is_refused(value: Any, why: str) -> None:
+    before = repr(value)
+    for annotation, passed in ((type(value), value), (list[type(value)], [value])):  # type: ignore[misc]
+        with pytest.raises(InvalidArguments, match=why.replace("(", r"\(").replace(")", r"\)")):
+            codec(annotation).encode("x", passed)
+    assert repr(value) == before
+
+
+@dataclasses.dataclass(eq=False)
+class Basket:
+    lines: tuple[Line, ...]
+    rates: dict[str, list[float]]
+    inner: "Basket | None" = None
+    total: Decimal = dataclasses.field(init=False)
+    cache: object = dataclasses.field(init=False, compare=False, default_factory=object)
+
+    def __post_init__(self) -> None:
+        self.rates = {name: list(rates) for name, rates in self.rates.items()}
+        self.inner = self.inner and dataclasses.replace(self.inner)
+        self.total = sum((line.price for line in self.lines), Decimal(0))
+
+
+def test_one_that_computes_the_same_again_arrives() -> None:
+    inner = Basket((), {})
+    basket = Basket((Line("a", Decimal("1.5")), Line("b", Decimal(2))), {"eu": [1.5, math.nan]}, inner)
+    arrived = through_json(Basket, dataclasses.replace(basket, rates={"eu": [1.5]}))
+    assert (arrived.lines, arrived.total, arrived.inner.total) == (basket.lines, Decimal("3.5"), 0)
+    assert codec(Basket).encode("x", basket)["rates"] == {"eu": [1.5, basket.rates["eu"][1]]}
+
+
+class Unequal:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass
+class Measured:
+    values: Any
+
+    def __post_init__(self) -> None:
+        self.values = Unequal()
+
+
+def test_a_comparison_that_raises_counts_as_a_difference() -> None:
+    with pytest.raises(InvalidArguments, match="its values is the Unequal"):
+        codec(Measured).encode("x", Measured({}))
 
 
 def test_an_annotation_that_cannot_be_resolved_leaves_the_others() -> None:
