@@ -26,6 +26,10 @@ class InvalidArguments(SkipQueueError, TypeError):
     """The arguments do not fit the task, or cannot be stored as JSON."""
 
 
+class FlattenedValue(InvalidArguments):
+    """An argument would arrive as a value of a plainer type: a member of an enumeration as its value, for example."""
+
+
 class UnstorableResult(InvalidArguments):
     """The task returned what is not JSON, or is larger than `MAX_RESULT_BYTES`."""
 

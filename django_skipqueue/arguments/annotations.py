@@ -18,7 +18,7 @@ from typing import Any
 from django.db.models import Model
 
 from .codec import BOOL, EVERY_KIND, LIST, NULL, NUMBER, OBJECT, STRING, Codec, kind_of
-from .collections import Dataclass, DictOf, ListOf, OneOf, TupleOf
+from .collections import Dataclass, DictOf, ListOf, NamedTupleOf, OneOf, TupleOf
 from .references import Reference
 from .scalars import SCALARS, Enumeration
 
@@ -33,6 +33,7 @@ KINDS: dict[Any, frozenset[str]] = {
 }
 """The JSON of the plain types."""
 
+UNIONS = (typing.Union, types.UnionType)
 SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
 MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
@@ -51,7 +52,7 @@ def codec_of(annotation: Any) -> Codec | None:
 def _codec_of(annotation: Any, known: Known) -> Codec | None:
     annotation = _bare(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Union or origin is types.UnionType:
+    if origin in UNIONS:
         return _union(arguments, known)
     if origin is tuple or annotation is tuple:
         return _tuple(arguments, known)
@@ -67,6 +68,13 @@ def _codec_of(annotation: Any, known: Known) -> Codec | None:
 def codec_of_result(function: Callable[..., Any]) -> Codec | None:
     """The codec of what a function returns; `None`: plain JSON."""
     return codec_of(annotations_of(function).get("return"))
+
+
+def plain_types(annotation: Any) -> tuple[type, ...]:
+    """`str`, `int` and `float`, as far as the annotation is one of them, or a union with them."""
+    annotation = _bare(annotation)
+    members = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
+    return tuple(kind for kind in (str, int, float) if kind in map(_bare, members))
 
 
 def resolved(annotations: Mapping[str, Any], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -105,16 +113,27 @@ def _of_class(kind: type, known: Known) -> Codec | None:
         return Enumeration(kind) if kind.__members__ else None
     if issubclass(kind, Model):
         return Reference((kind,))
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _named_tuple(kind, known)
     return _dataclass(kind, known) if dataclasses.is_dataclass(kind) else None
+
+
+def _named_tuple(kind: Any, known: Known) -> Codec:
+    found = dict(resolved(getattr(kind, "__annotations__", {}), _globals_of(kind)))
+    return NamedTupleOf(kind, [_codec_of(found.get(name), known) for name in kind._fields])
 
 
 def _dataclass(kind: type, known: Known) -> Codec | None:
     codec = known[kind] = Dataclass(kind)
     annotations = {field.name: field.type for field in dataclasses.fields(kind)}
-    found = dict(resolved(annotations, vars(sys.modules.get(kind.__module__, types.SimpleNamespace()))))
+    found = dict(resolved(annotations, _globals_of(kind)))
     for field in dataclasses.fields(kind):
         codec.codecs[field.name] = _codec_of(found[field.name], known) if field.name in found else None
     return codec
+
+
+def _globals_of(kind: type) -> dict[str, Any]:
+    return vars(sys.modules.get(kind.__module__, types.SimpleNamespace()))
 
 
 def _tuple(arguments: tuple[Any, ...], known: Known) -> Codec:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any
 
-from .annotations import annotations_of, codec_of
+from .annotations import annotations_of, codec_of, plain_types
 from .codec import Codec, decode_part, encode_part
 from .collections import DictOf, ListOf
+from .scalars import MemberValue
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -35,6 +36,13 @@ class CallTypes:
         annotations = annotations_of(function)
         codecs = {name: codec_of(annotations[name]) for name in signature.parameters if name in annotations}
         return cls(signature, codecs) if any(codecs.values()) else None
+
+    @classmethod
+    def of_values(cls, function: Callable[..., Any], signature: Signature) -> "CallTypes":
+        """The types of the parameters declared as texts and numbers: a member that is one counts as its value."""
+        annotations = annotations_of(function)
+        kinds = {name: plain_types(annotations[name]) for name in signature.parameters if name in annotations}
+        return cls(signature, {name: MemberValue(found) for name, found in kinds.items() if found})
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a call as JSON, which is accepted as well. Raises `InvalidArguments`."""

@@ -77,6 +77,26 @@ class TupleOf(Codec):
         return tuple(decode_part(item, f"{name}[{place}]", value[place]) for place, item in enumerate(self._items))
 
 
+class NamedTupleOf(TupleOf):
+    """Instances of one class of named tuples."""
+
+    def __init__(self, kind: Any, items: Sequence[Codec | None]) -> None:
+        super().__init__(items)
+        self._class = kind
+
+    def __str__(self) -> str:
+        name: str = self._class.__qualname__
+        return name
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`. A list and a tuple count as their values."""
+        return type(value) in (self._class, list, tuple) and super().fits(value)
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        return self._class._make(super().decode(name, value))
+
+
 class DictOf(Codec):
     """Dicts with `str` keys, whose values are of one type."""
 

@@ -160,6 +160,28 @@ class Enumeration(Codec):
         return ", ".join(repr(self._json(member)) for member in list(self._enum)[:20])
 
 
+class MemberValue(Codec):
+    """Texts and numbers. A member of an enumeration that is one, such as of `TextChoices`, counts as its value."""
+
+    def __init__(self, kinds: tuple[type, ...]) -> None:
+        self._kinds = kinds
+
+    def __str__(self) -> str:
+        return " | ".join(kind.__name__ for kind in self._kinds)
+
+    def fits(self, value: Any) -> bool:
+        """See `Codec`."""
+        return isinstance(value, Enum) and isinstance(value, self._kinds)
+
+    def encode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        return value.value if self.fits(value) else value
+
+    def decode(self, name: str, value: Any) -> Any:
+        """See `Codec`."""
+        return value
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

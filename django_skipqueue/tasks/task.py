@@ -17,7 +17,7 @@ from django.db import DatabaseError, connections
 
 from ..batches.call import TaskCall, references_to
 from ..conf import settings
-from ..exceptions import InvalidArguments, InvalidOption, InvalidTask
+from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
 from ..store import Store
 from ..values.codec import encode
 from ..values.deferred import DeferredJobs
@@ -27,6 +27,7 @@ from ..values.redaction import redact as redacted_call
 from ..values.retry_policy import RetryPolicy
 from .advice import check_names, instead_of_method, wrong_keyword
 from .call_columns import call_columns
+from .call_texts import declared_values, texts_of
 from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
@@ -272,9 +273,11 @@ class Task(Generic[P, R]):
         plain, named = args, kwargs
         if types is not None:
             plain, named = types.encode(args, kwargs)
-        values = ",".join(map(encode, names, plain))
-        pairs = ",".join(map(str.__add__, keys, map(encode, named, named.values()))) if named else ""
-        return check_size(EncodedCall(f"[{values}]", f"{{{pairs}}}", **self.call_columns(args, kwargs)), most)
+        try:
+            texts = texts_of(names, keys, plain, named)
+        except FlattenedValue:
+            texts = texts_of(names, keys, *declared_values(self, plain, named))
+        return check_size(EncodedCall(*texts, **self.call_columns(args, kwargs)), most)
 
     def _calls(self, calls: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[EncodedCall]:
         most = settings.max_argument_bytes

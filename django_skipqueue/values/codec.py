@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from ..exceptions import InvalidArguments
+from .flattening import PLAIN, is_flattened, refuse_flattened
 from .json_advice import instead_of
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -26,12 +27,18 @@ def decode(text: str) -> Any:
     return [] if text == "[]" else _decode(text)[0]
 
 
-def encode(name: str, value: Any) -> str:
-    """Encode `value` as JSON text. Raises `InvalidArguments` with the part of `name` that cannot be stored, and why."""
+def encode(name: str, value: Any, is_argument: bool = False) -> str:
+    """Encode `value` as JSON text. Raises `InvalidArguments` with the part of `name` that cannot be stored, and why.
+
+    is_argument: raise `FlattenedValue` for a value of which JSON keeps less than a task would miss.
+    """
     try:
         if type(value) is int:  # a primary key, the most common argument: takes a sixth of the time
             return str(value)
-        return _written_out(value) if _check(name, value) else _encode(value)
+        found = _check(name, value)
+        if found >= FLATTENED and is_argument:
+            refuse_flattened(name, value)
+        return _written_out(value) if found & LARGE else _encode(value)
     except RecursionError:
         raise InvalidArguments(f"{name} is nested too deeply, or contains itself.") from None
     except ValueError as error:  # a whole number with more digits than Python prints
@@ -43,33 +50,53 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _check(name: str, value: Any) -> bool:
-    """Raise `InvalidArguments` for a value that JSON would change or `jsonb` refuse. `name` is the path to `value`.
+LARGE, FLATTENED = 1, 2
+"""Found in a value: a float of 1e16 or more, which `_written_out` must encode, because `jsonb` would turn 1e+23 into an
+integer, which is not equal; and a value of which JSON keeps less."""
 
-    Returns whether the value contains a float of 1e16 or more. `_written_out` must encode it: `jsonb` would turn 1e+23
-    into an integer, which is not equal.
+
+def _check(name: str, value: Any) -> int:
+    """Raise `InvalidArguments` for a value that JSON does not have or `jsonb` refuses. `name` is the path to `value`.
+
+    Returns the sum of what is found in the value: `LARGE`, `FLATTENED`.
     """
-    large = False
+    kind, found = type(value), 0
+    if kind is str:
+        _check_text(name, value)
+        return found
+    if kind is int or value is None:
+        return found
     if isinstance(value, str):
         _check_text(name, value)
     elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidArguments(f"{name} is {value}, which JSON does not have.")
-        large = abs(value) >= 1e16
+        found = _check_float(name, value)
     elif isinstance(value, list | tuple):
         for position, item in enumerate(value):
-            large |= _check(f"{name}[{position}]", item)
+            found |= _check(f"{name}[{position}]", item)
     elif isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a str. Use str keys.")
-            _check_text(f"the key {key!r} in {name}", key)
-            large |= _check(f"{name}[{key!r}]", item)
-    elif value is not None and not isinstance(value, int):
-        kind = type(value).__name__
-        article = "an" if kind[0] in "AEIOaeio" else "a"
-        raise InvalidArguments(f"{name} is {article} {kind}, which is not JSON. Pass {instead_of(value)}.")
-    return large
+        found = _check_dict(name, value)
+    elif not isinstance(value, int):
+        article = "an" if kind.__name__[0] in "AEIOaeio" else "a"
+        raise InvalidArguments(f"{name} is {article} {kind.__name__}, which is not JSON. Pass {instead_of(value)}.")
+    return found if kind in PLAIN or not is_flattened(value) else found | FLATTENED
+
+
+def _check_float(name: str, value: float) -> int:
+    if not math.isfinite(value):
+        raise InvalidArguments(f"{name} is {value}, which JSON does not have.")
+    return LARGE if abs(value) >= 1e16 else 0
+
+
+def _check_dict(name: str, value: dict[Any, Any]) -> int:
+    found = 0
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidArguments(f"{name} has the key {key!r}; JSON would turn it into a str. Use str keys.")
+        _check_text(f"the key {key!r} in {name}", key)
+        if type(key) is not str and is_flattened(key):
+            found |= FLATTENED
+        found |= _check(f"{name}[{key!r}]", item)
+    return found
 
 
 def _written_out(value: Any) -> str:

@@ -5,7 +5,7 @@ import datetime
 import enum
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any, NewType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NewType
 from uuid import UUID
 
 from django.contrib.auth.models import Group, User
@@ -54,6 +54,11 @@ class Order:
     parent: "Order | None" = None
     notes: Any = None
     number: int = dataclasses.field(init=False, default=0)
+
+
+class Place(NamedTuple):
+    day: datetime.date
+    row: int = 0
 
 
 Cents = NewType("Cents", Decimal)
@@ -114,6 +119,13 @@ def plain(number: int, text: str = "", *rest: float, flag: bool = False, **other
 
 
 @job(max_attempts=1)
+def labelled(
+    size: str, level: int | None = None, *rest: str, plan: Any = None, day: datetime.date | None = None
+) -> None:
+    seen.append((size, level, rest, plan, day))
+
+
+@job(max_attempts=1)
 def place(lines: list[Line]) -> Order:
     return Order(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), lines)
 
@@ -127,6 +139,11 @@ def see_results(context: JobContext) -> None:
 def price(of: Any) -> Decimal:
     """Its annotation is wrong where `of` is something else."""
     return of  # type: ignore[no-any-return]
+
+
+@job(max_attempts=1)
+def give_member():  # type: ignore[no-untyped-def]
+    return Size.SMALL, Place("2026-03-29", 1)  # type: ignore[arg-type]
 
 
 @job(max_attempts=1, takes_context=True)

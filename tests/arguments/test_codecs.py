@@ -5,7 +5,7 @@ import datetime
 import json
 import math
 from decimal import Decimal
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal, NamedTuple, Optional, Union
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -19,7 +19,7 @@ from django_skipqueue.arguments.codec import Codec
 from django_skipqueue.exceptions import InvalidArguments, UndecodableArguments
 from django_skipqueue.values.codec import encode
 
-from ..app.typed_jobs import Access, Cents, Level, Line, Order, Plan, Size
+from ..app.typed_jobs import Access, Cents, Level, Line, Order, Place, Plan, Size
 
 UTC = datetime.UTC
 MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
@@ -59,6 +59,8 @@ VALUES: list[tuple[Any, Any, Any]] = [
     (dict[str, list[UUID]], {"a": [UUID(int=1)]}, {"a": ["00000000-0000-0000-0000-000000000001"]}),
     (tuple[int, Decimal], (1, Decimal(2)), [1, "2"]),
     (tuple[Decimal, ...], (Decimal(2),), ["2"]),
+    (Place, Place(datetime.date(2026, 1, 2), 3), ["2026-01-02", 3]),
+    (list[Place | None], [None, Place(datetime.date(2026, 1, 2))], [None, ["2026-01-02", 0]]),
     (tuple, (1, "a"), [1, "a"]),
     (tuple[()], (), []),
     (
@@ -141,6 +143,11 @@ class LongLine(Line):
     extra: int = 0
 
 
+class Other(NamedTuple):
+    day: datetime.date
+    row: int
+
+
 REFUSED: list[tuple[Any, Any, str]] = [
     (datetime.datetime, "tomorrow", "x is 'tomorrow', but its annotation is datetime. Pass a datetime, or its isof"),
     (datetime.datetime, 5, "x is 5, but its annotation is datetime"),
@@ -159,6 +166,12 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (Plan, [], "Pass one of 'FREE', 'PAID'"),
     (Level, True, "Pass one of 1, 2"),
     (Size, Plan.FREE, "Pass one of 's', 'l'"),
+    (
+        Place,
+        Other(datetime.date(2026, 1, 2), 1),
+        "is the Other Other(day=datetime.date(2026, 1, 2), row=1), but its annotation is Place",
+    ),
+    (Place, [1, 2, 3], "but its annotation is Place"),
     (Line, LongLine("a", Decimal(1)), "Pass a Line"),
     (Line, {"sku": "a"}, "It lacks the field 'price'"),
     (Line, {"sku": "a", "price": "1", "vat": 7}, "It has no field 'vat'"),

@@ -20,7 +20,7 @@ from django_skipqueue.testing import assert_deferred, assert_not_deferred, run_j
 
 from ..app import typed_jobs as tasks
 from ..app.rows import make_job
-from ..app.typed_jobs import Access, Level, Line, Order, Plan, Size
+from ..app.typed_jobs import Access, Level, Line, Order, Place, Plan, Size
 from ..management.skipqueue.running import skipqueue
 
 MOMENT = datetime.datetime(2026, 3, 29, 1, 30, tzinfo=datetime.UTC)
@@ -101,6 +101,36 @@ def test_an_annotation_for_type_checkers_alone_is_plain_json(seen: list[Any]) ->
     tasks.unknown.defer({"a": 1}, MOMENT)
     run_one()
     assert seen == [({"a": 1}, MOMENT)]
+
+
+def test_a_member_counts_as_its_value_where_the_annotation_declares_that(seen: list[Any]) -> None:
+    day = datetime.date(2026, 1, 1)
+    job = tasks.labelled.defer(Size.SMALL, Level.HIGH, Size.LARGE, plan="x", day=day)
+    assert (job.args, job.kwargs) == (["s", 2, "l"], {"plan": "x", "day": "2026-01-01"})
+    tasks.labelled.defer_many([{"size": Size.LARGE}])
+    assert_deferred(tasks.labelled, size=Size.LARGE)
+    run_jobs()
+    assert seen == [("s", 2, ("l",), "x", day), ("l", None, (), None, None)]
+    assert [type(value) for value in seen[0][:2]] == [str, int]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({"size": Level.LOW}, "size is Level.LOW, which would arrive as 1"),
+        ({"size": "s", "level": Size.SMALL}, "level is Size.SMALL, which would arrive as 's'"),
+        ({"size": Size.SMALL, "plan": Size.SMALL}, "plan is Size.SMALL"),
+        ({"size": "s", "plan": [Place("2026-01-01")]}, r"plan\[0\] is a Place, which would arrive as a list"),  # type: ignore[arg-type]
+    ],
+)
+def test_others_are_refused_and_the_annotation_is_advised(kwargs: Any, said: str) -> None:
+    with pytest.raises(InvalidArguments, match=f"{said}.* or annotate it with its type"):
+        tasks.labelled.defer(**kwargs)
+
+
+def test_a_result_without_an_annotation_is_stored_as_its_value() -> None:
+    tasks.give_member.defer()
+    assert run_one().result == ["s", ["2026-03-29", 1]]
 
 
 def test_plain_arguments_have_no_types() -> None:

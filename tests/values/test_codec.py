@@ -13,9 +13,11 @@ from uuid import UUID
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
+from django.utils.datastructures import MultiValueDict
+from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
-from django_skipqueue.exceptions import InvalidArguments
+from django_skipqueue.exceptions import FlattenedValue, InvalidArguments
 from django_skipqueue.values.codec import clean, decode, encode
 
 
@@ -101,6 +103,38 @@ def test_what_encode_accepts_comes_back_equal_from_jsonb(value: Any) -> None:
 )
 def test_subclasses_of_what_json_has_are_stored_as_json_has_them(value: Any, stored: Any) -> None:
     assert decode(encode("value", value)) == stored
+
+
+MANY = MultiValueDict({"tag": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (
+            Colour.RED,
+            "value is Colour.RED, which would arrive as 'red'. Pass its .value, or annotate it with its type.",
+        ),
+        ({"a": [Size.SMALL]}, "value['a'][0] is Size.SMALL, which would arrive as 1. Pass its .value"),
+        ({Colour.RED: 1}, "in value is Colour.RED"),
+        (
+            Point(1, 2),
+            "value is a Point, which would arrive as a list. Pass list(value), or annotate it with its type.",
+        ),
+        ([1e17, (Point(1, 2),)], "value[1][0] is a Point"),
+        (MANY, "value is a MultiValueDict, which would lose all but the last value of each key. Pass value.dict()"),
+    ],
+    ids=["StrEnum", "IntEnum", "key", "namedtuple", "namedtuple beside a large float", "MultiValueDict"],
+)
+def test_an_argument_of_which_json_keeps_less_is_refused(value: Any, said: str) -> None:
+    with pytest.raises(FlattenedValue) as raised:
+        encode("value", value, True)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("value", [mark_safe("<b>"), Name("Ada"), OrderedDict(a=1), (1, (2,)), True, 1e17, None])
+def test_an_argument_that_arrives_as_an_equal_value_is_not(value: Any) -> None:
+    assert encode("value", value, True) == encode("value", value)
 
 
 def holds_itself() -> list[Any]:

@@ -108,7 +108,7 @@ async def asee_context(context: "TaskContext[Any, Any]", note: str = "") -> dict
 def batch_name(context: "TaskContext[Any, Any]") -> str | None:
     """Return the name of the batch that the job belongs to."""
     batch = Batch.of(context.task_result)
-    return batch and batch.row.name
+    return batch.row.name if batch else None
 
 
 @task
