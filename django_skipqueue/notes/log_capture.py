@@ -13,6 +13,9 @@ from ..tasks.context import current_attempt
 
 _FORMATTER = logging.Formatter()
 
+_installed: "list[CaptureHandler]" = []
+"""The handlers of the root logger; the first alone keeps records."""
+
 
 class CaptureHandler(logging.Handler):
     """Has no lock: attempts do not wait for each other, and an interrupted one leaves none taken."""
@@ -24,7 +27,7 @@ class CaptureHandler(logging.Handler):
     def handle(self, record: logging.LogRecord) -> bool:
         """Keep the record, if an attempt has written it."""
         attempt = current_attempt.get()
-        if attempt is not None:
+        if attempt is not None and _installed[:1] == [self]:
             with suppress(Exception):  # arguments that do not fit the text, or raise: other handlers report that
                 attempt.notes().note_line(record.levelname, record.name, _text_of(record))
         return True
@@ -32,17 +35,22 @@ class CaptureHandler(logging.Handler):
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """Keep the records of all loggers whose records reach the root logger, from the level of `CAPTURE_LOGS` on."""
+    """Keep the records of all loggers whose records reach the root logger, from the level of `CAPTURE_LOGS` on.
+
+    May be entered again, by a task that runs jobs and by other threads: each record is kept once.
+    """
     if settings.capture_logs is None:
         yield
         return
     handler = CaptureHandler(settings.capture_logs)
     root = logging.getLogger()
+    _installed.append(handler)
     root.addHandler(handler)
     try:
         yield
     finally:
         root.removeHandler(handler)
+        _installed.remove(handler)
 
 
 def _text_of(record: logging.LogRecord) -> str:

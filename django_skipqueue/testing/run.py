@@ -14,6 +14,7 @@ from ..conf import settings
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
+from ..notes.log_capture import capturing
 from ..running import run_attempt
 from ..store import Store
 from ..values.records import Attempt, ClaimedJob
@@ -53,7 +54,8 @@ def run_jobs(
     alias = settings.database if database is None else database
     forced = Forced(alias, queue_names, until=until) if include_scheduled or until is not None else None
     run = Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit)
-    run.drain()
+    with capturing():
+        run.drain()
     return run.jobs()
 
 

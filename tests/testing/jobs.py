@@ -1,5 +1,6 @@
 """Tasks that a project has, and that are difficult in the transaction of a `TestCase`."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -9,8 +10,11 @@ from django.db import IntegrityError, connection, transaction
 
 from django_skipqueue import JobContext, job
 from django_skipqueue.backoff import constant
+from django_skipqueue.testing import run_jobs
 
 from ..app.models import Ledger
+
+logger = logging.getLogger("shop")
 
 
 @job(max_attempts=2, backoff=constant(0, jitter=0))
@@ -31,6 +35,21 @@ def break_the_transaction_and_go_on() -> None:
         User.objects.create(username="taken")
     except IntegrityError:
         return
+
+
+@job
+def warn(text: str, within: str = "") -> None:
+    """Log, and run another job in between."""
+    logger.warning(text)
+    if within:
+        warn.defer(within)
+        run_jobs(limit=5)
+    logger.warning("%s is done", text)
+
+
+@job
+async def awarn(text: str) -> None:
+    logger.warning(text)
 
 
 @job

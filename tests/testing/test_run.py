@@ -1,5 +1,6 @@
 """`testing.run_jobs`: for projects' tests, inside the transaction of a TestCase."""
 
+import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,16 +10,21 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.dispatch import Signal
-from django.test import SimpleTestCase, TestCase, TransactionTestCase
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
 from django_skipqueue import Batch, signals
 from django_skipqueue.exceptions import UnknownTask
 from django_skipqueue.models import Job
-from django_skipqueue.testing import arun_jobs, assert_deferred, capture_deferred, run_jobs
+from django_skipqueue.testing import arun_jobs, assert_deferred, capture_deferred, run_inline, run_jobs
+from django_skipqueue.values.notes import logs_of
 
 from ..app import jobs, sessions, worker_jobs
 from ..app.models import Ledger
 from . import jobs as tasks
+
+
+def lines_of(job: Job) -> list[str]:
+    return [line.message for log in logs_of(job.logs) for line in log.lines]
 
 
 class RunJobsTests(TestCase):
@@ -46,6 +52,30 @@ class RunJobsTests(TestCase):
         jobs.fail.defer()
         ran = run_jobs()
         assert [(job.status, job.attempts) for job in ran] == [("completed", 3), ("failed", 3)]
+
+    def test_what_a_task_logs_is_kept_once_with_its_attempt(self) -> None:
+        before = list(logging.getLogger().handlers)
+        tasks.warn.defer("outer", within="inner")
+        tasks.awarn.defer("async")
+        run_jobs()
+        assert {job.args[0]: lines_of(job) for job in Job.objects.all()} == {
+            "outer": ["outer", "outer is done"],
+            "inner": ["inner", "inner is done"],
+            "async": ["async"],
+        }
+        assert logging.getLogger().handlers == before
+
+    def test_what_is_logged_outside_of_a_job_is_kept_nowhere(self) -> None:
+        jobs.noop.defer()
+        with run_inline():
+            logging.getLogger("shop").warning("outside")
+            jobs.noop.defer()
+        assert [lines_of(job) for job in Job.objects.all()] == [[], []]
+
+    @override_settings(SKIPQUEUE={"CAPTURE_LOGS": None})
+    def test_the_setting_turns_it_off(self) -> None:
+        tasks.warn.defer("a")
+        assert [lines_of(job) for job in run_jobs()] == [[]]
 
     def test_scheduled_jobs_wait_unless_they_are_forced(self) -> None:
         jobs.ask_for_retry.defer(3600)
