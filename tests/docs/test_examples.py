@@ -1,0 +1,267 @@
+"""The main examples of the how-to pages, taken from the page, do on the real queue what the page says.
+
+`test_pages` runs every block with stand-ins. Here an example's own functions are called, and its jobs run.
+"""
+
+import datetime
+import inspect
+import re
+import unittest
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core import mail
+from django.http import HttpRequest, HttpResponse
+from django.test import TestCase, override_settings
+from django.urls import path
+
+from django_skipqueue import Batch, job, testing
+from django_skipqueue.models import Job, JobBatch, Schedule
+from django_skipqueue.periodic.registry import entries
+from django_skipqueue.periodic.synchronise import synchronise
+from django_skipqueue.tasks.registry import Registry
+from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.notes import logs_of
+
+from ..app.models import Ledger
+from ..periodic.schedules import STORE, fire_all, let_pass
+from .test_pages import PAGES, Reader, blocks
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("registry")]
+
+
+def names_of(page: str, *defined: str, given: Mapping[str, Any] | None = None) -> Any:
+    """What those blocks of a page define that have one of `defined`, with `given` in place of stand-ins."""
+    (file,) = (file for file in PAGES if file.stem == page)
+    reader = Reader(file.read_text())
+    reader.names.update(given or {})
+    wanted = [f"{word} {name}" for name in defined for word in ("def", "class")]
+    found = [
+        block for block in blocks(file) if block.language == "python" and any(each in block.code for each in wanted)
+    ]
+    for block in found:
+        reader.run(block.code, f"{file}:{block.line}")
+    assert len(found) >= 1, defined
+    return SimpleNamespace(**reader.names)
+
+
+def results(*, of: Any) -> list[Any]:
+    return [done.result for done in Job.objects.filter(task=of.name).order_by("pk")]
+
+
+def test_a_batch_reports_once_its_last_receipt_is_sent() -> None:
+    page = names_of("batches", "mail_receipts")
+    batch = page.mail_receipts("May", [1, 2, 3])
+    run_jobs()
+    assert results(of=page.report) == ["May: 3 of 3 receipts sent"]
+    assert not Job.objects.filter(task=page.warn.name).exists()
+    assert batch.row.name == "May"
+
+
+def test_a_batch_with_a_failed_receipt_warns() -> None:
+    page = names_of("batches", "mail_receipts")
+    page.mail_receipts("May", [1, 2, 3])
+    Job.objects.order_by("pk")[0].discard()
+    run_jobs()
+    assert [ran.args for ran in Job.objects.filter(task=page.warn.name)] == [["May"]]
+    assert not Job.objects.filter(task=page.report.name).exists()
+
+
+def test_a_job_adds_others_to_its_batch() -> None:
+    page = names_of("batches", "mail_receipts", "import_file")
+    with Batch(on_success=page.report.s("files")) as batch:
+        page.import_file.defer("a.csv")
+    run_jobs()
+    assert [done.args for done in batch.jobs.filter(task=page.mail_receipt.name)] == [[0], [1], [2]]
+    assert results(of=page.report) == ["files: 4 of 4 receipts sent"]
+
+
+def test_a_chain_mails_its_pages_after_they_are_made() -> None:
+    page = names_of("chains", "send_report")
+    page.send_report(7)
+    assert sorted(Job.objects.values_list("status", flat=True)) == ["blocked", "blocked", "blocked", "queued"]
+    ran = run_jobs()
+    assert [done.task.rpartition(".")[2] for done in ran] == ["fetch", "make_page", "make_page", "mail"]
+    assert results(of=page.mail) == ["page 1 and page 2"]
+    assert JobBatch.objects.get().finished_at is not None
+
+
+def test_a_job_waits_for_others() -> None:
+    page = names_of("chains", "send_report", "sell")
+    page.sell(7)
+    ran = run_jobs()
+    assert [(done.task.rpartition(".")[2], done.result) for done in ran] == [
+        ("make_page", "page 1"),
+        ("make_page", "page 2"),
+        ("mail", "page 1 and page 2"),
+        ("mail", "page 1 and page 2"),
+    ]
+
+
+def test_a_task_notes_its_progress() -> None:
+    class Product:
+        objects = SimpleNamespace(update_or_create=lambda sku, defaults: Ledger.objects.create(entry=sku))
+
+    page = names_of("progress", "import_products", given={"Product": Product})
+    page.import_products.defer([{"sku": "a", "name": "A"}, {"sku": "b", "name": "B"}])
+    (ran,) = run_jobs()
+    assert (ran.status, ran.result) == ("completed", 2)
+    assert ran.current_progress is not None
+    assert (ran.current_progress.percent, ran.current_progress.text) == (100, "2 of 2")
+    assert list(Ledger.objects.order_by("pk").values_list("entry", flat=True)) == ["a", "b"]
+
+
+def test_a_task_keeps_its_log() -> None:
+    page = names_of("progress", "charge")
+    page.logger.setLevel("INFO")
+    page.charge.defer(42)
+    (ran,) = run_jobs()
+    (log,) = logs_of(ran.logs)
+    assert [(line.level, line.message) for line in log.lines] == [
+        ("INFO", "charging 42"),
+        ("WARNING", "the bank was slow"),
+    ]
+
+
+def test_typed_arguments_arrive() -> None:
+    charged: list[Any] = []
+    reminded: list[Any] = []
+    given = {
+        "gateway": SimpleNamespace(charge=lambda *args: charged.append(args)),
+        "calendar": SimpleNamespace(remind=lambda *args: reminded.append(args)),
+    }
+    page = names_of("arguments", "charge", "total", given=given)
+    due = datetime.date(2027, 1, 1)
+    user = User.objects.create(username="ada", email="ada@example.com")
+    row = page.charge.defer(user, page.Plan.YEARLY, [page.Line("mug", Decimal("9.90"))], due=due)
+    assert row.args[1:] == ["yearly", [{"sku": "mug", "price": "9.90"}]]
+    moment = datetime.datetime(2027, 1, 1, 9, tzinfo=datetime.UTC)
+    page.remind.defer(moment)
+    page.total.defer([Decimal("1.50"), Decimal("2.50")])
+    assert {ran.status for ran in run_jobs()} == {"completed"}
+    assert charged == [("ada@example.com", Decimal("9.90"), due)]
+    assert reminded == [(moment, timedelta(days=1))]
+    assert page.total.result_of(Job.objects.get(task=page.total.name)) == Decimal("4.00")
+
+
+def test_unique_jobs_are_one() -> None:
+    page = names_of("unique-jobs", "rebuild_index", "refresh_index", "remind")
+    assert (page.first.created, page.same.created, page.same.pk) == (True, False, page.first.pk)
+    assert page.first.unique_key.endswith("rebuild_index(shop_id=42)")
+    waiting = Job.objects.filter(task=page.rebuild_index.name)
+    assert waiting.count() == 1, "the key of refresh_index is taken"
+    run_jobs()
+    assert page.rebuild_index.defer(42).created
+    assert page.remind.defer(1).created
+    run_jobs()
+    assert not page.remind.defer(1).created, "its hour is not over"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_limits_hold_and_let_the_others_in() -> None:
+    page = names_of("limits", "synchronize", "send_update", "import_row")
+    statuses = ["queued", "queued", "blocked", "blocked", "blocked"]
+    synchronized = Job.objects.filter(task=page.synchronize.name).order_by("pk")
+    assert [found.status for found in synchronized] == statuses
+    assert Job.objects.filter(task=page.import_row.name).queued().count() == 3
+    for text in ("first", "second"):
+        page.send_update.using(priority=len(text)).defer(1, text)
+    ran = run_jobs()
+    assert {done.status for done in ran} == {"completed"}
+    assert [done.args[1] for done in ran if done.task == page.send_update.name] == ["first", "second"]
+    small = [place for place, done in enumerate(ran) if done.kwargs.get("tenant") == "small"]
+    large = [place for place, done in enumerate(ran) if done.kwargs.get("tenant") == "large"]
+    assert small[0] < large[-1]
+
+
+def test_a_schedule_enqueues_its_job() -> None:
+    page = names_of("periodic", "daily_summary")
+    synchronise(STORE, list(entries), has_started=True)
+    assert {(found.cron, found.timezone) for found in Schedule.objects.all()} == {
+        ("0 9 * * mon-fri", "Europe/Berlin"),
+        ("", "UTC"),
+    }
+    let_pass(timedelta(days=7).total_seconds())
+    fire_all(tuple(Schedule.objects.values_list("digest", flat=True)))
+    assert [made.kwargs for made in Job.objects.filter(task=page.daily_summary.name)] == [{"region": "EU"}]
+    assert {ran.status for ran in run_jobs()} == {"completed"}
+
+
+# Tests of the reader's
+
+
+def send_receipt(payment_id: int) -> str:
+    address = Ledger.objects.get(pk=payment_id).entry
+    mail.send_mail("Your receipt", "", None, [address])
+    return address
+
+
+@pytest.fixture
+def shop(registry: Registry) -> Iterator[dict[str, Any]]:
+    """What the examples of tests find in their project: a task, two pages, and payments."""
+    task = job(name="shop.send_receipt", max_attempts=1)(send_receipt)
+
+    def pay(request: HttpRequest) -> HttpResponse:
+        if Decimal(request.POST["total"]) > 0:
+            task.defer(payment_id=Payment.objects.create(email=request.POST["email"], total="").pk)
+        return HttpResponse()
+
+    def order(request: HttpRequest) -> HttpResponse:
+        task.defer(Payment.objects.create(email="ada@example.com", total="").pk)
+        return HttpResponse()
+
+    class Payment:
+        objects = SimpleNamespace(
+            create=lambda email, total: Ledger.objects.create(entry=email), get=lambda: Ledger.objects.get()
+        )
+
+    urls = ModuleType("urls")
+    urls.urlpatterns = [path("pay/", pay), path("order/", order)]  # type: ignore[attr-defined]
+    with override_settings(ROOT_URLCONF=urls):
+        yield {"send_receipt": task, "Payment": Payment, "mail": mail}
+
+
+TESTS = {
+    "PayTests": ["test_a_payment_defers_its_receipt", "test_a_refused_payment_defers_nothing"],
+    "ReceiptTests": ["test_a_payment_gets_its_receipt"],
+    "OrderTests": ["test_an_order_is_confirmed"],
+    "AsyncTests": ["test_a_payment_gets_its_receipt", "test_an_order_is_confirmed"],
+    "PayOnCommitTests": ["test_deferred_on_commit"],
+}
+
+
+@pytest.mark.django_db(transaction=True)  # a test case closes the connections at its end
+def test_the_test_cases_pass(shop: dict[str, Any]) -> None:
+    ran: dict[str, list[str]] = {}
+    for case in cases_of("test", shop):
+        names = unittest.defaultTestLoader.getTestCaseNames(case)
+        result = unittest.TestResult()
+        unittest.TestSuite(map(case, names)).run(result)
+        assert not [*result.errors, *result.failures], [*result.errors, *result.failures][0][1]
+        if names:  # one shows a setting alone
+            ran[case.__name__] = list(names)
+    assert ran == TESTS
+
+
+def cases_of(page: str, given: Mapping[str, Any]) -> Iterator[type[TestCase]]:
+    """The test cases of a page, in their order; two have the same name."""
+    (file,) = (file for file in PAGES if file.stem == page)
+    for block in blocks(file):
+        for name in re.findall(r"^class (\w+)\(TestCase\):", block.code, re.MULTILINE):
+            reader = Reader(file.read_text())
+            helpers = {each: getattr(testing, each) for each in testing.__all__}
+            reader.names.update({**given, **helpers})
+            reader.run(block.code, f"{file}:{block.line}")
+            yield reader.names[name]
+
+
+@pytest.mark.parametrize("name", ["test_a_payment_gets_its_receipt", "test_an_order_is_confirmed"])
+def test_the_functions_for_pytest_pass(shop: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
+    given = shop | {"assert_deferred": testing.assert_deferred}
+    function = getattr(names_of("test", "test_a_payment_gets_its_receipt(client", given=given), name)
+    function(**{each: request.getfixturevalue(each) for each in inspect.signature(function).parameters})
