@@ -11,7 +11,7 @@ from ..store import Store
 from ..tasks.registry import registry
 from ..values.records import worker_name
 from ..values.served import serves
-from . import sql
+from . import job_sql
 from .finding import Finding, Severity
 
 NAMED = 5
@@ -24,7 +24,7 @@ LONG_RUN = 3_600.0
 """Seconds that a job may run before it is reported."""
 
 LONG_HELD = 3 * 86_400.0
-"""Seconds that an unfinished job may hold a unique key."""
+"""Seconds after its due time for which an unfinished job may hold a unique key."""
 
 PRUNE_LAG = 3_600.0
 """Seconds by which the oldest finished job may be past its retention."""
@@ -34,7 +34,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
     """Jobs of tasks that this process does not have, among the first jobs of each queue."""
     queue_names = [name for name in store.queues_with_jobs(limit=100) if serves((), name)]
     known = {task.name for task in registry}
-    unknown = [task for (task,) in store.rows(sql.TASKS, {"queue_names": queue_names}) if task not in known]
+    unknown = [task for (task,) in store.rows(job_sql.TASKS, {"queue_names": queue_names}) if task not in known]
     if unknown:
         yield Finding(
             "unknown-task",
@@ -51,7 +51,7 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 def long_jobs(store: Store) -> Iterator[Finding]:
     """Jobs that have run for long."""
-    rows = store.rows(sql.LONG_JOBS, {"seconds": LONG_RUN})
+    rows = store.rows(job_sql.LONG_JOBS, {"seconds": LONG_RUN})
     if rows:
         yield Finding(
             "long-job",
@@ -66,7 +66,7 @@ def long_jobs(store: Store) -> Iterator[Finding]:
 def orphaned_jobs(store: Store) -> Iterator[Finding]:
     """Running jobs whose worker is gone, and which nobody has recovered."""
     seconds = settings.worker_timeout * 2
-    rows = store.rows(sql.ORPHANED_JOBS, {"seconds": seconds})
+    rows = store.rows(job_sql.ORPHANED_JOBS, {"seconds": seconds})
     if rows:
         yield Finding(
             "orphaned-job",
@@ -83,8 +83,8 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
 
 
 def stuck_keys(store: Store) -> Iterator[Finding]:
-    """Unfinished jobs that have held a unique key for days."""
-    rows = store.rows(sql.STUCK_KEYS, {"seconds": LONG_HELD})
+    """Unfinished jobs that have been due for days, and hold a unique key."""
+    rows = store.rows(job_sql.STUCK_KEYS, {"seconds": LONG_HELD})
     if rows:
         job_id, task, key, status, age = rows[0]
         yield Finding(
@@ -92,8 +92,8 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
             Severity.WARNING,
             gettext("A unique key is held for days"),
             gettext(
-                "Job %(id)s (%(task)s, %(status)s) has held the key %(key)s for %(age)s. Meanwhile .defer() with this "
-                "key enqueues nothing. Such jobs: %(number)s."
+                "Job %(id)s (%(task)s, %(status)s) has been due for %(age)s, and still holds the key %(key)s. "
+                "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
             )
             % {
                 "id": job_id,
@@ -110,7 +110,7 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
 
 def stuck_dependants(store: Store) -> Iterator[Finding]:
     """Jobs that wait for one that is not there any more, and had not completed."""
-    rows = store.rows(sql.STUCK_DEPENDANTS)
+    rows = store.rows(job_sql.STUCK_DEPENDANTS)
     if rows:
         job_id, task, needs_job_id = rows[0]
         yield Finding(

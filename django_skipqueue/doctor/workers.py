@@ -10,7 +10,7 @@ from ..events.log_format import printable
 from ..operators.durations import span
 from ..operators.worker_health import WorkerHealth, Workforce
 from ..store import Store
-from . import sql
+from . import job_sql, sql
 from .finding import Finding, Severity
 
 NAMED = 10
@@ -27,7 +27,7 @@ def no_worker(store: Store) -> Iterator[Finding]:
     """No live worker at all."""
     if Workforce.now(using=store.alias).not_dead:
         return
-    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(sql.IS_OVERDUE))
+    is_needed = bool(store.queues_with_jobs(limit=1) or store.rows(job_sql.IS_OVERDUE))
     yield Finding(
         "no-worker",
         Severity.CRITICAL if is_needed else Severity.WARNING,

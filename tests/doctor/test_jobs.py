@@ -3,8 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from django.db import connection
+
 from ..app import jobs
-from ..app.rows import make_job, make_worker
+from ..app.rows import UNFINISHED, make_job, make_worker, multiply
 from .conftest import Found
 
 
@@ -49,14 +52,43 @@ def test_a_running_job_whose_worker_is_gone(found: Found, settings: Any) -> None
     assert found("orphaned-job") == []
 
 
-def test_a_key_that_is_held_for_days(found: Found) -> None:
-    make_job("scheduled", unique_key="sync:7", enqueued_at=timedelta(days=-1))
-    make_job("completed", unique_key="sync:8", enqueued_at=timedelta(days=-9))
+DAYS = timedelta(days=1)
+
+
+@pytest.mark.parametrize("status", UNFINISHED)
+def test_a_key_that_is_held_for_days(found: Found, status: str) -> None:
+    make_job(status, unique_key="sync:7", enqueued_at=-DAYS, run_after=-DAYS)
+    make_job("completed", unique_key="sync:8", enqueued_at=-9 * DAYS, run_after=-9 * DAYS)
+    make_job(status, enqueued_at=-9 * DAYS, run_after=-9 * DAYS)
     assert found("stuck-key") == []
-    job = make_job("scheduled", unique_key="sync:9", enqueued_at=timedelta(days=-5))
+    job = make_job(status, unique_key="sync:9", enqueued_at=-5 * DAYS, run_after=-5 * DAYS)
     (finding,) = found("stuck-key")
     assert finding.severity == "warning"
-    assert f"Job {job.pk} (tests.app.jobs.noop, scheduled) has held the key sync:9 for 5 d" in finding.found
+    assert f"Job {job.pk} (tests.app.jobs.noop, {status}) has been due for 5 d, and still holds the key sync:9" in (
+        finding.found
+    )
+    assert str(job.pk) in finding.command
+
+
+def test_a_key_of_a_job_that_is_not_due_yet_is_held_as_asked(found: Found) -> None:
+    make_job("scheduled", unique_key="trial:7", enqueued_at=-20 * DAYS, run_after=10 * DAYS)
+    make_job("queued", unique_key="trial:8", enqueued_at=-20 * DAYS, run_after=-DAYS)
+    make_job("running", unique_key="trial:9", enqueued_at=-5 * DAYS, run_after=-5 * DAYS, unique_seconds=0)
+    assert found("stuck-key") == []
+
+
+def test_an_old_holder_is_found_whatever_its_key_is(found: Found) -> None:
+    """Its place among the keys does not matter, nor do newer jobs of a higher priority."""
+    multiply(make_job(priority=10), 300)
+    make_job("queued", unique_key="zzz", enqueued_at=-5 * DAYS, run_after=-5 * DAYS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, unique_key)"
+            " SELECT 'other', 'tests.app.jobs.noop', '[]', '{}', 'queued', 'a' || number"
+            " FROM generate_series(1, 5000) AS number"
+        )
+    (finding,) = found("stuck-key")
+    assert "the key zzz" in finding.found
 
 
 def test_a_job_that_waits_for_one_that_was_deleted(found: Found) -> None:

@@ -8,23 +8,24 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.doctor import sql
+from django_skipqueue.doctor import job_sql, sql
 
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-STATEMENTS = {name: text for name, text in vars(sql).items() if name.isupper()}
+STATEMENTS = {name: text for module in (sql, job_sql) for name, text in vars(module).items() if name.isupper()}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
     "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
     "LONG_JOBS": ({"seconds": 60.0}, {"recover"}),
     "ORPHANED_JOBS": ({"seconds": 60.0}, {"recover"}),
     "STUCK_DEPENDANTS": ({}, {"pkey"}),
-    "STUCK_KEYS": ({"seconds": 60.0}, {"unique"}),
+    "STUCK_KEYS": ({"seconds": 60.0}, {"admit", "blocked", "recover", "claim"}),
 }
 
 
 def test_every_statement_on_the_job_table_is_among_the_cases() -> None:
     assert {name for name, text in STATEMENTS.items() if "skipqueue_job" in text} == set(CASES)
+    assert set(CASES) <= set(vars(job_sql))
 
 
 @pytest.mark.django_db
@@ -53,5 +54,6 @@ def test_it_is_bounded_and_reads_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_above_it_stands_which_check_uses_it(name: str) -> None:
-    comment = Path(sql.__file__).read_text().split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
+    (text,) = [text for module in (sql, job_sql) if f"\n{name} = " in (text := Path(module.__file__).read_text())]
+    comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment
