@@ -10,12 +10,17 @@ from django.db import DatabaseError
 
 from ..conf import settings
 from ..events import logs
+from ..rollups.count_enqueued import COUNT_INTERVAL
 from ..runtime.service import Periodic
 from ..store import Store
 from ..store.statements import BATCH
 
 PRUNE_INTERVAL = 30.0
 """Seconds between two batches; with a retention shorter than that, one second."""
+
+GRACE = 6 * COUNT_INTERVAL
+"""Seconds after its retention for which a supervisor keeps a job, so that it is counted among the enqueued ones before:
+a job with a retention of nothing would otherwise be deleted within a second, and is counted after three intervals."""
 
 SKIPPED_SECONDS = 3600.0
 """Seconds for which a row that could not be pruned is skipped."""
@@ -41,7 +46,7 @@ class Prune(Periodic):
     name = "prune"
 
     def __init__(self, store: Store) -> None:
-        self._pruner = Pruner(store)
+        self._pruner = Pruner(store, grace=GRACE)
 
     def run(self, now: float) -> None:
         """Prune one batch."""
@@ -59,10 +64,12 @@ class Prune(Periodic):
 class Pruner:
     """Prunes one database, a batch at a time. Not for use in a transaction: a failed batch would break it."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, grace: float = 0.0) -> None:
+        """`grace`: the seconds after its retention for which a job is kept."""
         self.has_more = False
         """Whether jobs may be left to prune after the last batch."""
         self._store = store
+        self._grace = grace
         self._limit = BATCH
         self._skipped: dict[int, float] = {}  # until when, in monotonic seconds; by id
         self._partitions_due = 0.0  # in monotonic seconds
@@ -76,7 +83,7 @@ class Pruner:
             self._make_partitions()
         skipped = self._still_skipped()
         try:
-            counts = self._store.prune(limit=self._limit, skipped=skipped)
+            counts = self._store.prune(limit=self._limit, skipped=skipped, grace=self._grace)
         except DatabaseError as error:
             if not _is_about_rows(error):
                 raise
@@ -101,7 +108,7 @@ class Pruner:
         if self._limit > 1:
             self._limit //= 2
             return
-        for job_id in self._store.expired(limit=1, skipped=self._skipped):
+        for job_id in self._store.expired(limit=1, skipped=self._skipped, grace=self._grace):
             logs.not_pruned(job_id, error, SKIPPED_SECONDS)
             self._skipped[job_id] = time.monotonic() + SKIPPED_SECONDS
         self.has_more = len(self._skipped) < MOST_SKIPPED  # else the first of them would be tried again for ever

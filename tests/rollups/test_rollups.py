@@ -21,6 +21,7 @@ from django_skipqueue.rollups.sample_depths import SampleDepths
 from django_skipqueue.rollups.tally import Tally
 from django_skipqueue.rollups.write import WriteRollUps
 from django_skipqueue.runtime.protocol import EXIT_CLEAN
+from django_skipqueue.services.prune import GRACE, Prune
 from django_skipqueue.store import Store
 from django_skipqueue.values.histogram import BUCKETS
 
@@ -203,6 +204,21 @@ def test_enqueued_jobs_are_counted_by_task_queue_and_the_minute_of_their_insert(
     assert RollUp.objects.filter(span=Span.HOUR, queue_name="", task="").count() == 2
     count()
     assert total() == {"enqueued": 4}, "none is counted twice"
+
+
+def test_a_supervisor_prunes_no_job_before_it_is_counted(settings: Any) -> None:
+    settings.SKIPQUEUE = {"RETENTION": {"completed": 0}}
+    count()
+    job, own = jobs.noop.defer(), jobs.noop.defer()
+    Job.objects.filter(pk=own.pk).update(retention={"completed": 0})
+    Job.objects.update(status="completed", finished_at=Now())
+    pruning = Prune(store)
+    pruning.run(time.monotonic())
+    count_until(2)
+    assert set(Job.objects.values_list("pk", flat=True)) == {job.pk, own.pk}
+    Job.objects.update(finished_at=Now() - timedelta(seconds=GRACE + 1))
+    pruning.run(time.monotonic())
+    assert not Job.objects.exists()
 
 
 def test_jobs_from_before_the_beginning_are_not_counted() -> None:

@@ -18,7 +18,7 @@ from django_skipqueue.services import admit
 from django_skipqueue.services.admit import DUE_CHECK, LEAST_DUE_CHECK, UNSCHEDULED_CHECK, Admit
 from django_skipqueue.services.archive import PARTITIONS_SECONDS, ArchivePartitions
 from django_skipqueue.services.heartbeat import Heartbeat
-from django_skipqueue.services.prune import PRUNE_INTERVAL, Prune, Pruner
+from django_skipqueue.services.prune import GRACE, PRUNE_INTERVAL, Prune, Pruner
 from django_skipqueue.store import Store
 from django_skipqueue.store.notify import QUEUES_PAYLOAD, SCHEDULED_PAYLOAD, WORKERS_PAYLOAD
 from django_skipqueue.store.statements import BATCH
@@ -170,7 +170,7 @@ def test_retention_may_be_nothing_for_ever_or_a_time(
     retention: dict[str, Any], left: dict[str, int], interval: float
 ) -> None:
     for status in ("completed", "failed"):
-        make_job(status, finished_at=timedelta(seconds=-1))
+        make_job(status, finished_at=timedelta(seconds=-GRACE - 1))
         make_job(status, finished_at=timedelta(days=-20))
     with override_settings(SKIPQUEUE={"RETENTION": retention}):
         assert run(Prune(Store("default"))) == about(interval)

@@ -128,7 +128,7 @@ SETTLED = [
     for id in range(97_001, 100_001)
 ]
 RETENTION = {"completed": timedelta(days=1), "discarded": timedelta(days=7), "failed": timedelta(days=30)}
-KEPT = RETENTION | {"limit": 1000, "skipped": "{5,6}"}
+KEPT = RETENTION | {"grace": 60.0, "limit": 1000, "skipped": "{5,6}"}
 ROLLED_UP = json.dumps(list(counts.rows({(1, "mail", "t"): Counts(completed=1)})))
 FAILURES = json.dumps(list(failures.rows({(1, Cause("t", "ValueError", "t.f")): Failures(1, 60.0, 61.0, 3, 4)})))
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))

@@ -2,8 +2,9 @@
 
 # supervisor, prunejobs → the ids of finished jobs whose retention is over, within each status the oldest first. Locks
 # their rows. A retention of NULL keeps jobs of that status for ever. The second SELECT finds jobs with a retention of
-# their own, which is shorter; the first finds them too if both retentions are over. Leaves out the ids in `skipped` and
-# the rows that others have locked. Indexes: prune, once for each status, and prune_own.
+# their own, which is shorter; the first finds them too if both retentions are over. A job is kept for `grace` seconds
+# longer. Leaves out the ids in `skipped` and the rows that others have locked. Indexes: prune, once for each status,
+# and prune_own.
 EXPIRED = """
 SELECT job.id
 FROM
@@ -19,7 +20,7 @@ FROM
         WHERE
             status IN ('completed', 'failed', 'discarded')
             AND status = kept.status
-            AND finished_at <= statement_timestamp() - kept.retention
+            AND finished_at <= statement_timestamp() - kept.retention - make_interval(secs => %(grace)s)
             AND id <> ALL (%(skipped)s::bigint[])
         ORDER BY finished_at
         LIMIT %(limit)s
@@ -34,7 +35,7 @@ FROM (
         status IN ('completed', 'failed', 'discarded')
         AND retention IS NOT NULL
         AND (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
-            <= statement_timestamp() AT TIME ZONE 'UTC'
+            <= (statement_timestamp() - make_interval(secs => %(grace)s)) AT TIME ZONE 'UTC'
         AND id <> ALL (%(skipped)s::bigint[])
     ORDER BY (finished_at AT TIME ZONE 'UTC') + make_interval(secs => (retention ->> status)::float8)
     LIMIT %(limit)s
