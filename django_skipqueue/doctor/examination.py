@@ -8,11 +8,15 @@ from ..events.log_format import in_a_line
 from ..operators.durations import span
 from ..runtime.preflight import engine_problem
 from ..store import Store
+from ..store.time_budget import TimeBudget
 from .checks import CHECKS, Check
 from .finding import Finding, Severity
 
-CHECK_SECONDS = 1.0
-"""The statement timeout of a check."""
+CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
+"""The statement timeout of a check, and what is left of it when others were slow."""
+
+EXAMINATION_SECONDS = 10.0
+"""Seconds for all checks: the page of the doctor is one request."""
 
 
 def examine(store: Store) -> list[Finding]:
@@ -25,8 +29,9 @@ def examine(store: Store) -> list[Finding]:
     findings: list[Finding] = []
     try:
         store.connection.ensure_connection()
+        budget = TimeBudget(EXAMINATION_SECONDS, parts=len(CHECKS), most=CHECK_SECONDS, least=LEAST_SECONDS)
         for check in CHECKS:
-            findings += _run(check, store)
+            findings += _run(check, store, budget.share())
     except Error as error:
         findings.append(
             _unusable(in_a_line(error), gettext("See whether the server runs, and whether its log says why."))
@@ -34,20 +39,20 @@ def examine(store: Store) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.severity.rank)
 
 
-def _run(check: Check, store: Store) -> list[Finding]:
+def _run(check: Check, store: Store, seconds: float) -> list[Finding]:
     """The findings of one check. Raises the error of the check if the connection was lost with it."""
     try:
-        with store.short_transaction(CHECK_SECONDS):
+        with store.short_transaction(seconds):
             found = list(check.find(store))
     except Error as error:
         if not store.connection.is_usable():
             raise
-        return [_failed(check, error)]
+        return [_failed(check, error, seconds)]
     return found or [Finding(check.code, Severity.OK, str(check.all_is_well))]
 
 
-def _failed(check: Check, error: Error) -> Finding:
-    values = {"check": check.code, "timeout": span(CHECK_SECONDS), "error": in_a_line(error)}
+def _failed(check: Check, error: Error, seconds: float) -> Finding:
+    values = {"check": check.code, "timeout": span(seconds), "error": in_a_line(error)}
     if isinstance(error.__cause__, psycopg.errors.QueryCanceled):
         return Finding(
             "check-timed-out",

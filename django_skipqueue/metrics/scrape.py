@@ -1,6 +1,7 @@
 """Collect all metrics, in parts. A part that fails is left out, and the others are served.
 
-Invariant: no query takes longer than `PART_SECONDS`, and none reads more rows than there are labels.
+Invariant: no query takes longer than `PART_SECONDS`, all of them together take `SCRAPE_SECONDS` at most, and none reads
+more rows than a bound.
 """
 
 import time
@@ -11,11 +12,15 @@ from django.db import Error
 
 from ..events import liveness_logs
 from ..store import Store
+from ..store.time_budget import TimeBudget
 from ..values.exposition import Family
 from . import batches, catalogue, jobs, limits, queues, schedules, tables
 
-PART_SECONDS = 1.0
-"""The statement timeout of a part, which is a transaction of its own."""
+PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
+"""The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
+
+SCRAPE_SECONDS = 5.0
+"""Seconds for all parts. Prometheus waits for ten."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +53,11 @@ PARTS = (
 def scrape(store: Store) -> Iterator[Family]:
     """All metrics as they are now. Raises no database error: `skipqueue_scrape_error` says which part is missing."""
     began = time.perf_counter()
+    budget = TimeBudget(SCRAPE_SECONDS, parts=len(PARTS), most=PART_SECONDS, least=LEAST_SECONDS)
     errors = Family(catalogue.ERROR)
     is_lost = False
     for part in PARTS:
-        found = None if is_lost else _collected(part, store)
+        found = None if is_lost else _collected(part, store, budget.share())
         errors.values[part.name,] = int(found is None)
         is_lost = is_lost or (found is None and not _is_usable(store))
         yield from found or ()
@@ -59,10 +65,10 @@ def scrape(store: Store) -> Iterator[Family]:
     yield Family(catalogue.SCRAPE_TIME, {(): time.perf_counter() - began})
 
 
-def _collected(part: Part, store: Store) -> list[Family] | None:
+def _collected(part: Part, store: Store, seconds: float) -> list[Family] | None:
     """The metrics of one part; `None` after a database error."""
     try:
-        with store.short_transaction(PART_SECONDS):
+        with store.short_transaction(seconds):
             return list(part.collect(store))
     except Error as error:
         liveness_logs.scrape_failed(part.name, error)

@@ -1,5 +1,6 @@
 """`examine`: every check has its say, and none can break another."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -75,6 +76,19 @@ def test_a_check_that_takes_too_long_says_so_and_the_next_one_runs(
     late, fine = examine(STORE)
     assert (late.code, late.severity, late.title) == ("check-timed-out", "warning", "The check sleeps took too long")
     assert (fine.code, fine.severity) == ("passes", "ok")
+
+
+def test_many_checks_that_take_too_long_say_so_in_time(
+    checks: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.doctor.examination.EXAMINATION_SECONDS", 3.0)
+    checks(*[sleeps] * 19)
+    began = time.monotonic()
+    findings = examine(STORE)
+    assert time.monotonic() - began < 10
+    assert [each.code for each in findings] == ["check-timed-out"] * 19
+    assert findings[0].found.startswith("It was cancelled after 1.0 s.")
+    assert findings[18].found.startswith("It was cancelled after 100 ms.")
 
 
 def test_a_check_that_fails_says_so_and_the_next_one_runs(checks: Callable[..., None]) -> None:

@@ -294,6 +294,22 @@ def test_a_part_that_takes_too_long_is_left_out(session: Callable[[], Session], 
         assert cursor.fetchone() == ("0",), "it ends with the part"
 
 
+def test_many_parts_that_take_too_long_are_left_out_in_time(monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def sleeps(store: Store) -> Iterator[Any]:
+        store.rows("SELECT pg_sleep(60)")
+        yield from ()
+
+    names = [f"slow {number}" for number in range(20)]
+    monkeypatch.setattr(scrape, "PARTS", tuple(scrape.Part(name, sleeps) for name in names))
+    monkeypatch.setattr(scrape, "SCRAPE_SECONDS", 3.0)
+    began = time.monotonic()
+    found = scraped()
+    assert time.monotonic() - began < 10, "Prometheus would have given up"
+    for name in names:
+        assert found[key("scrape_error", part=name)] == 1
+        assert f'scrape failed part="{name}"' in caplog.text
+
+
 def test_no_statement_is_compiled() -> None:
     """PostgreSQL takes 50 ms for that; the statements are cheap however many rows its planner expects."""
 
