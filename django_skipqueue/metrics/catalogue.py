@@ -5,9 +5,9 @@ from ..values.exposition import Metric
 QUEUE = ("queue",)
 CALL = ("queue", "task")
 
-QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker.", QUEUE)
+QUEUED = Metric("skipqueue_queued_jobs", "gauge", "Jobs that wait for a worker; many are estimated.", QUEUE)
 OLDEST = Metric("skipqueue_oldest_queued_seconds", "gauge", "Seconds since the oldest queued job was due.", QUEUE)
-RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed.", QUEUE)
+RUNNING = Metric("skipqueue_running_jobs", "gauge", "Jobs that run, or are claimed; an estimate above 2,000.", QUEUE)
 LONGEST = Metric(
     "skipqueue_longest_running_seconds", "gauge", "Seconds since the first of the running jobs was claimed.", QUEUE
 )
@@ -16,7 +16,7 @@ PAUSED = Metric("skipqueue_queue_paused", "gauge", "1 for each queue that is pau
 BLOCKED = Metric(
     "skipqueue_blocked_jobs",
     "gauge",
-    "Jobs that wait for other jobs, or a permit; at most 10,000 are counted.",
+    "Jobs that wait for other jobs, or a permit; an estimate above 2,000.",
     QUEUE,
 )
 HALTED = Metric(

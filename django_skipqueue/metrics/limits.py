@@ -10,13 +10,16 @@ from .labels import bounded
 MOST_KEYS = 500
 """Keys that are counted."""
 
+MOST_BLOCKED = 2_000
+"""Blocked jobs that are counted, those first that were enqueued first; of more, the planner's estimate is shown."""
+
 MOST_HALTING = 1_000
 """Failed jobs of sequences that are looked at."""
 
 
 def blocked(store: Store) -> Iterator[Family]:
-    """The blocked jobs of each queue. Those that were enqueued first are counted."""
-    busiest = sorted(store.blocked_now().queues.items(), key=lambda item: (-item[1], item[0]))
+    """The blocked jobs of each queue."""
+    busiest = sorted(store.estimated_blocked(most=MOST_BLOCKED).items(), key=lambda item: (-item[1], item[0]))
     family = Family(catalogue.BLOCKED)
     for labels, number in bounded(((name,), number) for name, number in busiest):
         before = family.values.get(labels, 0)

@@ -10,8 +10,12 @@ from ..values.exposition import Family, Metric
 from . import catalogue, sql
 from .labels import MOST, bounded
 
-MOST_COUNTED = 2_000
-"""Queued jobs of one queue that are counted; of more, the planner's estimate is shown."""
+MOST_COUNTED, LEAST_COUNTED, MOST_TOGETHER = 1_000, 50, 10_000
+"""Queued jobs of one queue that are counted, fewer where there are many queues; of more, the planner's estimate is
+shown."""
+
+MOST_RUNNING = 2_000
+"""Running jobs that are counted, the longest ones first."""
 
 
 METRICS: tuple[tuple[Metric, Callable[[list[QueueNow]], float]], ...] = (
@@ -25,7 +29,8 @@ METRICS: tuple[tuple[Metric, Callable[[list[QueueNow]], float]], ...] = (
 
 def queues(store: Store) -> Iterator[Family]:
     """The depth of each queue, and how long its jobs have waited and run. One without jobs has zeros."""
-    now = {queue.name: queue for queue in store.queues_now(most=MOST_COUNTED)}
+    busy = store.queues_now(most=MOST_COUNTED, least=LEAST_COUNTED, together=MOST_TOGETHER, most_running=MOST_RUNNING)
+    now = {queue.name: queue for queue in busy}
     for (name,) in store.rows(sql.KNOWN_QUEUES, {"limit": MOST}):
         now.setdefault(name, QueueNow(name, 0, False, None, 0, None))
     busiest = sorted(now.values(), key=lambda queue: -queue.queued - queue.running)

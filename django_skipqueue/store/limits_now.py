@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import policy_sql
+from .observe import raised
 from .statements import Statements
 
 MOST_HALTING = 5_000
@@ -121,3 +122,10 @@ class ObservingLimits(Statements):
         """The number of blocked jobs of each queue that has any."""
         queues = dict(self.rows(policy_sql.BLOCKED_BY_QUEUE, {"limit": MOST_BLOCKED + 1}))
         return BlockedNow(queues, sum(queues.values()) > MOST_BLOCKED)
+
+    def estimated_blocked(self, *, most: int) -> dict[str, int]:
+        """The number of blocked jobs of each queue that has any. If there are more than `most`, it is estimated."""
+        counts = dict(self.rows(policy_sql.BLOCKED_BY_QUEUE, {"limit": most}))
+        if sum(counts.values()) < most:
+            return counts
+        return raised(counts, self.expected_rows(policy_sql.EXPECTED_BLOCKED))

@@ -1,6 +1,7 @@
 """The methods that read what is in the queues now. Their cost does not grow with the number of jobs."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..values import histogram
@@ -22,7 +23,7 @@ MOST_PROBES = 2_000
 """Pairs of a queue and a priority that are looked at."""
 
 MOST_RUNNING = 20_000
-"""Running jobs that are looked at."""
+"""Running jobs that are looked at; if there are more, their number is estimated."""
 
 RATE_MINUTES = 5
 """Whole minutes before the current one over which a rate is taken."""
@@ -64,16 +65,23 @@ class HeldNow(NamedTuple):
 class Observing(Statements):
     """Used by pages, commands and metrics."""
 
-    def queues_now(self, *, most: int = MOST_COUNTED) -> list[QueueNow]:
-        """The queues that have queued or running jobs, alphabetically. Many queued jobs are estimated.
+    def queues_now(
+        self,
+        *,
+        most: int = MOST_COUNTED,
+        least: int = LEAST_COUNTED,
+        together: int = MOST_COUNTED_TOGETHER,
+        most_running: int = MOST_RUNNING,
+    ) -> list[QueueNow]:
+        """The queues that have queued or running jobs, alphabetically. Many jobs are estimated.
 
-        `most`: the jobs of a queue that are counted at most; fewer where there are many queues.
+        `most`: the queued jobs of a queue that are counted at most; fewer where there are many queues.
+        `together`: those of all queues, but `least` of each in any case.
+        `most_running`: the running jobs that are counted.
         """
-        limits = {"limit": MOST_PROBES, "most": most, "least": LEAST_COUNTED, "together": MOST_COUNTED_TOGETHER}
+        limits = {"limit": MOST_PROBES, "most": most, "least": least, "together": together}
         queued = {name: found for name, *found in self.rows(sql.QUEUED_NOW, limits)}
-        running = {
-            name: (number, longest) for name, number, longest in self.rows(sql.RUNNING_NOW, {"limit": MOST_RUNNING})
-        }
+        running = self._running_now(most_running)
         found = []
         too_many = sorted((name for name in queued if queued[name][1]), key=lambda name: -queued[name][2])
         for name in sorted(queued.keys() | running.keys()):
@@ -97,7 +105,19 @@ class Observing(Statements):
         rows = self.rows(sql.HELD_NOW, {"limit": MOST_RUNNING, "shown": shown})
         return {worker: HeldNow(json.loads(tasks), json.loads(jobs)) for worker, tasks, jobs in rows}
 
+    def _running_now(self, most: int) -> dict[str, tuple[int, float]]:
+        """The number of running jobs of each queue, and the seconds since the first of them was claimed."""
+        rows = self.rows(sql.RUNNING_NOW, {"limit": most})
+        counts = {name: number for name, number, _ in rows}
+        if sum(counts.values()) >= most:
+            counts = raised(counts, self.expected_rows(sql.EXPECTED_RUNNING))
+        return {name: (counts[name], longest) for name, _, longest in rows}
+
     def _expected_queued(self, queue_name: str) -> int:
-        ((plan,),) = self.rows(sql.EXPECTED_QUEUED, {"queue_name": queue_name})
-        document = json.loads(plan) if isinstance(plan, str) else plan
-        return int(document[0]["Plan"]["Plan Rows"])
+        return self.expected_rows(sql.EXPECTED_QUEUED, {"queue_name": queue_name})
+
+
+def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
+    """The counts of a part in the same proportions, so that they add up to `total`; never below what was counted."""
+    factor = max(1.0, total / max(1, sum(counts.values())))
+    return {name: round(number * factor) for name, number in counts.items()}

@@ -1,5 +1,6 @@
 """The base class of the groups of `Store` methods: runs SQL on Django's connection of this thread."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,12 @@ class Statements:
             cursor.execute(statement, values)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
+
+    def expected_rows(self, statement: str, values: Mapping[str, Any] | None = None) -> int:
+        """The number of rows that the planner expects; `statement` is an EXPLAIN in JSON."""
+        ((plan,),) = self.rows(statement, values)
+        document = json.loads(plan) if isinstance(plan, str) else plan
+        return int(document[0]["Plan"]["Plan Rows"])
 
     def execute(self, statement: str, values: Mapping[str, Any] | None = None) -> None:
         """Run a statement that returns no rows."""

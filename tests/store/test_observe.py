@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store, observe
 
-from ..app.rows import make_job, make_worker
+from ..app.rows import make_job, make_worker, multiply
 
 pytestmark = pytest.mark.django_db
 
@@ -52,13 +52,38 @@ def test_a_long_queue_is_estimated_from_the_statistics(most: int, is_estimate: b
     assert 290 <= queue.queued <= 310
 
 
-def test_of_many_queues_fewer_jobs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_queues_fewer_jobs_are_counted() -> None:
     for name, number in (("a", 9), ("b", 12), ("c", 20)):
         Job.objects.bulk_create(Job(queue_name=name, task="t", status="queued") for _ in range(number))
     for together, least, estimated in ((33, 5, {"b", "c"}), (3, 12, {"c"}), (90, 5, set())):
-        monkeypatch.setattr(observe, "MOST_COUNTED_TOGETHER", together)
-        monkeypatch.setattr(observe, "LEAST_COUNTED", least)
-        assert {queue.name for queue in store.queues_now() if queue.is_estimate} == estimated
+        found = store.queues_now(together=together, least=least)
+        assert {queue.name for queue in found if queue.is_estimate} == estimated
+
+
+def test_of_many_running_jobs_all_are_estimated_in_the_proportion_of_the_first() -> None:
+    for name, number, age in (("a", 300, -2), ("b", 100, -2), ("a", 200, -1)):
+        multiply(make_job("running", queue_name=name, locked_at=timedelta(minutes=age)), number - 1)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE skipqueue_job")
+    assert [(queue.name, queue.running) for queue in store.queues_now(most_running=601)] == [("a", 500), ("b", 100)]
+    a, b = store.queues_now(most_running=400)
+    assert (a.running, b.running) == (pytest.approx(450, rel=0.05), pytest.approx(150, rel=0.05))
+    assert a.longest == pytest.approx(120, abs=30)
+
+
+def test_of_many_blocked_jobs_all_are_estimated() -> None:
+    multiply(make_job("blocked", queue_name="a"), 299)
+    make_job("blocked", queue_name="b")
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE skipqueue_job")
+    assert store.estimated_blocked(most=302) == {"a": 300, "b": 1}
+    assert store.estimated_blocked(most=100) == {"a": pytest.approx(301, rel=0.05)}
+
+
+def test_running_jobs_that_the_planner_does_not_know_are_at_least_what_was_counted() -> None:
+    multiply(make_job("running", queue_name="new"), 49)
+    (queue,) = store.queues_now(most_running=20)
+    assert queue.running >= 20
 
 
 def test_an_estimate_is_never_below_what_was_counted() -> None:

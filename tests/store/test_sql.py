@@ -60,7 +60,7 @@ SOURCES = [
 ]
 PLANLESS = {
     "LISTEN", "LISTEN_AS_SUPERVISOR", "UNLISTEN", "PLAN_ONCE", "PLAN_ANEW", "ENQUEUE_AND_ADMIT", "ENQUEUE_AND_NOTIFY",
-    "EXPECTED_QUEUED", "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
+    "EXPECTED_QUEUED", "EXPECTED_RUNNING", "EXPECTED_BLOCKED", "EXPLAIN_CLAIM", "LOCK_ARCHIVE", "ADMIT_WITHOUT_WAITING",
 }  # fmt: skip
 """Commands that PostgreSQL does not plan, and several statements in one, each of which stands among the others too."""
 
@@ -243,6 +243,7 @@ CASES = [
     Case("RUNNING_NOW", {"limit": 100}, {"recover"}),
     Case("HELD_NOW", {"limit": 100, "shown": 5}, {"recover"}),
     Case("EXPECTED_QUEUED", {"queue_name": "mail"}, {"claim"}),
+    Case("EXPECTED_RUNNING", {}, {"recover"}),
     Case("EXPLAIN_CLAIM", {"queue_name": "mail", "limit": 100}, {"claim"}),
     Case("ENTRIES_READ", {}, set()),
     Case("CLAIM_COSTS", {"limit": 10}, {"skipqueue_rollup_pkey"}),
@@ -379,6 +380,7 @@ CASES = [
         {"rate_waiting", "rate_queued", BUCKETS, QUEUE},
     ),
     Case("BLOCKED_BY_QUEUE", {"limit": 1000}, {"blocked"}),
+    Case("EXPECTED_BLOCKED", {}, {"blocked"}),
     Case("LOCK_RATES", {"keys": ["key 7"]}, set()),
     Case("ADMIT_BY_RATE", {}, {"rate_waiting", "rate_queued", BUCKETS, QUEUE}),
     Case("NEXT_RATE", {}, {RATE_DUE}),

@@ -159,3 +159,8 @@ FROM (
 ) AS job
 GROUP BY queue_name
 """
+
+# metrics, where more jobs are blocked than `BLOCKED_BY_QUEUE` looks at → how many the planner expects. Reads no row.
+EXPECTED_BLOCKED = """
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'blocked'
+"""

@@ -96,6 +96,11 @@ EXPECTED_QUEUED = """
 EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'queued' AND queue_name = %(queue_name)s
 """
 
+# metrics, where more jobs run than `RUNNING_NOW` looks at → how many the planner expects. Reads no row.
+EXPECTED_RUNNING = """
+EXPLAIN (FORMAT JSON) SELECT FROM skipqueue_job WHERE status = 'running'
+"""
+
 # pages → the roll-ups of each queue, and of all (an empty name), of the current minute and the `minutes` before it: the
 # name, the number of jobs that ended, the minutes since the first of these began, the histogram of the waiting times.
 # Index: prune of the roll-ups.
