@@ -7,7 +7,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..store import Store
-from . import jobs, limits, locks, schedules, server, snapshots, tables, workers
+from . import jobs, limits, load, locks, schedules, server, snapshots, tables, workers
 from .finding import Finding
 
 
@@ -50,6 +50,7 @@ CHECKS = (
     Check("transaction-ids", tables.transaction_ids, _("Transaction ids are frozen in time")),
     Check("storage-parameters", tables.storage_parameters, _("The tables have their storage parameters")),
     Check("table-sizes", tables.table_sizes, _("Sizes of the tables")),
+    Check("database-load", load.database_load, _("The queue's part of the database's load")),
     Check("notify-queue", server.notify_queue, _("PostgreSQL's queue of notifications is nearly empty")),
     Check("connection-budget", server.connection_budget, _("There are connections for all workers")),
     Check("connections-used", server.connections_used, _("Connections are left")),

@@ -82,6 +82,24 @@ LONGEST_LOCK_WAIT = Metric(
     "skipqueue_longest_lock_wait_seconds", "gauge", "Seconds for which the first of these sessions has waited."
 )
 
+SCOPE = ("scope",)
+ROWS_WRITTEN = Metric(
+    "skipqueue_rows_written_total",
+    "counter",
+    "Rows inserted, updated and deleted: in the queue's tables, and in all of the database.",
+    SCOPE,
+)
+PAGES_READ = Metric(
+    "skipqueue_pages_read_total", "counter", "Pages that PostgreSQL did not have in memory, likewise.", SCOPE
+)
+PAGES_HIT = Metric("skipqueue_pages_hit_total", "counter", "Pages that PostgreSQL had in memory, likewise.", SCOPE)
+STATEMENT_TIME = Metric(
+    "skipqueue_statement_seconds_total",
+    "counter",
+    "Seconds of the statements that name the queue's tables, and of all of the database; needs pg_stat_statements.",
+    SCOPE,
+)
+
 ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics is missing.", ("part",))
 SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
 

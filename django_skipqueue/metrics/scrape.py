@@ -14,7 +14,7 @@ from ..events import liveness_logs
 from ..store import Store
 from ..store.time_budget import TimeBudget
 from ..values.exposition import Family
-from . import batches, catalogue, jobs, limits, queues, schedules, tables
+from . import batches, catalogue, jobs, limits, load, queues, schedules, tables
 
 PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
 """The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
@@ -47,6 +47,8 @@ PARTS = (
     Part("vacuums", tables.vacuums),
     Part("sizes", tables.sizes),
     Part("locks", tables.locks),
+    Part("load", load.tables),
+    Part("statements", load.statements),
 )
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.doctor import job_sql, sql
+from django_skipqueue.doctor import job_sql, load_sql, sql
 
 from ..store.test_sql import busy, nodes  # noqa: F401 (a fixture)
 
-STATEMENTS = {name: text for module in (sql, job_sql) for name, text in vars(module).items() if name.isupper()}
+MODULES = (sql, job_sql, load_sql)
+STATEMENTS = {name: text for module in MODULES for name, text in vars(module).items() if name.isupper()}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "IS_OVERDUE": ({}, {"admit"}),
     "TASKS": ({"queue_names": ["mail", "default", "reports", "backlog"]}, {"claim", "admit"}),
@@ -54,6 +55,6 @@ def test_it_is_bounded_and_reads_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_above_it_stands_which_check_uses_it(name: str) -> None:
-    (text,) = [text for module in (sql, job_sql) if f"\n{name} = " in (text := Path(module.__file__).read_text())]
+    (text,) = [text for module in MODULES if f"\n{name} = " in (text := Path(module.__file__).read_text())]
     comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment

@@ -206,6 +206,14 @@ def test_tables_indexes_dead_rows_and_the_prune_lag(connect: Any) -> None:
     assert found[key("prune_lag_seconds")] == pytest.approx(86_400, abs=60)
 
 
+def test_the_load_of_the_queue_and_of_the_database() -> None:
+    make_job()
+    found = scraped()
+    for name in ("rows_written_total", "pages_read_total", "pages_hit_total"):
+        assert 0 <= found[key(name, scope="queue")] <= found[key(name, scope="database")]
+    assert found[key("scrape_error", part="statements")] == 0
+
+
 def test_who_waits_for_a_lock(session: Callable[[], Session]) -> None:
     assert scraped()[key("lock_waits")] == 0
     holder, waiter = session(), session()
