@@ -6,9 +6,9 @@ from django.utils.translation import gettext
 
 from ..events.log_format import in_a_line
 from ..operators.durations import span
+from ..operators.time_budget import TimeBudget
 from ..runtime.preflight import engine_problem
 from ..store import Store
-from ..store.time_budget import TimeBudget
 from .checks import CHECKS, Check
 from .finding import Finding, Severity
 

@@ -1,6 +1,7 @@
 """Every statement of the doctor that reads no job, as a literal. Each reads a bounded number of rows of a catalog.
 
-`tables` are the names of the queue's tables; a table that does not exist is left out.
+`tables` are the names of the queue's tables; a table that does not exist is left out. `pg_partition_tree` has the
+partitions of a table, and no row for a table that cannot have any.
 """
 
 # old-session → the sessions of this database with the oldest transactions that hold a snapshot or a transaction id.
@@ -74,27 +75,32 @@ ORDER BY age(backend_xmin) DESC
 LIMIT 5
 """
 
-# dead-rows → each table, its rows alive and dead, and the seconds since the last vacuum and analyze, by hand or not.
+# dead-rows → each table and partition, its rows alive and dead, and the seconds since the last vacuum and analyze, by
+# hand or not.
 VACUUMS = """
 SELECT
-    ours.name,
+    stat.relname,
     stat.n_live_tup,
     stat.n_dead_tup,
     date_part('epoch', clock_timestamp() - GREATEST(stat.last_vacuum, stat.last_autovacuum)) AS vacuum_age,
     date_part('epoch', clock_timestamp() - GREATEST(stat.last_analyze, stat.last_autoanalyze)) AS analyze_age
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
-    JOIN pg_stat_all_tables AS stat ON stat.relid = to_regclass(ours.name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_stat_all_tables AS stat ON stat.relid = COALESCE(part.relid, to_regclass(ours.name))
 ORDER BY stat.n_dead_tup DESC
 LIMIT 50
 """
 
-# never-analyzed → the tables of more than so many pages without statistics for the planner.
+# never-analyzed → the tables and partitions of more than so many pages without statistics for the planner.
 NEVER_ANALYZED = """
-SELECT ours.name, pg_relation_size(class.oid)
-FROM unnest(%(tables)s::text[]) AS ours (name) JOIN pg_class AS class ON class.oid = to_regclass(ours.name)
+SELECT class.relname, pg_relation_size(class.oid)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
 WHERE class.reltuples < 0 AND pg_relation_size(class.oid) > %(bytes)s
-ORDER BY ours.name
+ORDER BY class.relname
 LIMIT 50
 """
 
@@ -118,7 +124,8 @@ LARGE_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid), class.reltuples::bigint
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
-    JOIN pg_index AS index ON index.indrelid = to_regclass(ours.name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE index.indisvalid AND class.reltuples >= 0 AND pg_relation_size(class.oid) > %(bytes)s
 ORDER BY pg_relation_size(class.oid) DESC
@@ -130,7 +137,8 @@ INVALID_INDEXES = """
 SELECT class.relname, pg_relation_size(class.oid)
 FROM
     unnest(%(tables)s::text[]) AS ours (name)
-    JOIN pg_index AS index ON index.indrelid = to_regclass(ours.name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_index AS index ON index.indrelid = COALESCE(part.relid, to_regclass(ours.name))
     JOIN pg_class AS class ON class.oid = index.indexrelid
 WHERE
     NOT index.indisvalid
@@ -141,27 +149,33 @@ ORDER BY class.relname
 LIMIT 50
 """
 
-# transaction-ids → the table with the oldest transaction id and the table with the oldest multixact id, as shares of
-# the ages at which autovacuum freezes, and the ages.
+# transaction-ids → each table and partition, the ages of its oldest transaction id and of its oldest multixact id, and
+# the ages at which autovacuum freezes. Those with the oldest come first.
 TRANSACTION_IDS = """
 SELECT
-    ours.name,
+    class.relname,
     age(class.relfrozenxid) AS age,
     mxid_age(class.relminmxid) AS multixact_age,
     current_setting('autovacuum_freeze_max_age')::bigint,
     current_setting('autovacuum_multixact_freeze_max_age')::bigint
-FROM unnest(%(tables)s::text[]) AS ours (name) JOIN pg_class AS class ON class.oid = to_regclass(ours.name)
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
 WHERE class.relkind = 'r'
-ORDER BY age(class.relfrozenxid) DESC
+ORDER BY GREATEST(age(class.relfrozenxid), mxid_age(class.relminmxid)) DESC
 LIMIT 50
 """
 
-# storage → each table with its storage parameters.
+# storage → each table and partition with its storage parameters.
 STORAGE_PARAMETERS = """
-SELECT ours.name, COALESCE(class.reloptions, '{}')
-FROM unnest(%(tables)s::text[]) AS ours (name) JOIN pg_class AS class ON class.oid = to_regclass(ours.name)
-ORDER BY ours.name
-LIMIT 50
+SELECT class.relname, COALESCE(class.reloptions, '{}')
+FROM
+    unnest(%(tables)s::text[]) AS ours (name)
+    LEFT JOIN LATERAL pg_partition_tree(to_regclass(ours.name)) AS part ON true
+    JOIN pg_class AS class ON class.oid = COALESCE(part.relid, to_regclass(ours.name))
+ORDER BY class.relname
+LIMIT 1000
 """
 
 # lock-waits → the sessions that use our tables and have waited for a lock for the longest time, each with those that

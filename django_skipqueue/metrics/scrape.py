@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from django.db import Error
 
 from ..events import liveness_logs
+from ..operators.time_budget import TimeBudget
 from ..store import Store
-from ..store.time_budget import TimeBudget
 from ..values.exposition import Family
 from . import batches, catalogue, jobs, limits, load, queues, schedules, tables
 

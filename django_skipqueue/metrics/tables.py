@@ -19,7 +19,7 @@ def sizes(store: Store) -> Iterator[Family]:
 
 def vacuums(store: Store) -> Iterator[Family]:
     """The dead rows, and the age of the last vacuum."""
-    rows = store.rows(doctor_sql.VACUUMS, {"tables": table_names()})
+    rows = store.rows(sql.DEAD_ROWS, {"tables": table_names()})
     yield Family(catalogue.LIVE_ROWS, {(row[0],): row[1] for row in rows})
     yield Family(catalogue.DEAD_ROWS, {(row[0],): row[2] for row in rows})
     yield Family(catalogue.VACUUM_AGE, {(row[0],): row[3] for row in rows if row[3] is not None})

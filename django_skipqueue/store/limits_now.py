@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import policy_sql
-from .observe import raised
-from .statements import Statements
+from .statements import Statements, raised
 
 MOST_HALTING = 5_000
 """Failed jobs of sequences that are looked at, those first that failed first."""

@@ -1,12 +1,11 @@
 """The methods that read what is in the queues now. Their cost does not grow with the number of jobs."""
 
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..values import histogram
 from . import sql
-from .statements import Statements
+from .statements import Statements, raised
 
 MOST_COUNTED = 10_000
 """Queued jobs of one queue that are counted one by one, as long as all queues together have not many more."""
@@ -115,9 +114,3 @@ class Observing(Statements):
 
     def _expected_queued(self, queue_name: str) -> int:
         return self.expected_rows(sql.EXPECTED_QUEUED, {"queue_name": queue_name})
-
-
-def raised(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """The counts of a part in the same proportions, so that they add up to `total`; never below what was counted."""
-    factor = max(1.0, total / max(1, sum(counts.values())))
-    return {name: round(number * factor) for name, number in counts.items()}

@@ -1,8 +1,8 @@
 """The doctor's statements on the job table use their indexes among 100,000 rows; all others read catalogs alone."""
 
+import inspect
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -55,6 +55,6 @@ def test_it_is_bounded_and_reads_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_above_it_stands_which_check_uses_it(name: str) -> None:
-    (text,) = [text for module in MODULES if f"\n{name} = " in (text := Path(module.__file__).read_text())]
+    (text,) = [text for module in MODULES if f"\n{name} = " in (text := inspect.getsource(module))]
     comment = text.split(f"\n{name} = ")[0].rsplit("\n\n", 1)[1]
     assert re.match(r"# [\w-]+(, [\w-]+)* → ", comment), comment

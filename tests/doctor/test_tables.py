@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from django_skipqueue.doctor import tables
+from django_skipqueue.doctor import sql, tables
 from django_skipqueue.models import Job
 from django_skipqueue.models.tables import table_names
 
@@ -30,6 +30,34 @@ def scene(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[s
         monkeypatch.setattr(tables, "table_names", lambda: ["doctor_scene"])
         yield "doctor_scene"
         cursor.execute("DROP TABLE doctor_scene")
+
+
+@pytest.fixture
+def partition(transactional_db: None, connect: Any) -> Iterator[str]:
+    """A partition of the archive without rows, of which the doctor knows only the table that it belongs to."""
+    name = "doctor_part"
+    make = f"CREATE TABLE {name} PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
+    connect().execute(make)
+    yield name
+    connect().execute(f"DROP TABLE {name}")
+
+
+def test_partitions_are_examined_like_tables(
+    partition: str, found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for statement in (sql.VACUUMS, sql.TRANSACTION_IDS, sql.STORAGE_PARAMETERS):
+        assert partition in {name for name, *_ in STORE.rows(statement, {"tables": table_names()})}
+    other = connect()
+    other.execute(f"ALTER TABLE {partition} SET (autovacuum_enabled = off)")
+    (finding,) = found("storage-parameters")
+    assert finding.title == f"Autovacuum is off for {partition}"
+    monkeypatch.setattr(tables, "LARGE_INDEX", -1)
+    monkeypatch.setattr(tables, "ENTRY_BYTES", -1)
+    other.execute(f"VACUUM {partition}")
+    assert any(f"--index {partition}_" in each.command for each in found("index-bloat"))
+    other.execute(f"CREATE INDEX doctor_part_broken ON {partition} (finished_at)")
+    other.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'doctor_part_broken'::regclass")
+    assert [each.title for each in found("invalid-index")] == ["The index doctor_part_broken is invalid"]
 
 
 def test_all_tables_of_the_app_are_looked_at() -> None:

@@ -206,6 +206,26 @@ def test_tables_indexes_dead_rows_and_the_prune_lag(connect: Any) -> None:
     assert found[key("prune_lag_seconds")] == pytest.approx(86_400, abs=60)
 
 
+def test_partitions_count_for_their_table(connect: Any) -> None:
+    other = connect()
+    make = "CREATE TABLE scrape_part PARTITION OF skipqueue_archivedjob FOR VALUES FROM ('1999-1-1') TO ('1999-2-1')"
+    other.execute(make)
+    try:
+        other.execute("VACUUM scrape_part")
+        other.execute("SELECT pg_stat_force_next_flush()")
+        found = scraped()
+        indexes = {dict(given)["index"] for name, given in found if ("table", "skipqueue_archivedjob") in given
+                   and name.endswith("index_bytes")}  # fmt: skip
+        assert indexes
+        assert not [name for name in indexes if "part" in name]
+        for name in indexes:
+            assert found[key("index_bytes", table="skipqueue_archivedjob", index=name)] >= 8_192
+        assert 0 <= found[key("table_vacuum_age_seconds", table="skipqueue_archivedjob")] < 60
+        assert key("table_dead_rows", table="scrape_part") not in found
+    finally:
+        other.execute("DROP TABLE scrape_part")
+
+
 def test_the_load_of_the_queue_and_of_the_database() -> None:
     make_job()
     found = scraped()
