@@ -1,17 +1,14 @@
 """`manage.py prunejobs`: prune finished jobs past their retention, now. Supervisors do the same all the time."""
 
-from collections import Counter
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 
-from ...conf import load_or_default, settings
+from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
 from ...runtime.preflight import check_database
-from ...services.archive import keep_partitions
-from ...services.prune import Pruner
 from ...store import Store
+from ..skipqueue.prune import keep_all_partitions, prune_all, summary
 
 
 class Command(BaseCommand):
@@ -35,20 +32,5 @@ class Command(BaseCommand):
         except QueueUnavailable as error:
             raise CommandError(str(error)) from None
         store = Store(options["database"])
-        pruner = Pruner(store)
-        pruned = Counter(pruner.batch())
-        while pruner.has_more:
-            pruned.update(pruner.batch())
-        by_status = (
-            ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
-        )
-        verb = "Archived" if settings.has_archive else "Deleted"
-        self.stdout.write(f"{verb} {pruned.total():,} jobs: {by_status}.")
-        self._keep_partitions(store)
-
-    def _keep_partitions(self, store: Store) -> None:
-        try:
-            while keep_partitions(store):
-                pass
-        except DatabaseError as error:
-            raise CommandError(f"The partitions of the archive could not be made or dropped: {error}") from None
+        self.stdout.write(summary(prune_all(store)))
+        keep_all_partitions(store)

@@ -2,11 +2,10 @@
 
 from ..skipqueue.subcommands import SUBCOMMANDS
 from ..terminal.dispatcher import Alias, Dispatcher
-from .prunejobs import Command as PruneJobs
 from .runworker import Command as RunWorker
 
 
 class Command(Dispatcher):
-    """The dispatcher with its subcommands, and with the other commands under names that nothing shadows."""
+    """The dispatcher with its subcommands, and with `runworker` under a name that nothing shadows."""
 
-    subcommands = (*SUBCOMMANDS, Alias("prune", PruneJobs), Alias("worker", RunWorker))
+    subcommands = (*SUBCOMMANDS, Alias("worker", RunWorker))

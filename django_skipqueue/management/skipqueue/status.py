@@ -29,7 +29,14 @@ class Status(Subcommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = parser.add_argument
-        add("--watch", type=option_types.duration, metavar="DURATION", help="again and again, until Ctrl-C")
+        add(
+            "--watch",
+            type=option_types.duration,
+            nargs="?",
+            const=option_types.duration("2s"),
+            metavar="DURATION",
+            help="again and again, until Ctrl-C; without a duration, every 2s",
+        )
         add("--json", action="store_true", help="print a JSON object")
 
     def run(self, console: Console, **options: Any) -> Exit:

@@ -11,6 +11,7 @@ from .health import Health
 from .limits import Limits
 from .list import List
 from .pause import Pause
+from .prune import Prune
 from .reindex import Reindex
 from .resume import Resume
 from .schedules import Schedules
@@ -29,6 +30,7 @@ SUBCOMMANDS: tuple[Subcommand, ...] = (
     Limits(),
     List(),
     Pause(),
+    Prune(),
     Reindex(),
     Resume(),
     Schedules(),

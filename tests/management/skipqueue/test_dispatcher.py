@@ -32,7 +32,7 @@ def test_worker_is_runworker_and_passes_its_options_through(manage: Callable[...
     assert job.status == "completed"
 
 
-def test_prune_is_prunejobs() -> None:
+def test_prune_does_what_prunejobs_does() -> None:
     make_job("completed", finished_at="2020-01-01T00:00Z")
     assert skipqueue("prune").out == "Deleted 1 jobs: 1 completed.\n"
 

@@ -115,6 +115,13 @@ def test_watch_shows_it_again_until_ctrl_c(manage: Callable[..., Any]) -> None:
     assert "Traceback" not in process.log
 
 
+def test_watch_needs_no_duration(manage: Callable[..., Any]) -> None:
+    process = manage("skipqueue", "status", "--watch")
+    process.wait_for("Workers: 0 live", times=2)
+    process.send(signal.SIGINT)
+    assert process.wait() == 0
+
+
 def test_watch_redraws_the_screen_of_a_terminal(manage: Callable[..., Any]) -> None:
     make_job(queue_name="mail")
     process = manage("skipqueue", "status", "--watch", "0.2s", terminal=True)

@@ -1,0 +1,48 @@
+"""`skipqueue prune`: as `prunejobs`, with the exit codes and the JSON of the other subcommands."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from django_skipqueue.models import Job
+
+from ...app.rows import make_job
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+OLD = timedelta(days=-90)
+
+
+def test_what_is_old_is_deleted_and_counted() -> None:
+    make_job("completed", finished_at=OLD)
+    make_job("failed")
+    result = skipqueue("prune")
+    assert (result.code, result.out, result.err) == (0, "Deleted 1 jobs: 1 completed.\n", "")
+    assert Job.objects.get().status == "failed"
+
+
+def test_with_nothing_to_do_the_answer_is_no() -> None:
+    result = skipqueue("prune")
+    assert (result.code, result.out) == (3, "Deleted 0 jobs: none were old enough.\n")
+
+
+def test_the_numbers_as_json() -> None:
+    for status in ("completed", "failed", "failed"):
+        make_job(status, finished_at=OLD)
+    found = json.loads(skipqueue("prune", "--json").out)
+    assert found == {"jobs": 3, "archived": False, "statuses": {"completed": 1, "failed": 2}}
+
+
+def test_it_can_prune_another_database() -> None:
+    for using in ("default", "other"):
+        make_job("completed", using=using, finished_at=OLD)
+    assert skipqueue("prune", "--database", "other").code == 0
+    assert (Job.objects.count(), Job.objects.using("other").count()) == (1, 0)
+
+
+def test_an_unknown_database_is_an_error() -> None:
+    result = skipqueue("prune", "--database", "nosuch")
+    assert result.code == 1
+    assert "nosuch" in result.err
