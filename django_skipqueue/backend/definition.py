@@ -77,6 +77,7 @@ class DjangoTask(Task[..., Any]):
             redact=given.redact,
         )
         self.definition = definition
+        self.alias = definition.backend
         self.backoff = getattr(definition, "backoff", None) or given.backoff
         self.__wrapped__ = definition.func
         own = signature(definition.func)

@@ -48,6 +48,9 @@ R = TypeVar("R")
 class Task(Generic[P, R]):
     """A function registered with `@job`. Calling it calls the function; `.defer()` makes a job of the call."""
 
+    alias: str | None = None
+    """Of a task of `django.tasks`: the alias of its backend."""
+
     def __init__(
         self,
         function: Callable[..., R],

@@ -12,12 +12,14 @@ from django.db import connections, transaction
 from django.test import override_settings
 from django.utils.module_loading import import_string
 
+from django_skipqueue.admin.job_page.defer_call import defer_call
 from django_skipqueue.backend import SkipQueueBackend, framework
 from django_skipqueue.backend.definition import registered
 from django_skipqueue.backend.framework import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from django_skipqueue.backend.mapping import unread, variant
 from django_skipqueue.exceptions import InvalidArguments, UnknownTask, WorkerDied
 from django_skipqueue.models import Job
+from django_skipqueue.operators.arguments import redacted
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry, registry
 
@@ -593,3 +595,25 @@ def test_arguments_that_are_too_large_are_refused(settings: Any) -> None:
     with pytest.raises(InvalidArguments, match="Store what is large elsewhere"):
         tasks.add.enqueue(10_000_000, 10_000_000)
     assert not Job.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({}, "add.enqueue("),
+        ({"priority": 7, "queue_name": "high"}, 'add.using(queue_name="high", priority=7).enqueue('),
+        ({"backend": "mail", "queue_name": "mail"}, 'add.using(queue_name="mail", backend="mail").enqueue('),
+    ],
+)
+def test_the_page_of_a_job_has_the_code_that_enqueues_it_again(options: dict[str, Any], shown: str) -> None:
+    def row_of(result: Any) -> Job:
+        return Job.objects.using(registered(import_string(ADD).using(**options)).database).get(pk=result.id)
+
+    job = row_of(tasks.add.using(**options).enqueue(1, b=[{"x": "y"}]))
+    code = defer_call(job, redacted(job.task, job.args, job.kwargs))
+    assert code == f'from tests.backend.app.tasks import add\n\n{shown}1, b=[{{"x": "y"}}])'
+    names: dict[str, Any] = {}
+    exec(code.replace("\n\nadd", "\n\nmade = add"), names)
+    made = row_of(names["made"])
+    for name in ("task", "args", "kwargs", "queue_name", "priority", "metadata"):
+        assert getattr(made, name) == getattr(job, name)

@@ -12,7 +12,7 @@ from ...conf import settings
 from ...exceptions import UnknownTask
 from ...models import Job
 from ...tasks.registry import registry
-from ...tasks.task import ContextTask, Task
+from ...tasks.task import Task
 from ...values.redaction import Redacted
 
 LIMIT = 20_000
@@ -24,18 +24,21 @@ SECRET = "..."  # noqa: S105 (what stands for one)
 def defer_call(job: Job, call: Redacted) -> str:
     """An import, and a call of `.defer()`; empty if the task is not registered here, or the code is too long.
 
+    For a task of `django.tasks` it is a call of `.enqueue()`.
+
     `call`: the arguments of the job with their secrets masked.
     """
     try:
         task = registry.get(job.task)
     except UnknownTask:
         return ""
-    if type(task) not in (Task, ContextTask):  # one of `django.tasks`
-        return ""
-    options = ", ".join(_options(job, task, call))
+    if task.alias is None:
+        method, options = "defer", ", ".join(_options(job, task, call))
+    else:
+        method, options = "enqueue", ", ".join(_djangos_options(job, task))
     using = f".using({options})" if options else ""
     arguments = ", ".join(_arguments(job, call))
-    code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.defer({arguments})"
+    code = f"from {task.__module__} import {task.__name__}\n\n{task.__name__}{using}.{method}({arguments})"
     return code if len(code) <= LIMIT else ""
 
 
@@ -54,6 +57,16 @@ def _options(job: Job, task: Task[Any, Any], call: Redacted) -> Iterator[str]:
     key = job.unique_key
     if key is not None and not own.makes_key and key != own.unique_key:
         yield f"unique_key={_literal(key, key) if call.text(key) == key else SECRET}"
+
+
+def _djangos_options(job: Job, task: Task[Any, Any]) -> Iterator[str]:
+    """The same for a task of `django.tasks`, whose `.using()` takes fewer."""
+    own = {"queue_name": task.options.queue_name, "priority": task.options.priority, "backend": task.alias}
+    given = {name: getattr(job, name) for name in ("queue_name", "priority")}
+    given["backend"] = job.metadata.get("backend", task.alias)
+    for name, value in given.items():
+        if value != own[name]:
+            yield f"{name}={_literal(value, value)}"
 
 
 def _arguments(job: Job, call: Redacted) -> Iterator[str]:
