@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 from django_skipqueue import Batch, job
 from django_skipqueue.admin.failures.shown_cause import query_of
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
+from django_skipqueue.admin.verbs.table import ACTIONS
 from django_skipqueue.models import Job, Queue, Schedule
 from django_skipqueue.operators.job_states import STATES
 from django_skipqueue.services.prune import Pruner
@@ -26,6 +27,10 @@ CAUSE = Cause("payments.jobs.capture_payment", "psp.errors.GatewayUnavailable", 
 JOBS, QUEUES, WORKERS, ARCHIVE, SCHEDULES, BATCHES = (
     f"django_skipqueue/{name}/" for name in ("job", "queue", "worker", "archivedjob", "schedule", "jobbatch")
 )
+QUESTIONS = {
+    f"question of {name}": {"action": name, "select_across": "1", "_selected_action": "all"} for name in ACTIONS
+}
+"""The pages that the list of jobs shows after a POST: by its name, the fields that are posted."""
 
 
 def capture_payment(payment_id: int, amount: str = "0.00", *, notify: bool = True) -> None:
@@ -54,6 +59,7 @@ def make_pages() -> Mapping[str, str]:
     schedules = _make_schedules(found["completed"])
     running, queued, done = (found[status].pk for status in ("running", "queued", "completed"))
     return {
+        "index": "",
         "app": "django_skipqueue/",
         "dashboard": f"{JOBS}dashboard/?range=6h",
         "jobs": JOBS,
@@ -87,6 +93,7 @@ def make_pages() -> Mapping[str, str]:
         "schedules": SCHEDULES,
         "schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/change/",
         "schedule of the code": f"{SCHEDULES}{schedules['daily summary'].pk}/change/",
+        "history of a schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/history/",
         "delete schedule": f"{SCHEDULES}{schedules['nightly import'].pk}/delete/",
         "add schedule": f"{SCHEDULES}add/",
         "batches": BATCHES,
@@ -98,8 +105,11 @@ def make_pages() -> Mapping[str, str]:
         "job that waits": f"{JOBS}{batches['receipts'].jobs.blocked().get().pk}/change/",
         "workers": WORKERS,
         "restart": f"{WORKERS}restart/?{urlencode({'worker': workers[0].pk})}",
+        "stop": f"{WORKERS}stop/?{urlencode({'worker': workers[0].pk})}",
         "archive": ARCHIVE,
+        "archive not found": f"{ARCHIVE}?q=nothing",
         "archived job": f"{ARCHIVE}{archived.pk}/change/",
+        "history of an archived job": f"{ARCHIVE}{archived.pk}/history/",
         "run archived job again": f"{ARCHIVE}{archived.pk}/run-again/",
     }
 

@@ -1,6 +1,6 @@
 """Every page of the admin in a real Chromium: what axe-core finds in it, and what the browser complains about."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -8,11 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
-from django_skipqueue.tasks.registry import Registry
-
-from ..store.test_archive import drop_partitions
 from .browser import Complaints
-from .pages import make_pages
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
@@ -31,14 +27,6 @@ LOOKS: Mapping[str, dict[str, Any]] = {
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
     "phone": {"viewport": PHONE},
 }
-
-
-@pytest.fixture
-def addresses(transactional_db: None, settings: Any, registry: Registry) -> Iterator[Mapping[str, str]]:
-    """The address of each page by its name."""
-    settings.SKIPQUEUE = {"ARCHIVE": None}
-    yield make_pages()
-    drop_partitions()
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -3,7 +3,7 @@
 Invariant: nothing here writes to the archive, and every view checks the user's permission itself.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.translation import gettext
 
 from ...conf import settings
@@ -25,6 +25,7 @@ from ..jobs import job_cells
 from ..jobs.filters import QueueFilter, TaskFilter
 from ..jobs.job_admin import JobAdmin
 from ..ui.cells import badge_of
+from ..ui.own_views import OwnViews
 from ..ui.paginator import CappedPaginator
 from ..verbs import log
 from ..verbs.copy_job import copy_archived_job, why_not_copied
@@ -32,16 +33,11 @@ from ..verbs.table import BUTTONS, RUN_AGAIN
 from .changelist import ArchiveChangeList
 from .filters import BEFORE, FIRST, PeriodFilter, StatusFilter
 
-if TYPE_CHECKING:
-    ArchivedJobModelAdmin = admin.ModelAdmin[ArchivedJob]
-else:
-    ArchivedJobModelAdmin = admin.ModelAdmin
-
 BUTTON = next(button for verb, button in BUTTONS if verb is RUN_AGAIN)
 
 
 @admin.register(ArchivedJob)
-class ArchivedJobAdmin(ArchivedJobModelAdmin):
+class ArchivedJobAdmin(OwnViews):
     """The archive, for the people who have to answer for a job months later."""
 
     list_display = JobAdmin.list_display
@@ -85,11 +81,7 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """The address of our view, then Django's."""
-        view = self.admin_site.admin_view(self.run_again_view)
-        return [
-            path("<int:job_id>/run-again/", view, name="django_skipqueue_archivedjob_run_again"),
-            *super().get_urls(),
-        ]
+        return [self.page("<int:job_id>/run-again/", "run_again", self.run_again_view), *super().get_urls()]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ArchiveChangeList]:
         """The list that stays within an index."""
@@ -113,12 +105,12 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
         job = self._require(request, object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
-        context = self._context(request, job, title=str(job)) | {
+        context = self.context(request, job, title=str(job)) | {
             "page": JobPage(job, job.now),
             "is_archived": True,
-            "buttons": [(BUTTON, self._address("run_again", job.pk))] if self._may_run_again(request, job) else [],
+            "buttons": [(BUTTON, self.address("run_again", job.pk))] if self._may_run_again(request, job) else [],
             "others": self._others(job),
-            "history": self._address("history", job.pk),
+            "history": self.address("history", job.pk),
         }
         return TemplateResponse(request, "admin/django_skipqueue/job/page.html", context | (extra_context or {}))
 
@@ -129,7 +121,7 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
         job = self._require(request, object_id)
         if job is None:
             return self._redirect_missing(request, object_id)
-        context = self._context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
+        context = self.context(request, job, title=gettext("History: %(job)s") % {"job": job}) | {
             "job": job,
             "entries": history_of(job),
         }
@@ -151,7 +143,7 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
         if not copy.created:
             held = gettext("Nothing was done: job %(copy)s, which is not finished, holds the unique key of job %(id)s.")
             self.message_user(request, held % values, messages.WARNING)
-            return HttpResponseRedirect(self._address("change", job.pk))
+            return HttpResponseRedirect(self.address("change", job.pk))
         log.record(request, {job.pk: str(job)}, str(RUN_AGAIN.log_entry) % values)
         log.record(request, {copy.pk: str(copy)}, str(RUN_AGAIN.log_entry_of_copy) % values)
         self.message_user(request, str(BUTTON.done) % values, messages.SUCCESS)
@@ -159,12 +151,12 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
 
     def _ask(self, request: HttpRequest, job: Any) -> HttpResponse:
         question = str(BUTTON.question_title) % {"id": job.pk}
-        context = self._context(request, question, title=gettext("%(order)s?") % {"order": question}) | {
+        context = self.context(request, question, title=gettext("%(order)s?") % {"order": question}) | {
             "explanation": BUTTON.hint,
             "sample": [(job, badge_of(job))],
             "can_be_done": True,
-            "target": self._address("run_again", job.pk),
-            "back": self._address("change", job.pk),
+            "target": self.address("run_again", job.pk),
+            "back": self.address("change", job.pk),
         }
         return TemplateResponse(request, "admin/django_skipqueue/job/confirm.html", context)
 
@@ -177,7 +169,7 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
     def _redirect_missing(self, request: HttpRequest, job_id: str) -> HttpResponse:
         message = gettext("There is no job %(id)s in the archive.") % {"id": job_id}
         self.message_user(request, message, messages.WARNING)
-        return HttpResponseRedirect(self._address("changelist"))
+        return HttpResponseRedirect(self.address("changelist"))
 
     def _may_run_again(self, request: HttpRequest, job: ArchivedJob | None) -> bool:
         allowed = request.user.has_perm(f"{self.opts.app_label}.{RUN_AGAIN.permission}_job")
@@ -185,17 +177,4 @@ class ArchivedJobAdmin(ArchivedJobModelAdmin):
 
     def _others(self, job: ArchivedJob) -> str:
         query = urlencode({"task": job.task})
-        return f"{self._address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""
-
-    def _context(self, request: HttpRequest, subject: object, *, title: str) -> dict[str, Any]:
-        return {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "original": subject,
-            "opts": self.opts,
-            "media": self.media,
-            "has_view_permission": True,
-        }
-
-    def _address(self, name: str, *args: Any) -> str:
-        return reverse(f"admin:django_skipqueue_archivedjob_{name}", args=args, current_app=self.admin_site.name)
+        return f"{self.address('changelist')}?{query}" if len(job.task) <= known_names.LONGEST else ""

@@ -22,7 +22,6 @@ from ...operators.ids import is_id
 from ..ui.own_views import OwnViews
 from ..ui.paginator import CappedPaginator
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from .batch_page import BatchPage
 from .columns import COLUMNS
 from .filters import InsideFilter, StateFilter
@@ -73,7 +72,6 @@ class BatchAdmin(OwnViews):
         return False
 
     @refreshing
-    @time_limited
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list. Accepts no POST."""
         if request.method not in ("GET", "HEAD"):
@@ -106,7 +104,6 @@ class BatchAdmin(OwnViews):
         return lookup in {each.parameter_name for each in self.list_filter}
 
     @refreshing
-    @time_limited
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:

@@ -1,6 +1,6 @@
 """The notices over every page: incidents; queues without a worker or a free slot, or paused; workers that are late.
 
-Invariant: the queries are bounded, whatever the tables' size, and a process runs them once in a few seconds.
+Invariant: the queries are bounded, whatever the tables' size, and in time. A process runs them once in a few seconds.
 """
 
 import shlex
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.db.models.functions import Now
 
 from ...columns import MAX_KEY_BYTES
@@ -37,6 +37,9 @@ LONG = timedelta(minutes=1)
 
 CACHE_SECONDS = 5.0
 """How long a process shows the same notices before it queries again."""
+
+QUERY_SECONDS = 1.0
+"""The time that a query of the notices may take. After a longer one, the pages are shown without notices."""
 
 
 @dataclass(frozen=True)
@@ -138,25 +141,25 @@ class _Cache:
         self._cached: tuple[str, float, Notices | None] = ("", 0.0, None)  # of which database, when, what
 
     def get(self) -> Notices | None:
-        """The notices, a few seconds old at most; `None` if the queue's database could not be queried.
+        """The notices, a few seconds old at most; `None` if the queue's database did not answer, or not in time.
 
         Two threads may query at once: they find the same.
         """
-        database, now = settings.database, time.monotonic()
+        database = settings.database
         cached_of, cached_at, notices = self._cached
-        if cached_of != database or now - cached_at >= CACHE_SECONDS:
-            notices = self._query(database)
-            self._cached = (database, now, notices)
+        if cached_of != database or time.monotonic() - cached_at >= CACHE_SECONDS:
+            notices = self._query()
+            self._cached = (database, time.monotonic(), notices)
         return notices
 
     def clear(self) -> None:
         """Query again next time."""
         self._cached = ("", 0.0, None)
 
-    def _query(self, database: str) -> Notices | None:
+    def _query(self) -> Notices | None:
         """The notices; `None` after a database error: the admin's index works without the queue's database."""
         try:
-            with transaction.atomic(using=database):  # an error undoes no more than this block
+            with Store.default().short_transaction(QUERY_SECONDS):  # an error undoes no more than this block
                 return Notices.now()
         except DatabaseError:
             return None

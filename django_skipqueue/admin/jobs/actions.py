@@ -5,6 +5,7 @@ not offered.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -17,6 +18,7 @@ from ...models import Job
 from ...operators.ids import is_id
 from ...operators.job_states import STATES, status_of
 from ..bulk.bulk_action import queue_with_workers
+from ..ui.time_limit import Afterwards
 from ..verbs import log, many_jobs
 from ..verbs.forms import MANY, Instruction
 from ..verbs.selection import Selection
@@ -28,10 +30,10 @@ from .edit_views import EditViews
 from .filters import StateFilter
 
 
-def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse | None]:
+def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]:
     """The verb as a function that Django takes for an action, by the name that the list posts."""
 
-    def run(model_admin: "JobActions", request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse | None:
+    def run(model_admin: "JobActions", request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
         return model_admin.ask_or_apply(request, verb, action, queryset)
 
     run.__name__ = verb.action_name
@@ -66,9 +68,7 @@ class JobActions(EditViews):
         request.POST = posted
         return super().response_action(request, queryset, *args, **kwargs)
 
-    def ask_or_apply(
-        self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]
-    ) -> HttpResponse | None:
+    def ask_or_apply(self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]) -> HttpResponse:
         """Ask first; apply the verb once the answer is valid."""
         if request.POST.get("select_across") == "1":
             selection = Selection.all_matching(queryset)
@@ -86,13 +86,12 @@ class JobActions(EditViews):
             return HttpResponseRedirect(self.address("progress", waiting))
         if queue_name is not None and not waiting:
             return self.hand_to_workers(request, verb, instruction, number, queue_name)
-        self._apply_now(request, verb, action, selection, instruction)
-        return None
+        return Afterwards(partial(self._apply_now, request, verb, action, selection, instruction))
 
     def _apply_now(
         self, request: HttpRequest, verb: Verb, action: Action, selection: Selection, instruction: Instruction
-    ) -> None:
-        """Apply the verb in this request, as far as time allows, and log it."""
+    ) -> HttpResponse:
+        """Apply the verb in this request, as far as time allows, log it, and show the list."""
         names = log.job_names(selection.ids or ())
         tally = many_jobs.apply(verb, selection, instruction)
         message = many_jobs.message_of(action, tally)
@@ -104,6 +103,7 @@ class JobActions(EditViews):
             log.record(request, {pk: names[pk] for pk in tally.ids}, entry, flag=verb.log_flag)
         level = messages.SUCCESS if tally.changed and tally.left is None else messages.WARNING
         self.message_user(request, message, level)
+        return HttpResponseRedirect(request.get_full_path())
 
     def _is_offered(self, request: HttpRequest, verb: Verb, status: str | None) -> bool:
         """Whether the user has the permission, and the list of the jobs in this status (`None`: in any) offers it."""

@@ -22,7 +22,6 @@ from ..failures.failures_page import FailuresPage
 from ..failures.shown_cause import ShownCause, cause_of
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from ..verbs.table import DISCARD, RETRY
 from ..verbs.verb import Verb
 from ..verbs.waiting_jobs import RUN_NOW
@@ -40,7 +39,6 @@ class FailureViews(OwnViews, JobPermissions):
     """The pages "Failing now" and of one cause."""
 
     @refreshing
-    @time_limited
     def failures_view(self, request: HttpRequest) -> HttpResponse:
         """Show the causes of the failed attempts of 7 days."""
         if request.method not in ("GET", "HEAD"):
@@ -50,7 +48,6 @@ class FailureViews(OwnViews, JobPermissions):
         context = self.context(request, None, title=gettext("Failing now")) | {"page": FailuresPage.now()}
         return TemplateResponse(request, "admin/django_skipqueue/failures/page.html", context)
 
-    @time_limited
     def cause_view(self, request: HttpRequest) -> HttpResponse:
         """Show one cause: its counts, its jobs, and the error of the last one."""
         if request.method not in ("GET", "HEAD"):

@@ -17,7 +17,6 @@ from ...models import Job
 from ..ui.cells import badge_of
 from ..ui.paginator import CappedPaginator
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from ..verbs.table import BUTTONS
 from . import job_cells
 from .actions import JobActions
@@ -88,7 +87,6 @@ class JobAdmin(JobActions):
         ]
 
     @refreshing
-    @time_limited
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list of jobs; by POST, what its actions do."""
         return super().changelist_view(request, extra_context)

@@ -12,7 +12,6 @@ from ...store import Store
 from ..limits.limits_page import LimitsPage
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from .permissions import JobPermissions
 
 
@@ -20,7 +19,6 @@ class LimitViews(OwnViews, JobPermissions):
     """The page "Limits"."""
 
     @refreshing
-    @time_limited
     def limits_view(self, request: HttpRequest) -> HttpResponse:
         """Show the keys of limits and sequences for which jobs wait."""
         if request.method not in ("GET", "HEAD"):

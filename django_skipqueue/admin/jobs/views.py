@@ -23,7 +23,6 @@ from ..doctor.doctor_page import DoctorPage
 from ..job_page.history import history_of
 from ..job_page.job_page import JobPage
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from ..verbs.copy_job import BULK_TASK, why_not_copied
 from ..verbs.edited_call import EDIT
 from ..verbs.table import BUTTONS, RUN_AGAIN
@@ -79,7 +78,6 @@ class JobViews(FailureViews, LimitViews):
         )
 
     @refreshing
-    @time_limited
     def dashboard_view(self, request: HttpRequest) -> HttpResponse:
         """Show whether the queue is well. Accepts no POST."""
         if request.method not in ("GET", "HEAD"):

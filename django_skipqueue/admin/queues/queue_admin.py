@@ -24,7 +24,6 @@ from ...operators.queue_states import MOST, QueueState, queue_states
 from ..health.notices import notices_cache
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from .columns import Column, columns_for
 from .limit_form import LimitForm, shown
 from .pause_form import PauseForm
@@ -63,7 +62,6 @@ class QueueAdmin(OwnViews):
         ]
 
     @refreshing
-    @time_limited
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The known queues. Accepts no POST."""
         if request.method not in ("GET", "HEAD"):

@@ -29,7 +29,6 @@ from ...store import Store
 from ..ui.cells import shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from .columns import COLUMNS, NOTHING, last_run, next_runs, state_badge, times
 from .form import DEFINITION, TIMES, ScheduleForm
 
@@ -91,7 +90,6 @@ class ScheduleAdmin(OwnViews):
         return [*verbs, *super().get_urls()]
 
     @refreshing
-    @time_limited
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """All schedules. Accepts no POST."""
         if request.method not in ("GET", "HEAD"):
@@ -127,7 +125,6 @@ class ScheduleAdmin(OwnViews):
         self.message_user(request, message, level)
         return HttpResponseRedirect(self.address("changelist"))
 
-    @time_limited
     def changeform_view(
         self,
         request: HttpRequest,

@@ -1,4 +1,7 @@
-"""What the admins of all models need for views of their own: addresses, and the context of Django's templates."""
+"""What the admins of all models need for views of their own: addresses, and the context of Django's templates.
+
+Invariant: every view, ours or Django's, has the time limit of `time_limit`.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -6,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
+
+from .time_limit import time_limited
 
 if TYPE_CHECKING:
     AnyModelAdmin = admin.ModelAdmin[Any]
@@ -15,6 +20,14 @@ else:
 
 class OwnViews(AnyModelAdmin):
     """For classes that the admin registers. A view has the name `django_skipqueue_MODEL_NAME`, as Django's own have."""
+
+    @property
+    def urls(self) -> list[URLPattern]:
+        """The addresses as the admin site takes them, each with a limited view."""
+        patterns = self.get_urls()
+        for pattern in patterns:
+            pattern.callback = time_limited(self, pattern.callback)
+        return patterns
 
     def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
         """An entry for `get_urls`: a view for those who are logged in."""

@@ -1,4 +1,7 @@
-"""A limit on the time that each query of a page may take, and the page that is shown instead when one takes longer."""
+"""A limit on the time that each query of a page may take, and the page that is shown instead when one takes longer.
+
+Invariant: a request is one transaction. If a query meets the limit, nothing of the request is done.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -21,26 +24,35 @@ RETRY_SECONDS = 10
 View = Callable[..., HttpResponse]
 
 
-def time_limited(view: View) -> View:
-    """Decorate a view of a `ModelAdmin`: a GET whose query takes longer than `QUERY_SECONDS` answers 503.
+class Afterwards(HttpResponse):
+    """A view returns it to go on after its transaction, with work that commits in parts and limits its time itself."""
 
-    The page is rendered before the view returns, since templates send queries as well.
+    def __init__(self, work: Callable[[], HttpResponse]) -> None:
+        """`work` returns the response that is sent."""
+        super().__init__()
+        self.work = work
+
+
+def time_limited(model_admin: Any, view: View) -> View:
+    """The view as one transaction: a request with a query that takes longer than `QUERY_SECONDS` answers 503.
+
+    The page is rendered before the transaction ends, since templates send queries as well.
     """
 
     @wraps(view)
-    def limited(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if request.method not in ("GET", "HEAD"):
-            return view(self, request, *args, **kwargs)
+    def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         store = Store.default()
         try:
             with transaction.atomic(using=store.alias):
                 store.limit_statements(QUERY_SECONDS)
-                response = view(self, request, *args, **kwargs)
-                return response.render() if isinstance(response, TemplateResponse) else response
+                response = view(request, *args, **kwargs)
+                if isinstance(response, TemplateResponse):
+                    response.render()
         except OperationalError as error:
             if not isinstance(error.__cause__, psycopg.errors.QueryCanceled):
                 raise
-        return _too_slow(self, request)
+            return _too_slow(model_admin, request)
+        return response.work() if isinstance(response, Afterwards) else response
 
     return limited
 

@@ -35,7 +35,6 @@ from ..health.notices import NoWorker, notices_cache
 from ..ui.cells import badge, shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
-from ..ui.time_limit import time_limited
 from .requests import REQUESTED, REQUESTS, RequestButton
 
 SHOWN_JOBS = 5
@@ -152,7 +151,6 @@ class WorkerAdmin(OwnViews):
         return HttpResponseRedirect(self.address("changelist"))
 
     @refreshing
-    @time_limited
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The list, with a title that does not ask to select anything."""
         notices = notices_cache.get()

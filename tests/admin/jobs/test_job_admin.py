@@ -64,7 +64,7 @@ class TestTheList:
             with CaptureQueriesContext(connection) as queries:
                 operator.get(LIST)
             numbers.append(len(queries))
-        assert numbers[0] == numbers[1] <= 25
+        assert numbers[0] == numbers[1] <= 27
 
     def test_it_loads_nothing_that_it_does_not_show(self, operator: Client) -> None:
         make_job("failed", kwargs={"a": "x" * 100_000}, errors=[{"traceback": "x"}])

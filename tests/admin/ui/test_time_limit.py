@@ -1,20 +1,40 @@
-"""A page whose query takes too long says so, instead of hanging."""
+"""A page whose query takes too long says so, instead of hanging, and nothing of its request is done."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.db import OperationalError, connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.admin.health import notices
 from django_skipqueue.admin.ui import time_limit
+from django_skipqueue.admin.ui.own_views import OwnViews
+from django_skipqueue.admin.verbs import many_jobs
+from django_skipqueue.admin.verbs.many_jobs import Tally
+from django_skipqueue.doctor import examination
+from django_skipqueue.metrics import scrape
+from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from ...app.rows import make_job
 from ...app.sessions import Session
-from ..conftest import LIST, QUEUES, WORKERS
+from ..conftest import LIST, QUEUES, page
+from ..pages import JOBS, QUESTIONS
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PAGES = [LIST, f"{LIST}?status=queued&q=x", f"{LIST}dashboard/", QUEUES, WORKERS]
+TABLES = ", ".join(model._meta.db_table for model in apps.get_app_config("django_skipqueue").get_models())
+WITHOUT_LIMIT = 60.0
+"""Seconds after which the server itself ends a statement that has no limit."""
+
+WELL = {"index", "app", "doctor", "metrics", "pause", "add schedule"}
+"""The pages that leave out what they cannot read, and those that need no row."""
 
 
 def execute(statement: str) -> None:
@@ -23,22 +43,59 @@ def execute(statement: str) -> None:
 
 
 @pytest.fixture
-def locked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Somebody holds a lock on the tables. Without a limit, the server itself would end the wait after a while."""
-    monkeypatch.setattr(time_limit, "QUERY_SECONDS", 0.2)
-    execute("SET statement_timeout = '3s'")
+def lock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Session]]:
+    """Has somebody hold a lock, in a session of its own. Every limit is short."""
+    for module, name in (
+        (time_limit, "QUERY_SECONDS"), (notices, "QUERY_SECONDS"), (examination, "CHECK_SECONDS"),
+        (scrape, "PART_SECONDS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 0.2)
+    execute(f"SET statement_timeout = '{WITHOUT_LIMIT}s'")
     session = Session()
     session.begin()
-    session(execute, "LOCK TABLE skipqueue_job, skipqueue_worker, skipqueue_queue IN ACCESS EXCLUSIVE MODE")
-    yield
+
+    def make(tables: str) -> Session:
+        session(execute, f"LOCK TABLE {tables}")
+        return session
+
+    yield make
     session.rollback()
     session.close()
     execute("RESET statement_timeout")
 
 
-@pytest.mark.usefixtures("locked")
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_that_waits_for_a_lock_says_what_to_do(operator: Client, page: str) -> None:
+def is_quick(ask: Callable[[], Any]) -> Any:
+    """The answer, which no statement without a limit has held up."""
+    began = time.monotonic()
+    answer = ask()
+    assert time.monotonic() - began < WITHOUT_LIMIT
+    return answer
+
+
+def test_every_page_answers_while_somebody_holds_a_lock(
+    addresses: Mapping[str, str], operator: Client, lock: Callable[[str], Session]
+) -> None:
+    lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
+    found = {}
+    for name, address in {**addresses, "metrics": f"{JOBS}metrics/"}.items():
+        notices.notices_cache.clear()
+        found[name] = is_quick(lambda address=address: operator.get(f"/admin/{address}")).status_code
+    for name, posted in QUESTIONS.items():
+        found[name] = is_quick(lambda posted=posted: operator.post(LIST, posted)).status_code
+    assert found == {name: 200 if name in WELL else 503 for name in found}
+
+
+def test_no_admin_of_ours_is_without_the_limit() -> None:
+    ours = [each for each in admin.site._registry.values() if each.opts.app_label == "django_skipqueue"]
+    assert ours
+    assert all(isinstance(each, OwnViews) for each in ours)
+
+
+@pytest.mark.parametrize("page", [f"{LIST}?status=queued&q=x", QUEUES])
+def test_a_page_that_waits_for_a_lock_says_what_to_do(
+    operator: Client, lock: Callable[[str], Session], page: str
+) -> None:
+    lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
     response = operator.get(page)
     assert response.status_code == 503
     assert response.headers["Retry-After"] == "10"
@@ -46,14 +103,15 @@ def test_a_page_that_waits_for_a_lock_says_what_to_do(operator: Client, page: st
     for expected in ("cancelled after 200 ms", "skipqueue doctor", "Try again", "VACUUM FULL"):
         assert expected in response.text
     assert ("remove a filter" in response.text) == ("?" in page)
+    assert "Nothing was changed." not in response.text
 
 
-@pytest.mark.usefixtures("locked")
-def test_the_connection_can_be_used_afterwards(operator: Client) -> None:
+def test_the_connection_can_be_used_afterwards(operator: Client, lock: Callable[[str], Session]) -> None:
+    lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
     operator.get(LIST)
     with connection.cursor() as cursor:
         cursor.execute("SHOW statement_timeout")
-        assert cursor.fetchone() == ("3s",)
+        assert cursor.fetchone() == ("1min",)
 
 
 def test_the_limit_ends_with_the_page(operator: Client) -> None:
@@ -72,13 +130,63 @@ def test_another_error_is_not_hidden(operator: Client, monkeypatch: pytest.Monke
         operator.get(QUEUES)
 
 
-def test_an_action_has_its_own_time(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A POST that changes many jobs is not cancelled by the limit of a page."""
-    limited: list[float] = []
-    monkeypatch.setattr("django_skipqueue.store.Store.limit_statements", lambda self, seconds: limited.append(seconds))
+# Notices
+
+
+def test_notices_that_cannot_be_had_in_time_are_left_out_and_not_asked_for_again_at_once(
+    operator: Client, lock: Callable[[str], Session]
+) -> None:
+    make_job()
+    lock(f"{TABLES} IN ACCESS EXCLUSIVE MODE")
+    response = is_quick(lambda: operator.get("/admin/"))
+    assert response.status_code == 200
+    assert "skipqueue-banner" not in response.text
+    with CaptureQueriesContext(connection) as queries:
+        assert operator.get("/admin/").status_code == 200
+    assert not [each["sql"] for each in queries if "skipqueue_" in each["sql"]]
+
+
+def test_the_short_limit_of_the_notices_is_not_that_of_the_page() -> None:
+    store = Store.default()
+    with connection.cursor() as cursor, store.short_transaction(5.0):
+        notices.notices_cache.get()
+        cursor.execute("SHOW statement_timeout")
+        assert cursor.fetchone() == ("5s",)
+
+
+# What is posted
+
+
+@pytest.mark.parametrize("table", ["skipqueue_job", "django_admin_log"])
+def test_a_verb_that_meets_the_limit_has_done_nothing(
+    operator: Client, lock: Callable[[str], Session], table: str
+) -> None:
     job = make_job("failed")
-    with transaction.atomic():
-        operator.post(LIST, {"action": "retry_selected", "_selected_action": [job.pk]})
-    assert limited == []
-    operator.get(LIST)
-    assert limited == [time_limit.QUERY_SECONDS]
+    locked = lock(f"{table} IN SHARE MODE")  # it can be read
+    response = is_quick(lambda: operator.post(page("retry", job.pk)))
+    assert response.status_code == 503
+    assert "Nothing was changed." in response.text
+    assert Job.objects.get(pk=job.pk).status == "failed"
+    locked.rollback()
+    locked.begin()
+    assert operator.post(page("retry", job.pk)).status_code == 302
+    assert Job.objects.get(pk=job.pk).status == "queued"
+    assert LogEntry.objects.count() == 1
+
+
+def test_an_action_has_its_own_time(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its batches is committed by itself, and none is cancelled by the limit of a page."""
+    seen = []
+
+    def apply(*args: Any) -> Tally:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            seen.append((cursor.fetchone(), connection.in_atomic_block))
+        return real(*args)
+
+    real = many_jobs.apply
+    monkeypatch.setattr(many_jobs, "apply", apply)
+    job = make_job("failed")
+    operator.post(LIST, {"action": "retry_selected", "_selected_action": [job.pk], "confirmed": "yes"})
+    assert seen == [(("0",), False)]
+    assert Job.objects.get(pk=job.pk).status == "queued"
