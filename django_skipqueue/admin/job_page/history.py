@@ -10,12 +10,16 @@ from datetime import datetime, timedelta
 
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
+from django.db.models import QuerySet
 
 from ...models import Job
 from .operations import SNOOZE, Operation, operations_of
 
 SHOWN = 200
 """Entries of the log that are read for one job."""
+
+LOOKED_AT = 100_000
+"""The newest entries of the log, among which those of a job are looked for: no index finds them by the job."""
 
 SAME_ACT = timedelta(seconds=5)
 """The largest difference between the times of one act: the row has the database's time, the log the web server's."""
@@ -33,8 +37,7 @@ class Entry:
 
 def history_of(job: Job) -> list[Entry]:
     """The newest first. An operation that stands in the row and in Django's log is listed once."""
-    logged = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(Job), object_id=str(job.pk))
-    entries = list(logged.select_related("user").order_by("-action_time")[:SHOWN])
+    entries = list(_logged(job).select_related("user").order_by("-action_time")[:SHOWN])
     history: list[Entry] = []
     for operation in reversed([each for each in operations_of(job) if each.verb != SNOOZE]):
         text = f"{operation.done}: {operation.change}" if operation.change else operation.done
@@ -43,6 +46,13 @@ def history_of(job: Job) -> list[Entry]:
             entries.remove(twin)
     history += (Entry(entry.action_time, entry.user.get_username(), entry.get_change_message()) for entry in entries)
     return sorted(history, key=lambda entry: entry.at, reverse=True)
+
+
+def _logged(job: Job) -> QuerySet[LogEntry]:
+    """The entries of the log about the job: of those that are looked at, a range of the primary key."""
+    newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    about_jobs = ContentType.objects.get_for_model(Job)
+    return LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type=about_jobs, object_id=str(job.pk))
 
 
 def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:

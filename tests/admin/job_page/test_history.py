@@ -8,6 +8,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from django_skipqueue.admin.job_page import history
 from django_skipqueue.admin.job_page.history import history_of
 from django_skipqueue.models import Job
 from django_skipqueue.store import Store
@@ -76,6 +77,18 @@ def test_an_entry_of_another_time_is_another_act(operator: Client) -> None:
     assert [text for _, text, _ in entries_of(job)] == ["retried", "Retried."]
 
 
+def test_of_the_log_the_newest_entries_are_looked_at(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LOOKED_AT", 3)
+    first, other = make_job("failed"), make_job("failed")
+    operator.post(page("run_again", first.pk), {"confirmed": "yes"})  # two entries, one of them of the copy
+    assert len(entries_of(first)) == 1
+    for _ in range(3):
+        operator.post(page("retry", other.pk))
+        Job.objects.filter(pk=other.pk).update(status="failed", finished_at="2026-01-01T00:00Z")
+    assert entries_of(first) == []
+    assert [text for _, text, _ in entries_of(other)] == ["retried"] * 3, "the row has them"
+
+
 def test_nothing_says_so(operator: Client) -> None:
     text = operator.get(page("history", make_job().pk)).text
     assert "Nobody has changed or copied this job." in text
@@ -86,7 +99,7 @@ def test_its_queries_are_few(operator: Client, django_assert_max_num_queries: An
     for _ in range(5):
         operator.post(page("retry", job.pk))
         Job.objects.filter(pk=job.pk).update(status="failed", finished_at="2026-01-01T00:00Z")
-    with django_assert_max_num_queries(9):  # three of them limit the time
+    with django_assert_max_num_queries(10):  # three of them limit the time
         operator.get(page("history", job.pk))
 
 
