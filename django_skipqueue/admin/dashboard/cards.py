@@ -24,6 +24,9 @@ LONG_WAIT = 60.0
 
 VERY_LONG_WAIT = 900.0
 
+MANY_RECOVERED = 100
+"""Recovered jobs in an hour that are more than the end of a few workers explains."""
+
 NOTHING = "\N{EN DASH}"
 
 Level = Literal["", "warning", "alarm"]
@@ -59,14 +62,15 @@ def queued(situation: Situation) -> Card:
 
 
 def oldest(situation: Situation) -> Card:
-    """The job that has waited for the longest time."""
-    waits = max((queue.now.oldest or 0.0, queue.name) for queue in situation.queues) if situation.queues else (0.0, "")
-    seconds, name = waits
+    """The job that has waited for the longest time. Those of paused queues wait on purpose, and alarm nobody."""
+    waits = ((queue.pause is None, queue.now.oldest or 0.0, queue.name) for queue in situation.queues)
+    runs, seconds, name = max((each for each in waits if each[1] > 0), default=(True, 0.0, ""))
     if seconds <= 0:
         return Card(_("oldest waiting"), NOTHING, gettext("no job waits"), _jobs(situation, status=Status.QUEUED))
     level: Level = "alarm" if seconds >= VERY_LONG_WAIT else "warning" if seconds >= LONG_WAIT else ""
+    detail = gettext("in %(queue)s") if runs else gettext("in %(queue)s, paused")
     address = _jobs(situation, status=Status.QUEUED, queue=name)
-    return Card(_("oldest waiting"), roughly(seconds), gettext("in %(queue)s") % {"queue": name}, address, level)
+    return Card(_("oldest waiting"), roughly(seconds), detail % {"queue": name}, address, level if runs else "")
 
 
 def running(situation: Situation) -> Card:
@@ -104,6 +108,17 @@ def failed(situation: Situation) -> Card:
     return Card(_("failed in 24 h"), str(of_day), detail, _jobs(situation, status=Status.FAILED, time="day"), level)
 
 
+def recovered(situation: Situation) -> Card:
+    """The jobs that were taken back from dead workers within a day."""
+    of_day, of_hour = situation.recovered
+    level: Level = "alarm" if of_hour >= MANY_RECOVERED else "warning" if of_hour else ""
+    detail = gettext("%(number)s in the last hour") % {"number": grouped(of_hour)} if of_day else ""
+    address = reverse("admin:django_skipqueue_worker_changelist")
+    return Card(
+        _("recovered in 24 h"), grouped(of_day), detail, address, level, permission="django_skipqueue.view_worker"
+    )
+
+
 def workers(situation: Situation) -> Card:
     """The workers that are alive."""
     force = situation.workforce
@@ -122,7 +137,7 @@ def workers(situation: Situation) -> Card:
     return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
 
 
-CARDS = (queued, oldest, running, rate, retrying, failed, workers)
+CARDS = (queued, oldest, running, rate, retrying, failed, recovered, workers)
 
 
 def _jobs(situation: Situation, **query: str) -> str:

@@ -50,6 +50,12 @@ class Situation:
         return timeline(self.store, self.axis, self.range.span, self.queue_name)
 
     @cached_property
+    def recovered(self) -> tuple[int, int]:
+        """The numbers of jobs that were recovered from dead workers in the last 24 hours, and in the last one."""
+        ((of_day, of_hour),) = self.store.rows(sql.RECOVERED, {"queue_name": self.queue_name})
+        return of_day, of_hour
+
+    @cached_property
     def all_queues(self) -> list[QueueState]:
         """All known queues."""
         return queue_states(self.rates)

@@ -95,3 +95,17 @@ SELECT
     )
 FROM slow
 """
+
+# cards → the jobs that were recovered from dead workers, of a queue or of all: in the last 24 hours and in the last
+# one, by the roll-ups of 1440 minutes. Index: the primary key of the roll-ups.
+RECOVERED = """
+SELECT
+    COALESCE(sum(recovered), 0)::bigint,
+    COALESCE(sum(recovered) FILTER (WHERE starts_at >= statement_timestamp() - interval '1 hour'), 0)::bigint
+FROM skipqueue_rollup
+WHERE
+    span = 60
+    AND queue_name = %(queue_name)s
+    AND task = ''
+    AND starts_at >= statement_timestamp() - interval '24 hours'
+"""

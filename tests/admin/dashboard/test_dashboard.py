@@ -10,13 +10,14 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.admin.dashboard.cards import MANY_RECOVERED
 from django_skipqueue.admin.dashboard.dashboard import Dashboard
 from django_skipqueue.models import JobBatch, Queue, RollUp
 from django_skipqueue.models.rollup import Span
 from django_skipqueue.values import histogram
 
 from ...app.rows import make_job, make_worker
-from ..conftest import LIST
+from ..conftest import LIST, WORKERS
 
 DASHBOARD = f"{LIST}dashboard/"
 
@@ -66,6 +67,7 @@ def test_the_cards_say_what_is_there_now() -> None:
         "jobs per minute": (found["jobs per minute"][0], "over the last 5 min", ""),
         "retrying": ("1", "wait for another attempt", ""),
         "failed in 24 h": ("1", "0 in the last hour", "warning"),
+        "recovered in 24 h": ("0", "", ""),
         "workers alive": ("1", "4 slots", ""),
     }
     assert 9 <= float(found["jobs per minute"][0]) <= 12
@@ -78,6 +80,31 @@ def test_a_card_alarms() -> None:
     assert {label for label, level in found.items() if level == "alarm"} == {
         "oldest waiting", "failed in 24 h", "workers alive",
     }  # fmt: skip
+
+
+def test_who_waits_in_a_paused_queue_alarms_nobody() -> None:
+    make_job(queue_name="mail", run_after=timedelta(hours=-3))
+    Queue.pause("mail", by="ann")
+    found = card("oldest waiting")
+    assert (found.value, found.detail, found.level) == ("3 h", "in mail, paused", "")
+    make_job(queue_name="other", run_after=timedelta(minutes=-2))
+    found = card("oldest waiting")
+    assert (found.value, found.detail, found.level) == ("2 min", "in other", "warning")
+    assert found.address == f"{LIST}?status=queued&queue=other"
+
+
+@pytest.mark.parametrize(
+    ("of_hour", "level"), [(0, ""), (1, "warning"), (MANY_RECOVERED - 1, "warning"), (MANY_RECOVERED, "alarm")]
+)
+def test_jobs_of_dead_workers_are_counted_by_their_roll_ups(of_hour: int, level: str) -> None:
+    make_rollup(minutes=30, recovered=of_hour)
+    make_rollup(minutes=90, recovered=4)
+    make_rollup(minutes=60 * 25, recovered=1_000)
+    make_rollup(minutes=31, recovered=0, queue="mail")
+    found = card("recovered in 24 h")
+    assert (found.value, found.detail) == (str(of_hour + 4), f"{of_hour} in the last hour")
+    assert (found.level, found.address) == (level, WORKERS)
+    assert card("recovered in 24 h", queue="mail").value == "0"
 
 
 def test_workers_that_are_late_or_dead_are_named() -> None:
@@ -220,7 +247,7 @@ def test_the_number_of_queries_is_fixed(operator: Client) -> None:
         make_job("running", queue_name=f"r{number}")
         make_worker(name=f"w{number}")
         make_rollup(minutes=3, queue=f"q{number}", task="t", completed=1, ran=[1.0])
-    assert queries() == before <= 30
+    assert queries() == before <= 31
 
 
 def test_without_a_permission_to_view_jobs_there_is_no_dashboard(log_in: Callable[..., Client]) -> None:

@@ -15,6 +15,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "TIMELINE": (SINCE | {"task": ""}, {PKEY}),
     "DEEPEST_QUEUES": (SINCE, {PKEY}),
     "DEPTHS": (SINCE | {"width": 60, "queue_names": ["q1", "q2", ""]}, {PKEY}),
+    "RECOVERED": (SINCE, {PKEY}),
     "SLOWEST_TASKS": (SINCE, {PKEY, PRUNE}),
 }
 FILL = """
