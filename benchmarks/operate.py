@@ -1,7 +1,8 @@
 """`python -m benchmarks.operate [--jobs N]`: how long the pages of the admin and the commands of operators take.
 
-Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups, in a database of its own on the server
-of DATABASE_URL. With `--keep` in the database of DATABASE_URL itself, which is filled once and can be measured again.
+Jobs of all statuses, in four queues, of five tasks, with three days of roll-ups, jobs that wait for limits, batches,
+schedules and entries in Django's log, in a database of its own on the server of DATABASE_URL. With `--keep` in the
+database of DATABASE_URL itself, which is filled once and can be measured again.
 The time of a page is that of the whole request, in-process, by Django's test client: middleware, session, every query,
 the template. The time of a command is that of its call in this process, without the start of Python. The first column
 is the time on a processor, of this process and of the server's process that it uses (if that runs here): what a page
@@ -24,6 +25,16 @@ import environ
 from django.conf import settings
 
 from .databases import about_server, fresh_database
+from .operate_sql import (
+    FILL,
+    FILL_ARCHIVE,
+    FILL_BATCHES,
+    FILL_BLOCKED,
+    FILL_FAILURES,
+    FILL_LOG,
+    FILL_ROLLUPS,
+    FILL_SCHEDULES,
+)
 
 ADMIN = "/admin/django_skipqueue/"
 
@@ -36,7 +47,23 @@ PAGES = {
     "doctor": "job/doctor/",
     "queues": "queue/",
     "workers": "worker/",
+    "cause": "job/failures/cause/?%(cause)s",
+    "limits": "job/limits/",
+    "limits, from a key": "job/limits/?from=limit:shop.jobs.push+account_id=5",
+    "schedules": "schedule/",
+    "a schedule": "schedule/%(schedule)s/change/",
+    "batches": "jobbatch/",
+    "batches that have failures": "jobbatch/?state=failures",
+    "batches: search": "jobbatch/?q=nothing",
+    "a batch that runs": "jobbatch/%(batch)s/change/",
     "a failed job": "job/%(failed)s/change/",
+    "a job that waits for a permit": "job/%(blocked)s/change/",
+    "history of a job": "job/%(failed)s/history/",
+    "question: discard a job": "job/%(queued)s/discard/",
+    "status blocked": "job/?status=blocked",
+    "jobs of a key": "job/?status=blocked&limit_of=%(blocked)s",
+    "jobs of a batch": "job/?batch=%(batch)s",
+    "jobs of a cause": "job/?status=failed&%(cause)s",
     "all jobs": "job/",
     "all jobs, last page": "job/?p=200",
     "status completed": "job/?status=completed",
@@ -68,98 +95,22 @@ PAGES = {
     "archive: page of one job": "archivedjob/%(archived)s/change/",
 }
 
+QUESTIONS = {
+    "question: retry all failed": ("job/?status=failed", "retry_selected"),
+    "question: discard all queued": ("job/?status=queued", "discard_selected"),
+    "question: delete all completed": ("job/?status=completed", "delete_selected"),
+    "question: postpone all of a task": ("job/?status=queued&task=shop.jobs.refund", "postpone_selected"),
+    "question: run all retrying now": ("job/?status=retrying", "run_now_selected"),
+    "question: retry all of a cause": ("job/?status=failed&%(cause)s", "retry_selected"),
+}
+"""Actions on all jobs of a list: the list, and the action that is posted there and asks."""
+
 COMMANDS = (
     "skipqueue status",
     "skipqueue list --status failed",
     "skipqueue list --arg payment_id=42",
     "skipqueue doctor",
 )
-
-FILL = """
-INSERT INTO skipqueue_job (
-    queue_name, task, args, kwargs, status, attempts, run_after, enqueued_at, locked_at, locked_by, started_at,
-    finished_at, last_error, errors
-)
-SELECT
-    (ARRAY['default', 'mail', 'reports', 'imports'])[1 + n %% 4],
-    'shop.jobs.' || (ARRAY['send_receipt', 'refund', 'build_report', 'sync_stock', 'welcome'])[1 + n %% 5],
-    '[]', jsonb_build_object('payment_id', n, 'email', 'customer' || n || '@example.com'), status,
-    CASE WHEN status IN ('scheduled', 'queued') THEN 0 ELSE 1 END,
-    moment, enqueued, CASE WHEN status = 'running' THEN moment END, '', moment,
-    CASE WHEN status IN ('completed', 'failed', 'discarded') THEN moment END,
-    CASE WHEN status = 'failed' THEN 'SMTPDataError: 451 try again later' ELSE '' END,
-    CASE WHEN status = 'failed' THEN '[{"attempt": 1, "message": "451", "traceback": "…"}]'::jsonb ELSE '[]' END
-FROM
-    generate_series(1, %(jobs)s) AS n,
-    LATERAL (
-        SELECT CASE
-            WHEN n %% 100 < 60 THEN 'completed' WHEN n %% 100 < 75 THEN 'queued' WHEN n %% 100 < 85 THEN 'failed'
-            WHEN n %% 100 < 92 THEN 'scheduled' WHEN n %% 10000 = 9999 THEN 'running' ELSE 'discarded'
-        END AS status
-    ) AS life,
-    LATERAL (SELECT now() - (%(jobs)s - n) * interval '0.7 second' AS enqueued) AS past,
-    LATERAL (SELECT enqueued + CASE WHEN status = 'scheduled' THEN interval '30 days' ELSE '0' END AS moment) AS clock
-"""
-
-
-FILL_ARCHIVE = """
-INSERT INTO skipqueue_archivedjob (
-    id, finished_at, enqueued_at, run_after, started_at, priority, attempts, max_attempts, status, queue_name, task,
-    args, kwargs, locked_by, last_error, errors, metadata
-)
-SELECT
-    id, finished_at, enqueued_at, run_after, started_at, priority, attempts, max_attempts, status, queue_name, task,
-    args, kwargs, locked_by, last_error, errors, metadata
-FROM skipqueue_job
-WHERE status IN ('completed', 'failed', 'discarded')
-ORDER BY id DESC
-LIMIT %(archived)s
-"""
-
-# Three days of minutes, for each task in each queue, each queue, and all: with histograms, as workers write them.
-FILL_ROLLUPS = """
-INSERT INTO skipqueue_rollup (
-    span, queue_name, task, starts_at, enqueued, completed, failed, waited, ran, waited_seconds, ran_seconds, claims,
-    depth, oldest_seconds
-)
-SELECT
-    span.seconds, level.queue_name, level.task,
-    CASE span.seconds
-        WHEN 0 THEN to_timestamp(0)
-        ELSE to_timestamp(floor(date_part('epoch', now()) / span.seconds - number) * span.seconds)
-    END,
-    60, 50 + number %% 20, number %% 3, histogram.counts, histogram.counts, 12.5, 7.5, 30,
-    CASE WHEN level.task = '' THEN number %% 500 END, CASE WHEN level.task = '' THEN 1.5 END
-FROM
-    (VALUES (0, 1), (60, 3 * 1440), (3600, 90 * 24)) AS span (seconds, numbers),
-    generate_series(1, span.numbers) AS number,
-    (
-        SELECT queue_name, 'shop.jobs.' || task AS task
-        FROM
-            unnest(ARRAY['default', 'mail', 'reports', 'imports']) AS queue_name,
-            unnest(ARRAY['send_receipt', 'refund', 'build_report', 'sync_stock', 'welcome', '']) AS task
-        UNION ALL
-        SELECT '', 'shop.jobs.'
-    ) AS named,
-    LATERAL (SELECT queue_name, CASE task WHEN 'shop.jobs.' THEN '' ELSE task END) AS level (queue_name, task),
-    (SELECT ARRAY[0,0,1,3,8,20,15,9,4,2,1,0,0,0,0,0,0,0,0,0,0,0]::bigint[] AS counts) AS histogram
-"""
-
-FILL_FAILURES = """
-INSERT INTO skipqueue_failure_rollup (
-    span, task, exception, place, starts_at, number, first_at, last_at, last_line, last_job_id
-)
-SELECT
-    span.seconds, 'shop.jobs.send_receipt', 'smtplib.SMTPDataError', 'shop.mail.deliver_' || cause,
-    CASE span.seconds
-        WHEN 0 THEN to_timestamp(0)
-        ELSE to_timestamp(floor(date_part('epoch', now()) / span.seconds - number) * span.seconds)
-    END,
-    5, now() - interval '3 days', now(), 42, 85
-FROM
-    (VALUES (0, 1), (60, 3 * 1440), (3600, 90 * 24)) AS span (seconds, numbers),
-    generate_series(1, span.numbers) AS number, generate_series(1, 10) AS cause
-"""
 
 
 def main() -> None:
@@ -231,23 +182,33 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
     from django.core.management import call_command
     from django.test import Client
 
-    from django_skipqueue.models import ArchivedJob, Job
+    from django_skipqueue.admin.failures.shown_cause import query_of
+    from django_skipqueue.models import ArchivedJob, Job, JobBatch, Schedule
+    from django_skipqueue.values.cause import Cause
 
     call_command("migrate", verbosity=0)
+    boss = User.objects.filter(username="admin").first() or User.objects.create_superuser("admin")
     if not Job.objects.exists():
-        fill(jobs, archived)
+        fill(jobs, archived, boss.pk)
     client = Client()
-    client.force_login(User.objects.filter(username="admin").first() or User.objects.create_superuser("admin"))
+    client.force_login(boss)
     values = {
-        "last": str(Job.objects.latest("pk").kwargs["payment_id"]),
+        "last": str(Job.objects.queued().latest("pk").kwargs["payment_id"]),
         "failed": str(Job.objects.failed().latest("finished_at").pk),
+        "queued": str(Job.objects.queued().latest("pk").pk),
+        "blocked": str(Job.objects.blocked().filter(limit_kind="concurrency").latest("pk").pk),
+        "batch": str(JobBatch.objects.latest("pk").pk),
+        "schedule": str(Schedule.objects.latest("pk").pk),
         "archived": str(ArchivedJob.objects.latest("finished_at").pk),
+        "cause": query_of(Cause("shop.jobs.send_receipt", "smtplib.SMTPDataError", "shop.mail.deliver_6")),
     }
 
-    def page(address: str) -> None:
+    def page(address: str, action: str = "") -> None:
         for name, value in values.items():
             address = address.replace(f"%({name})s", value)
-        response = client.get(address if address.startswith("/") else ADMIN + address)
+        address = address if address.startswith("/") else ADMIN + address
+        posted = {"action": action, "select_across": "1", "_selected_action": "all"}
+        response = client.post(address, posted) if action else client.get(address)
         if response.status_code not in (200, 503):  # 503: the statement timeout has ended a query
             raise RuntimeError(f"{address}: {response.status_code}")
 
@@ -255,19 +216,23 @@ def measure(jobs: int, archived: int, repeat: int) -> None:
         page(address)  # compiles the templates
     for name, address in PAGES.items():
         line(name, repeat, partial(page, address))
+    for name, question in QUESTIONS.items():
+        line(name, repeat, partial(page, *question))
     for command in COMMANDS:
         line(f"`{command}`", repeat, partial(run, command), processor=False)  # it has a connection of its own
 
 
-def fill(jobs: int, archived: int) -> None:
-    """Insert the jobs, the archive, the roll-ups and two workers."""
+def fill(jobs: int, archived: int, user_id: int) -> None:
+    """Insert the jobs, those with limits among them, batches, schedules, the archive, the roll-ups and two workers."""
     from django.db import connection
     from django.test import override_settings
 
     from django_skipqueue.store import Store
 
     with connection.cursor() as cursor:
-        cursor.execute(FILL, {"jobs": jobs})
+        for statement in (FILL, FILL_BATCHES, FILL_BLOCKED, FILL_SCHEDULES):
+            cursor.execute(statement, {"jobs": jobs})
+        cursor.execute(FILL_LOG, {"entries": jobs // 5, "user_id": user_id})
         with override_settings(SKIPQUEUE={"ARCHIVE": None}):
             Store("default").make_partitions()
         cursor.execute(FILL_ARCHIVE, {"archived": archived})
