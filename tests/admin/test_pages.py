@@ -1,14 +1,19 @@
 """Every page of the admin in a real Chromium: what axe-core finds in it, and what the browser complains about."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
+from django_skipqueue.admin.ui import time_limit
+from django_skipqueue.store import Store
+
+from ..app.sessions import Session
 from .browser import Complaints
+from .pages import JOBS, QUESTIONS
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
@@ -22,6 +27,8 @@ FIND = """async () => {
     return serious.flatMap(each => each.nodes.map(node => `${each.id}: ${text(node)}`));
 }"""
 
+IS_TOO_WIDE = "document.documentElement.scrollWidth > innerWidth"
+
 LOOKS: Mapping[str, dict[str, Any]] = {
     "light": {"viewport": DESKTOP},
     "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
@@ -29,29 +36,79 @@ LOOKS: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_axe_finds_nothing_serious(addresses: Mapping[str, str], open_admin: Callable[..., Page], look: str) -> None:
-    page = open_admin(User.objects.create_superuser("ann"), bypass_csp=True, **LOOKS[look])
-    home, found = page.url, {}
-    for name, address in addresses.items():
-        page.goto(home + address)
-        page.evaluate(AXE)
-        if findings := page.evaluate(FIND):
-            found[name] = findings
-    assert found == {}
+POST = """fields => {
+    const form = document.createElement("form");
+    form.method = "post";
+    const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+    for (const [name, value] of Object.entries({...fields, csrfmiddlewaretoken: token})) {
+        const field = document.createElement("input");
+        [field.type, field.name, field.value] = ["hidden", name, value];
+        form.append(field);
+    }
+    document.body.append(form);
+    form.submit();
+}"""
 
 
-@pytest.mark.parametrize("look", ["light", "phone"])
-def test_every_page_keeps_the_policy_and_fits_into_its_window(
-    addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: str
-) -> None:
-    page = open_admin(User.objects.create_superuser("ann"), **LOOKS[look])
-    home, too_wide = page.url, []
+def opened(page: Page, addresses: Mapping[str, str]) -> Iterator[str]:
+    """Open one page after the other. Yields the name of each."""
+    home = page.url
     for name, address in addresses.items():
         answer = page.goto(home + address)
         assert answer is not None
         assert answer.ok, name
-        if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            too_wide.append(name)
+        yield name
+    for name, posted in QUESTIONS.items():
+        page.goto(home + JOBS)
+        page.evaluate(POST, posted)
+        expect(page.locator("input[name=confirmed]")).to_be_attached()
+        yield name
+
+
+def findings_of(page: Page) -> list[str]:
+    """What axe-core finds in the page that is open."""
+    page.evaluate(AXE)
+    found: list[str] = page.evaluate(FIND)
+    return found
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_axe_finds_nothing_serious(addresses: Mapping[str, str], open_admin: Callable[..., Page], look: str) -> None:
+    page = open_admin(User.objects.create_superuser("ann"), bypass_csp=True, **LOOKS[look])
+    found = {name: findings for name in opened(page, addresses) if (findings := findings_of(page))}
+    assert found == {}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_every_page_keeps_the_policy_and_fits_into_its_window(
+    addresses: Mapping[str, str], open_admin: Callable[..., Page], complaints: Complaints, look: str
+) -> None:
+    page = open_admin(User.objects.create_superuser("ann"), **LOOKS[look])
+    too_wide = [name for name in opened(page, addresses) if page.evaluate(IS_TOO_WIDE)]
     assert complaints == []
     assert too_wide == []
+
+
+@pytest.fixture
+def locked(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Somebody holds a lock on the jobs, and no query waits for long."""
+    monkeypatch.setattr(time_limit, "QUERY_SECONDS", 0.2)
+    session = Session()
+    session.begin()
+    session(lambda: Store("default").execute("LOCK TABLE skipqueue_job IN ACCESS EXCLUSIVE MODE"))
+    yield
+    session.rollback()
+    session.close()
+
+
+@pytest.mark.usefixtures("locked")
+@pytest.mark.parametrize("look", LOOKS)
+def test_so_does_the_page_of_a_database_that_takes_too_long(
+    open_admin: Callable[..., Page], complaints: Complaints, look: str
+) -> None:
+    boss = User.objects.create_superuser("ann")
+    page = open_admin(boss, JOBS, **LOOKS[look])
+    expect(page.locator("h1", has_text="The database took too long")).to_be_visible()
+    assert not page.evaluate(IS_TOO_WIDE)
+    assert [each for each in complaints if "status of 503" not in each] == []
+    assert findings_of(open_admin(boss, JOBS, bypass_csp=True, **LOOKS[look])) == []

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,9 +80,9 @@ def test_every_page_answers_while_somebody_holds_a_lock(
     found = {}
     for name, address in {**addresses, "metrics": f"{JOBS}metrics/"}.items():
         notices.notices_cache.clear()
-        found[name] = is_quick(lambda address=address: operator.get(f"/admin/{address}")).status_code
+        found[name] = is_quick(partial(operator.get, f"/admin/{address}")).status_code
     for name, posted in QUESTIONS.items():
-        found[name] = is_quick(lambda posted=posted: operator.post(LIST, posted)).status_code
+        found[name] = is_quick(partial(operator.post, LIST, posted)).status_code
     assert found == {name: 200 if name in WELL else 503 for name in found}
 
 
