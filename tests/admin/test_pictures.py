@@ -2,17 +2,24 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db.models.functions import Now
 from playwright.sync_api import Page, expect
 
-from django_skipqueue.models import Queue
+from django_skipqueue.admin.failures.shown_cause import query_of
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
 
-from ..app.failing import make_broken_release
+from ..app.failing import make_broken_release, roll_up
 from ..app.rows import make_job, make_worker
+from ..store.test_archive import drop_partitions
 from . import scene
+from .pages import CAUSE
 from .pictures import DESKTOP, PHONE
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -24,75 +31,103 @@ def boss(transactional_db: None) -> User:
     return User.objects.create_superuser("ann")
 
 
-def test_a_failed_job(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+@pytest.fixture(params=["light", "dark"])
+def take(
+    request: pytest.FixtureRequest, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
+) -> Callable[..., None]:
+    """Opens a page in one of the two schemes, does something there, and takes its picture."""
+
+    def make(name: str, address: str, *, height: int = 1000, then: Callable[[Page], None] | None = None) -> None:
+        viewport = DESKTOP | {"height": height}
+        page = open_admin(boss, f"django_skipqueue/{address}", viewport=viewport, color_scheme=request.param)
+        if then:
+            then(page)
+        picture(page, f"{name}-{request.param}")
+
+    return make
+
+
+def test_a_failed_job(take: Callable[..., None]) -> None:
     job = scene.make_failed_job(make_worker(name="web-1/1"))
-    page = open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", viewport=DESKTOP)
-    picture(page, "job-failed")
+    take("job-failed", f"job/{job.pk}/change/")
 
 
-def test_a_running_job(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+def test_a_running_job(take: Callable[..., None]) -> None:
     job = scene.make_running_job(make_worker(name="web-1/1"))
-    page = open_admin(boss, f"django_skipqueue/job/{job.pk}/change/", viewport=DESKTOP | {"height": 700})
-    picture(page, "job-running")
+    take("job-running", f"job/{job.pk}/change/", height=700)
 
 
-def test_workers(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+def test_workers(take: Callable[..., None]) -> None:
     busy, other, *_ = scene.make_workers()
     scene.make_jammed(busy)
     scene.make_running_job(other)
-    picture(open_admin(boss, "django_skipqueue/worker/", viewport=DESKTOP | {"height": 560}), "workers")
+    take("workers", "worker/", height=560)
 
 
-def test_failures(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+def test_failures(take: Callable[..., None]) -> None:
     make_broken_release()
-    page = open_admin(boss, "django_skipqueue/job/failures/", viewport=DESKTOP | {"height": 560})
-    picture(page, "failures")
+    take("failures", "job/failures/", height=560)
 
 
-def test_queues(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+def test_a_cause(take: Callable[..., None]) -> None:
+    worker, *_ = scene.make_workers()
+    make_broken_release()
+    jobs = [scene.make_failed_job(worker, kwargs={"payment_id": 1187 + number}) for number in range(3)]
+    for job in jobs:
+        job.errors = [{**entry, "place": CAUSE.place, "line": 17} for entry in job.errors]
+        job.save(update_fields=["errors"])
+    roll_up(CAUSE, job_id=jobs[-1].pk, line=17)
+    take("cause", f"job/failures/cause/?{query_of(CAUSE)}", height=1100)
+
+
+def test_the_archive(take: Callable[..., None], settings: Any) -> None:
+    settings.SKIPQUEUE = {"ARCHIVE": None}
+    made = scene.make_jobs(scene.make_workers())
+    for number, job in enumerate(made):
+        if job.status in ("completed", "failed", "discarded"):
+            Job.objects.filter(pk=job.pk).update(finished_at=Now() - timedelta(days=40 + 3 * number))
+    pruner = Pruner(Store.default())
+    pruner.batch()
+    try:
+        take("archive", "archivedjob/", height=620)
+    finally:
+        drop_partitions()
+
+
+def test_queues(take: Callable[..., None]) -> None:
     scene.make_jobs(scene.make_workers())
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
     make_job(queue_name="payments", run_after=scene.at(700))
-    picture(open_admin(boss, "django_skipqueue/queue/", viewport=DESKTOP | {"height": 560}), "queues")
+    take("queues", "queue/", height=560)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_schedules(
-    boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
-) -> None:
+def test_schedules(take: Callable[..., None]) -> None:
     scene.make_workers()
     scene.make_schedules()
-    viewport = DESKTOP | {"height": 520}
-    page = open_admin(boss, "django_skipqueue/schedule/", viewport=viewport, color_scheme=scheme)
-    picture(page, f"schedules-{scheme}")
+    take("schedules", "schedule/", height=520)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_limits(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str) -> None:
+def test_limits(take: Callable[..., None]) -> None:
     scene.make_workers()
     scene.make_limits()
-    viewport = DESKTOP | {"height": 720}
-    picture(
-        open_admin(boss, "django_skipqueue/job/limits/", viewport=viewport, color_scheme=scheme), f"limits-{scheme}"
-    )
+    take("limits", "job/limits/", height=720)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_batch(
-    boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
-) -> None:
+def test_a_batch(take: Callable[..., None]) -> None:
     make_worker(name="web-1/1")
-    address = f"django_skipqueue/jobbatch/{scene.make_batches().id}/change/"
-    page = open_admin(boss, address, viewport=DESKTOP | {"height": 820}, color_scheme=scheme)
-    expect(page.locator(".skipqueue-graph svg")).to_be_visible()
-    picture(page, f"batch-{scheme}")
+    address = f"jobbatch/{scene.make_batches().id}/change/"
+
+    def wait(page: Page) -> None:
+        expect(page.locator(".skipqueue-graph svg")).to_be_visible()
+
+    take("batch", address, height=820, then=wait)
 
 
-def test_the_doctor(boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]) -> None:
+def test_the_doctor(take: Callable[..., None]) -> None:
     *_, dead = scene.make_workers()
     make_job("running", task="payments.jobs.send_receipt", locked_by=dead.pk, locked_at=scene.at(710))
     make_job("completed", finished_at=scene.at(86_400 + 9_000))
-    picture(open_admin(boss, "django_skipqueue/job/doctor/", viewport=DESKTOP | {"height": 760}), "doctor")
+    take("doctor", "job/doctor/", height=760)
 
 
 @pytest.fixture
@@ -103,27 +138,22 @@ def jobs(transactional_db: None, registry: Registry) -> None:
 
 @pytest.mark.usefixtures("jobs")
 class TestTheList:
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_on_a_laptop(
-        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
-    ) -> None:
-        page = open_admin(boss, "django_skipqueue/job/", viewport=DESKTOP, color_scheme=scheme)
-        picture(page, f"jobs-{scheme}")
+    def test_on_a_laptop(self, take: Callable[..., None]) -> None:
+        take("jobs", "job/")
 
     def test_on_a_phone(
         self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
     ) -> None:
         picture(open_admin(boss, "django_skipqueue/job/?status=retrying", viewport=PHONE), "jobs-phone")
 
-    def test_the_question_before_a_retry(
-        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]
-    ) -> None:
-        page = open_admin(boss, "django_skipqueue/job/", viewport=DESKTOP | {"height": 560})
-        page.locator("#action-toggle").check()
-        page.locator("select[name=action]").select_option("run_now_selected")
-        page.locator("button[name=index]").click()
-        expect(page.locator("h1")).to_have_text("Run 8 of 20 jobs now?")
-        picture(page, "jobs-question")
+    def test_the_question_before_a_retry(self, take: Callable[..., None]) -> None:
+        def choose(page: Page) -> None:
+            page.locator("#action-toggle").check()
+            page.locator("select[name=action]").select_option("run_now_selected")
+            page.locator("button[name=index]").click()
+            expect(page.locator("h1")).to_have_text("Run 8 of 20 jobs now?")
+
+        take("jobs-question", "job/", height=560, then=choose)
 
 
 @pytest.mark.usefixtures("jobs")
@@ -138,14 +168,11 @@ class TestTheDashboard:
         for number in range(36):
             make_job(task="payments.jobs.send_receipt", queue_name="emails", run_after=scene.at(1_100 - 20 * number))
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_on_a_laptop(
-        self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None], scheme: str
-    ) -> None:
-        address = "django_skipqueue/job/dashboard/?range=6h"
-        page = open_admin(boss, address, viewport=DESKTOP | {"height": 2780}, color_scheme=scheme)
-        expect(page.locator("[data-age]")).to_contain_text("updated")
-        picture(page, f"dashboard-{scheme}")
+    def test_on_a_laptop(self, take: Callable[..., None]) -> None:
+        def wait(page: Page) -> None:
+            expect(page.locator("[data-age]")).to_contain_text("updated")
+
+        take("dashboard", "job/dashboard/?range=6h", height=2780, then=wait)
 
     def test_on_a_phone(
         self, boss: User, open_admin: Callable[..., Page], picture: Callable[[Page, str], None]

@@ -131,7 +131,7 @@ class WorkerAdmin(OwnViews):
             return HttpResponseRedirect(self.address("changelist"))
         if request.method == "POST":
             return self._request(request, worker, asked)
-        context = self.context(request, asked.label, title=asked.question % {"worker": shortened(worker.name)}) | {
+        context = self.context(request, str(asked.label), title=asked.question % {"worker": shortened(worker.name)}) | {
             "explanation": asked.explanation,
             "can_be_done": True,
             "is_dangerous": asked.is_dangerous,
