@@ -50,5 +50,7 @@ class Count:
     @property
     def in_words(self) -> str:
         """The number within a sentence."""
-        number = grouped(self.shown)
-        return gettext("more than %(number)s") % {"number": number} if self.is_capped else number
+        number = {"number": grouped(self.shown)}
+        if self.found > self.cap:
+            return gettext("more than %(number)s") % number
+        return gettext("at least %(number)s") % number if self.is_least else number["number"]

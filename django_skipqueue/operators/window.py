@@ -46,6 +46,11 @@ class Window:
         number = number if start else 1
         return cls(indexed, number, start, indexed.edge(size * number))
 
+    @classmethod
+    def whole(cls, indexed: Indexed) -> "Window":
+        """All of the list."""
+        return cls(indexed, 1, None, None)
+
     def next(self) -> "Window | None":
         """The window after this one; `None` if there is none. Found by the keys, at any depth."""
         if self.end is None:

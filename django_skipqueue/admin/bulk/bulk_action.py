@@ -37,7 +37,9 @@ class BulkAction:
     user_id: Any
     user: str
     number: int
-    """The jobs that matched at the start."""
+    """The jobs that matched when the question was asked."""
+    is_least: bool = False
+    """Whether only a part of the list was searched for them. The job searches all of it."""
     reason: str = ""
     minutes: int = 0
     queue_name: str = ""

@@ -25,9 +25,11 @@ class Progress:
     newest: int
     """The highest id at the start: jobs that are added later are left out."""
     edges: tuple[Any, Any] = (None, None)
-    """The start and the end of the window that the list searched at the start."""
+    """The start and the end of the window of the list that is being changed."""
     after: int = 0
-    """The last id that is done."""
+    """The last id that is done in this window."""
+    counted: int | None = None
+    """The jobs that matched at the start, in all windows; `None`: nobody has searched them all."""
     changed: int = 0
     skipped: int = 0
 
@@ -38,9 +40,14 @@ class Progress:
         return None if written is None else cls(**{**written, "edges": tuple(map(_from_json, written["edges"]))})
 
     @classmethod
-    def at_the_start(cls, window: Window | None) -> "Progress":
+    def at_the_start(cls, window: Window) -> "Progress":
         """Nothing is done yet."""
-        return cls(newest_id(), (window.start, window.end) if window else (None, None))
+        return cls(newest_id(), (window.start, window.end))
+
+    def within(self, window: Window) -> "Progress":
+        """The same numbers in this window: of any but the last one, nothing is done."""
+        edges = (window.start, window.end)
+        return self if edges == self.edges else replace(self, edges=edges, after=0)
 
     @property
     def done(self) -> int:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext
 
 from ...models import WAITING, Status
 from ...operators.arguments import redacted
-from ...operators.counts import grouped
+from ...operators.counts import Count, grouped
 from ...operators.durations import span
 from ...operators.worker_health import Workforce
 from ...values.codec import shorten
@@ -29,15 +29,14 @@ class ProgressPage(ShownState):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no worker has the job, so that the server may apply the verb itself."""
-        return self.job.status in WAITING
+        """Whether no worker has the job and the server may apply the verb itself: it searches one window only."""
+        return self.job.status in WAITING and not self.bulk.is_least
 
     @property
     def title(self) -> str:
         """What is done to how many jobs."""
-        return capfirst(
-            str(self.bulk.texts.question_title % {"number": grouped(self.bulk.number), "count": self.bulk.number})
-        )
+        number = self._in_words(self._number)
+        return capfirst(str(self.bulk.texts.question_title % {"number": number, "count": self._number}))
 
     @property
     def filter(self) -> str:
@@ -54,14 +53,25 @@ class ProgressPage(ShownState):
         return self._progress.done
 
     @property
+    def _number(self) -> int:
+        """The number of jobs that match, as far as they are counted."""
+        return self._progress.counted or self.bulk.number
+
+    def _in_words(self, number: int) -> str:
+        """This number of jobs that match, within a sentence."""
+        is_least = self.bulk.is_least and self._progress.counted is None
+        return Count(number, is_least, cap=number).in_words
+
+    @property
     def most(self) -> int:
         """The number of jobs to look at: as many as were counted, unless more or fewer were found."""
-        return self.done if self.job.status == Status.COMPLETED else max(self.bulk.number, self.done, 1)
+        return self.done if self.job.status == Status.COMPLETED else max(self._number, self.done, 1)
 
     @property
     def numbers(self) -> str:
         """The numbers in words."""
-        return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": grouped(self.most)}
+        most = self._in_words(self.most)
+        return gettext("%(done)s of %(number)s jobs") % {"done": grouped(self.done), "number": most}
 
     @property
     def result(self) -> str:

@@ -5,6 +5,7 @@ batch, so no job is changed twice, and none is left out.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.core.exceptions import ObjectDoesNotExist
@@ -17,30 +18,30 @@ from ...tasks.context import JobContext
 from ...values.outcomes import Discard
 from ..verbs import log, many_jobs
 from ..verbs.many_jobs import Tally
-from ..verbs.selection import Selection
 from .bulk_action import BulkAction
 from .progress import Progress
+from .walk import Walk
 
 MOST_OPERATIONS = 50
 """The operations that the row of a job keeps, the newest ones."""
 
 
 def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
-    """Go on where the last attempt ended. Returns the numbers of jobs that were changed and skipped."""
+    """Go on where the last attempt ended, to the end of the list. Returns how many jobs were changed and skipped."""
     bulk = BulkAction(**action)
     request = _request(bulk, context.job)
-    changelist: Any = bulk.model_admin().get_changelist_instance(request)
-    progress = Progress.of(context.job) or Progress.at_the_start(changelist.window)
-    selection = Selection.all_matching(
-        changelist.jobs_within(progress.edges, request).exclude(pk=context.job_id)  # it may match itself
-    )
+    walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))
+    progress = Progress.of(context.job) or _begin(walk)
+    number = progress.counted or bulk.number
     try:
-        for ids in selection.batches(after=progress.after, newest=progress.newest):
-            with transaction.atomic(using=context.database):
-                further = progress.plus(ids, bulk.verb.change(ids, bulk.instruction))
-                _save(further, context)
-            progress = further
-            context.progress(progress.share_of(bulk.number), progress.text(bulk.number))
+        for window in walk.windows(progress.edges):
+            progress = progress.within(window)
+            for ids in walk.within(window).batches(after=progress.after, newest=progress.newest):
+                with transaction.atomic(using=context.database):
+                    further = progress.plus(ids, bulk.verb.change(ids, bulk.instruction))
+                    _save(further, context)
+                progress = further
+                context.progress(progress.share_of(number), progress.text(number))
     finally:  # what is done stays done, even if somebody has stopped the job
         if progress.changed:
             message = many_jobs.message_of(bulk.texts, Tally(progress.changed, progress.skipped))
@@ -64,6 +65,12 @@ def _request(bulk: BulkAction, job: Job) -> HttpRequest:
     if not model_admin.admin_site.has_permission(request) or not model_admin.may(request, bulk.verb):
         raise Discard(f"{bulk.user} may not {bulk.verb.name} jobs.")
     return request
+
+
+def _begin(walk: Walk) -> Progress:
+    """Count the jobs, if the question could not say how many they are. Returns the progress before the first."""
+    progress = Progress.at_the_start(walk.front())
+    return replace(progress, counted=walk.count(progress.newest)) if walk.bulk.is_least else progress
 
 
 def _save(progress: Progress, context: JobContext) -> None:

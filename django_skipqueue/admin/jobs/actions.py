@@ -29,6 +29,9 @@ from .bulk_views import BY_HAND, discard_bulk_job
 from .edit_views import EditViews
 from .filters import StateFilter
 
+SEARCHED_IN_PART = "skipqueue_searched_in_part"
+"""The attribute of a request that says whether its list was searched in part only."""
+
 
 def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]:
     """The verb as a function that Django takes for an action, by the name that the list posts."""
@@ -58,6 +61,12 @@ class JobActions(EditViews):
             if name not in ACTIONS or self._is_offered(request, ACTIONS[name][0], status)
         }
 
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """The list. Leaves with the request whether it was searched in part: Django gives actions the jobs alone."""
+        changelist: Any = super().get_changelist_instance(request)
+        setattr(request, SEARCHED_IN_PART, changelist.partly_searched is not None)
+        return changelist
+
     def response_action(
         self, request: HttpRequest, queryset: QuerySet[Job], *args: Any, **kwargs: Any
     ) -> HttpResponse | None:
@@ -70,10 +79,7 @@ class JobActions(EditViews):
 
     def ask_or_apply(self, request: HttpRequest, verb: Verb, action: Action, queryset: QuerySet[Job]) -> HttpResponse:
         """Ask first; apply the verb once the answer is valid."""
-        if request.POST.get("select_across") == "1":
-            selection = Selection.all_matching(queryset)
-        else:
-            selection = Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
+        selection = _selection(request, queryset)
         number = _large_number(request, selection)
         queue_name = queue_with_workers() if number and selection.ids is None else None
         form = verb.form(request.POST, number=number)
@@ -85,7 +91,9 @@ class JobActions(EditViews):
             self.message_user(request, gettext("A worker has begun."), messages.WARNING)
             return HttpResponseRedirect(self.address("progress", waiting))
         if queue_name is not None and not waiting:
-            return self.hand_to_workers(request, verb, instruction, number, queue_name)
+            return self.hand_to_workers(
+                request, verb, instruction, queue_name, number=number, is_least=selection.is_part
+            )
         return Afterwards(partial(self._apply_now, request, verb, action, selection, instruction))
 
     def _apply_now(
@@ -110,9 +118,17 @@ class JobActions(EditViews):
         return (status is None or verb.is_offered_for(status)) and self.may(request, verb)
 
 
+def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
+    """The jobs that were chosen by hand, or all that match: those that were `found`, and others further down."""
+    if request.POST.get("select_across") != "1":
+        return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
+    return Selection.all_matching(found, is_part=getattr(request, SEARCHED_IN_PART, False))
+
+
 def _large_number(request: HttpRequest, selection: Selection) -> int:
-    """The number of chosen jobs where that is more than `MANY`, else 0; once a number was shown, that number."""
-    if selection.count(MANY + 1) <= MANY:
+    """The number of chosen jobs where that is, or may be, more than `MANY`, else 0; once one was shown, that number."""
+    few = 0 if selection.is_part else MANY
+    if selection.count(few + 1) <= few:
         return 0
     shown = request.POST.get("number", "")
-    return int(shown) if is_id(shown) and int(shown) > MANY else selection.count(MOST_COUNTED)
+    return int(shown) if is_id(shown) and int(shown) > few else selection.count(MOST_COUNTED)

@@ -22,6 +22,7 @@ from ..verbs.copy_job import BULK_TASK
 from ..verbs.forms import Instruction
 from ..verbs.table import CANCEL
 from ..verbs.verb import Verb
+from .changelist import WINDOW_VAR
 from .verb_views import VerbViews
 
 BY_HAND = "by_hand"
@@ -32,17 +33,28 @@ class BulkViews(VerbViews):
     """The views of jobs that apply a verb to many others."""
 
     def hand_to_workers(
-        self, request: HttpRequest, verb: Verb, instruction: Instruction, number: int, queue_name: str
+        self,
+        request: HttpRequest,
+        verb: Verb,
+        instruction: Instruction,
+        queue_name: str,
+        *,
+        number: int,
+        is_least: bool,
     ) -> HttpResponse:
-        """Enqueue a job that applies the verb to all jobs of this list, and show its progress."""
+        """Enqueue a job that applies the verb to all jobs of this list, and show its progress.
+
+        `is_least`: there may be more than this number.
+        """
         values = asdict(instruction)
         del values["run_after"]  # no verb for many jobs has it
         bulk = BulkAction(
             action=verb.action_name,
-            query=request.GET.urlencode(),
+            query=_query_of(request),
             site=self.admin_site.name,
             user_id=request.user.pk,
             number=number,
+            is_least=is_least,
             **values,
         )
         return HttpResponseRedirect(self.address("progress", bulk.enqueue(queue_name).pk))
@@ -87,6 +99,13 @@ class BulkViews(VerbViews):
             log.record(request, {pk: name}, entry)
         self.message_user(request, result.message, messages.SUCCESS if result.log_entries else messages.WARNING)
         return HttpResponseRedirect(self.address("progress", job.pk))
+
+
+def _query_of(request: HttpRequest) -> str:
+    """The query of the list's address, without the window that the page shows."""
+    query = request.GET.copy()
+    query.pop(WINDOW_VAR, None)
+    return query.urlencode()
 
 
 def discard_bulk_job(job_id: int, verb: Verb, query: str, instruction: Instruction) -> bool:

@@ -68,12 +68,10 @@ class JobChangeList(ChangeList):
         self.window = Window.at(self.indexed, self.window_number) if self._needs_a_window else None
         return self._found_among(jobs, request)
 
-    def jobs_within(self, edges: tuple[Any, Any], request: HttpRequest) -> QuerySet[Job]:
-        """The jobs that match, in the window between these edges if the list is searched in a window at all."""
-        jobs = super().get_queryset(request)
-        if self.window is not None or any(edges):
-            self.window = Window(self.indexed, self.window_number, *edges)
-        return self._found_among(jobs, request)
+    def jobs_within(self, window: Window, request: HttpRequest) -> QuerySet[Job]:
+        """The jobs that match, in this window of the list."""
+        self.window = window
+        return self._found_among(super().get_queryset(request), request)
 
     def _found_among(self, jobs: QuerySet[Job], request: HttpRequest) -> QuerySet[Job]:
         search = Search(self.query)
@@ -86,7 +84,9 @@ class JobChangeList(ChangeList):
             return matching
         ids = matching.values_list("pk", flat=True)
         found = list(ids if is_action else ids[: counts.CAP + 1])  # an action takes all; pages show what is counted
-        if number is not None and number not in found and jobs.filter(pk=number).exists():
+        if number is not None and self.window.start is not None:
+            found = [pk for pk in found if pk != number]  # it stands in the front
+        elif number is not None and number not in found and jobs.filter(pk=number).exists():
             found.insert(0, number)
         self._found = Found(jobs, found)
         return self._found.all() if is_action else matching

@@ -70,9 +70,9 @@ class VerbViews(JobViews):
     ) -> HttpResponse:
         """Ask whether to change the selected jobs; the answer is posted to `target`, or to where the question was.
 
-        `is_for_workers`: they are so many that a worker changes them.
+        `is_for_workers`: they are so many, or may be, that a worker changes them.
         """
-        summary = Summary.of(selection, verb.statuses)
+        summary = Summary.of(selection, verb.statuses, is_least=selection.is_part and is_for_workers)
         return self.ask(
             request,
             title=many_jobs.question_of(action, summary),
@@ -83,6 +83,7 @@ class VerbViews(JobViews):
             can_be_done=summary.can_change_any,
             hidden=[("action", verb.action_name), ("number", form.number), *selection.posted()],
             takes_long=bool(form.number),
+            is_part=selection.is_part,
             form=form,
             is_dangerous=verb.is_dangerous,
             is_for_workers=is_for_workers,

@@ -165,7 +165,7 @@ class DeleteForm(ReasonForm):
         super().__init__(posted, number=number, job=job)
         self.fields["reason"].help_text = _("Optional. It is kept in the admin's log.")
         if number:
-            self.fields["typed"].help_text = gettext("Type %(number)s to delete so many jobs.") % {
+            self.fields["typed"].help_text = gettext("Type %(number)s to delete these jobs.") % {
                 "number": grouped(number)
             }
         else:

@@ -22,6 +22,8 @@ class Selection:
     jobs: QuerySet[Job]
     ids: tuple[int, ...] | None
     """Those chosen by hand, even if the list no longer shows them; `None`: all that match."""
+    is_part: bool = False
+    """Whether these are all that match in a part of the list only. A worker searches the rest of it."""
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
@@ -30,9 +32,9 @@ class Selection:
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     @classmethod
-    def all_matching(cls, jobs: QuerySet[Job]) -> "Selection":
-        """All jobs of a list."""
-        return cls(jobs, None)
+    def all_matching(cls, jobs: QuerySet[Job], *, is_part: bool = False) -> "Selection":
+        """All jobs of a list, or of the part that was searched."""
+        return cls(jobs, None, is_part)
 
     def posted(self) -> list[tuple[str, str]]:
         """The fields of a form that choose these jobs again."""

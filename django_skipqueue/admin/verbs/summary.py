@@ -56,13 +56,12 @@ class Summary:
     """The kinds of the jobs that the verb can change, the most frequent first."""
 
     @classmethod
-    def of(cls, selection: Selection, statuses: Collection[str]) -> "Summary":
-        """Read the jobs of the selection, for a verb that these statuses allow."""
+    def of(cls, selection: Selection, statuses: Collection[str], *, is_least: bool = False) -> "Summary":
+        """Read the jobs of the selection, for a verb that these statuses allow. `is_least`: there may be more."""
         columns = ("status", "attempts", Left("task", 200), Left("last_error", 200))
         rows = list(selection.jobs.values_list(*columns)[:MOST_READ])
-        count = Count(len(rows), cap=MOST_COUNTED)
-        if len(rows) == MOST_READ:
-            count = Count(selection.count(MOST_COUNTED + 1), cap=MOST_COUNTED)
+        number = len(rows) if len(rows) < MOST_READ else selection.count(MOST_COUNTED + 1)
+        count = Count(number, is_least, MOST_COUNTED)
         found = Counter(status for status, *_ in rows)
         refused = [(found[status], status.label) for status in Status if found[status] and status not in statuses]
         kinds = Counter(
@@ -71,7 +70,7 @@ class Summary:
         return cls(
             count,
             kinds.total(),
-            refused if count.found == len(rows) else [],
+            refused if count.found == len(rows) and not count.is_least else [],
             len(rows),
             [Kind(number, *kind) for kind, number in kinds.most_common()],
         )
@@ -84,7 +83,7 @@ class Summary:
     @property
     def is_partial(self) -> bool:
         """Whether there are jobs that were not read."""
-        return self.count.found > self.looked_at
+        return self.count.is_least or self.count.found > self.looked_at
 
     @property
     def read(self) -> str:

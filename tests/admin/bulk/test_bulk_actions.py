@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models.functions import Now
 from django.test import Client
 
 from django_skipqueue.admin.bulk.bulk_action import queue_with_workers
@@ -89,6 +92,42 @@ class TestHandingOver:
         assert "No worker is alive that could change so many jobs." in operator.post(FAILED, asked).text
         make_worker()
         assert "So many jobs are changed by a worker." in operator.post(FAILED, asked).text
+
+    def test_of_a_list_that_was_searched_in_part_it_says_what_is_known(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        for task in ("a", "b", "a", "a"):
+            make_job("failed", task=task)
+        address = f"{FAILED}&task=a"
+        asked = {"action": "delete_selected", "_selected_action": "all", "select_across": "1"}
+        text = operator.post(address, asked).text
+        assert "Delete 2 jobs?" in text
+        assert "so only the jobs of this part are changed" in text
+        make_worker()
+        text = operator.post(address, asked).text
+        assert "Delete at least 2 jobs?" in text
+        assert "A worker searches all of it, and changes all jobs that match." in text
+        assert "Type 2 to delete these jobs." in text
+
+    def test_few_jobs_of_a_list_that_was_searched_in_part_are_changed_by_a_worker(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        make_worker()
+        jobs = [make_job("failed", task=task) for task in ("a", "b", "a", "a", "b", "a")]
+        retry_all(operator, f"{FAILED}&look=2&task=a")
+        job = bulk_job()
+        assert (job.kwargs["query"], job.kwargs["number"]) == ("status=failed&task=a", 2)
+        text = operator.get(page("progress", job.pk)).text
+        assert "Retry at least 2 jobs" in text
+        assert "0 of at least 2 jobs" in text
+        assert "Go on without a worker" not in text
+        run_first(job)
+        assert [state(each)["status"] for each in jobs] == ["queued" if each.task == "a" else "failed" for each in jobs]
+        text = operator.get(page("progress", job.pk)).text
+        assert "Retry 4 jobs" in text
+        assert "4 of 4 jobs" in text
 
     def test_without_a_live_worker_the_server_does_it(self, operator: Client) -> None:
         for _ in range(3):
@@ -176,17 +215,92 @@ class TestRunning:
         assert state(jobs[0])["status"] == "failed", "it was done, and failed again"
         assert calls == [[jobs[0].pk, jobs[1].pk], [jobs[2].pk, jobs[3].pk], [jobs[2].pk, jobs[3].pk], [jobs[4].pk]]
 
-    def test_a_window_stays_where_it_was(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As the jobs that are done leave the list, others come into its first 50,000."""
+    @pytest.mark.parametrize("crash", range(1, 7))
+    def test_it_goes_through_all_windows_and_meets_each_job_once(
+        self, operator: Client, crash: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(window, "WINDOW_SIZE", 4)
-        jobs = [make_job("failed", queue_name=f"q{number}") for number in range(8)]
+        jobs = [make_job("failed", queue_name=f"q{number}") for number in range(11)]
+        others = [make_job("failed", task="another") for _ in range(6)]
+        jobs += [make_job("failed")]
         job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
-        break_down_at(2, monkeypatch)
+        calls = break_down_at(crash, monkeypatch)
         run_jobs(queue_names=["only"])
-        assert Job.objects.failed().count() == 6
+        assert Job.objects.filter(operations__isnull=False).count() < len(jobs)
         run_jobs(queue_names=["only"], include_scheduled=True)
-        assert state(job)["status"] == "completed"
-        assert [state(each)["status"] for each in jobs] == ["failed"] * 4 + ["queued"] * 4
+        assert state(job)["result"] == {"changed": 12, "skipped": 0}
+        assert {state(each)["status"] for each in others} == {"failed"}
+        assert [len(state(each)["operations"]) for each in jobs] == [1] * len(jobs)
+        assert sum(map(len, calls)) == len(jobs) + len(calls[crash - 1])
+
+    @pytest.mark.parametrize(
+        ("action", "answers"),
+        [
+            ("postpone", {"minutes": "60"}),
+            ("change_queue", {"queue_name": "zz"}),
+            ("change_priority", {"priority": "-5"}),
+        ],
+    )
+    def test_a_job_that_the_action_moves_down_the_list_is_not_met_again(
+        self, operator: Client, action: str, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        make_worker()
+        status = "scheduled" if action == "postpone" else "queued"
+        jobs = [make_job(status) for _ in range(6)]
+        if status == "scheduled":
+            Job.objects.filter(pk__in=[each.pk for each in jobs]).update(run_after=Now() + timedelta(minutes=5))
+        Job.objects.filter(pk=jobs[5].pk).update(run_after=Now() + timedelta(minutes=5, seconds=1))
+        retry_all(operator, f"{LIST}?status={status}&task=tests.app.jobs.noop", action=f"{action}_selected", **answers)
+        run_first(bulk_job())
+        assert bulk_job().result == {"changed": 6, "skipped": 0}
+        assert [len(state(each)["operations"]) for each in jobs] == [1] * 6
+
+    def test_an_earlier_operation_of_the_same_user_keeps_no_job_out(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        jobs = [make_job("failed") for _ in range(5)]
+        Store.default().retry([each.pk for each in jobs], by="ann")
+        for each in jobs:
+            Job.objects.filter(pk=each.pk).update(status="failed", finished_at=Now())
+        job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        run_jobs(queue_names=["only"])
+        assert state(job)["result"] == {"changed": 5, "skipped": 0}
+
+    def test_a_job_whose_number_is_searched_is_met_once(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 3)
+        first = make_job(priority=7)
+        for _ in range(8):
+            make_job(kwargs={"n": first.pk})
+        make_worker()
+        retry_all(operator, f"{LIST}?q={first.pk}", action="change_priority_selected", priority="7")
+        run_first(bulk_job())
+        assert bulk_job().result == {"changed": 8, "skipped": 1}
+
+    def test_stop_ends_it_in_any_window(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(window, "WINDOW_SIZE", 2)
+        for _ in range(8):
+            make_job("failed")
+        job = self.begin(operator, f"{FAILED}&task=tests.app.jobs.noop")
+        batches: list[Any] = []
+
+        def stop_third(ids: list[int], instruction: Any) -> Any:
+            batches.append(ids)
+            if len(batches) == 3:
+                in_another_thread(job.cancel)
+            return RETRY.change(ids, instruction)
+
+        change_by(stop_third, monkeypatch)
+        run_jobs(queue_names=["only"])
+        assert state(job)["status"] == "discarded"
+        assert (Job.objects.failed().count(), len(batches)) == (4, 3)
+        text = operator.get(page("progress", job.pk)).text
+        assert "4 of 8 jobs" in text
+        assert "4 jobs were put back into their queues." in text
+        assert LogEntry.objects.get().change_message.startswith("4 jobs were put back")
 
     def test_jobs_that_come_later_are_left_alone(self, operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(3):
@@ -243,6 +357,19 @@ class TestRunning:
         run_jobs(queue_names=["only"])
         assert [state(each)["status"] for each in jobs] == ["queued"] * 2 + ["failed"] * 3
         assert LogEntry.objects.get().change_message.startswith("2 jobs were put back")
+
+
+def in_another_thread(verb: Callable[[], Any]) -> None:
+    """Run this on a connection of its own, as a web server does."""
+
+    def run() -> None:
+        try:
+            verb()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(run).result()
 
 
 def break_down_at(number: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:

@@ -226,7 +226,7 @@ class TestTheAnswer:
         jobs = [make_job("completed") for _ in range(4)]
         everything = {"select_across": "1"}
         response = post(operator, "delete_selected", jobs[:1], **everything)
-        assert "Type 4 to delete so many jobs." in response.text
+        assert "Type 4 to delete these jobs." in response.text
         for typed in ("", "3", "x"):
             again = post(operator, "delete_selected", jobs[:1], confirmed="yes", number="4", typed=typed, **everything)
             assert "errorlist" in again.text
