@@ -13,9 +13,10 @@ import pytest
 from django.db import connection
 
 from benchmarks import check, databases, figures
-from benchmarks.peers import PEERS
-from benchmarks.peers.__main__ import enough, row
+from benchmarks.peers import PEERS, PEERS_WITH_LIMITS, limits
+from benchmarks.peers.__main__ import row
 from benchmarks.peers.environments import Environment, NotInstalled, read_head
+from benchmarks.peers.trials import enough
 from benchmarks.sizes import Sizes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,6 +126,15 @@ def test_a_peer_is_shown_beside_ours_or_with_the_reason_why_not() -> None:
     shown = row({"title": "other 1.0", "history": "row", "figures": theirs}, ours)
     assert shown == "| other 1.0 | row | 100 | 200 | 5 | 15 | 3 / 5 | 2, 2, 2, 2 |"
     assert "not measured: there is no redis-server" in row({"title": "x", "reason": "there is no redis-server"}, ours)
+
+
+def test_a_drain_with_limits_is_shown_beside_the_plain_one() -> None:
+    assert set(PEERS_WITH_LIMITS) < set(PEERS)
+    ours = {"drain_limited": 60.0, "drain_best": 200.0}
+    theirs = {"title": "other 1.0", "figures": {"drain_limited": 20.0, "drain_best": 40.0}}
+    assert limits.row({"title": "ours", "figures": ours}, ours) == "| ours | 60 | 200 | 0.3 |  |"
+    assert limits.row(theirs, ours) == "| other 1.0 | 20 | 40 | 0.5 | 3 |"
+    assert "not measured: it failed" in limits.row({"title": "x", "reason": "it failed"}, ours)
 
 
 @pytest.mark.parametrize("name", ["drain", "floor"])

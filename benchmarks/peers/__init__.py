@@ -15,3 +15,6 @@ PEERS = (
     "celery",
     "graphile_worker",
 )
+
+PEERS_WITH_LIMITS = ("skipqueue", "dj_queue", "steady_queue")
+"""Those whose tasks can have a limit by key; each is a `peer.LimitedPeer`."""

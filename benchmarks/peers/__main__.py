@@ -6,16 +6,15 @@ A peer that cannot be installed, or does not work here, is shown as such; the ot
 import argparse
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from ..databases import fresh_database
 from ..figures import Figures, markdown_head, markdown_row, median_of, show
 from ..machine import machine
-from . import PEERS
-from .environments import ROOT, Environment, NotInstalled
+from . import PEERS, PEERS_WITH_LIMITS, limits
+from .environments import Environment, NotInstalled
+from .trials import FEWEST, NotMeasured, enough, measurement, title_of
 
 COLUMNS = (
     "",
@@ -28,11 +27,6 @@ COLUMNS = (
     "ours ÷ theirs: default, best, one, bulk",
 )
 COMPARED = ("drain default", "drain best", "enqueue one", "enqueue bulk")
-FEWEST = 1_000
-
-
-class NotMeasured(Exception):
-    """Why a peer has no figures."""
 
 
 def main() -> None:
@@ -45,23 +39,25 @@ def main() -> None:
         "--seconds", type=float, default=20, help="of a drain; a slow peer gets fewer jobs (default: %(default)s)"
     )
     parser.add_argument("--repeat", type=int, default=3, help="measurements of each (default: %(default)s)")
+    parser.add_argument("--limits", action="store_true", help="measure drains of jobs with a limit instead")
     parser.add_argument("--json", type=Path, help="write the figures into this file as well")
     options = parser.parse_args()
     unknown = [peer for peer in options.peers if peer not in PEERS]
     if unknown:
         parser.error(f"there is no peer {', '.join(unknown)}")
     head = machine()
-    print(f"{head}\n\n{markdown_head(COLUMNS)}", flush=True)
+    measure, line = (limits.measured, limits.row) if options.limits else (measured, row)
+    print(f"{head}\n\n{markdown_head(limits.COLUMNS if options.limits else COLUMNS)}", flush=True)
     table: dict[str, Any] = {}
     ours = None
-    for peer in options.peers or PEERS:
+    for peer in options.peers or (PEERS_WITH_LIMITS if options.limits else PEERS):
         try:
-            table[peer] = measured(peer, options.jobs, options.seconds, options.repeat)
+            table[peer] = measure(peer, options.jobs, options.seconds, options.repeat)
         except (NotInstalled, NotMeasured) as reason:
             table[peer] = {"title": peer, "reason": str(reason)}
         if peer == "skipqueue":
             ours = table[peer].get("figures")
-        print(row(table[peer], ours), flush=True)
+        print(line(table[peer], ours), flush=True)
     if options.json:
         written = {"machine": head, "jobs": options.jobs, "repeat": options.repeat, "peers": table}
         options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
@@ -80,37 +76,7 @@ def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any
     enqueued = median_of([measurement(environment, "enqueue", jobs)["figures"] for _ in range(repeat)])
     figures |= {"enqueue one": enqueued["one/s"], "enqueue bulk": enqueued["bulk/s"]}
     figures |= median_of([measurement(environment, "latency", jobs)["figures"] for _ in range(repeat)])
-    title = f"{answers[0]['title']} {'' if peer == 'skipqueue' else environment.version()}".strip()
-    return {"title": title, "history": answers[0]["history"], "figures": figures}
-
-
-def enough(rate: float, jobs: int, seconds: float) -> int:
-    """How many jobs a drain takes at this rate that shall last as long as this at most."""
-    return max(min(FEWEST, jobs), min(jobs, int(rate * seconds)))
-
-
-def measurement(environment: Environment, what: str, jobs: int) -> dict[str, Any]:
-    """One measurement in a process and a database of its own."""
-    command = [environment.python, "-m", "benchmarks.peers.measure", environment.peer, what, str(jobs)]
-    with (
-        fresh_database() as ours,
-        subprocess.Popen(
-            command,
-            env=environment.variables(ours["DATABASE_URL"]),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process,
-    ):
-        try:
-            said, complaint = process.communicate()
-        finally:
-            process.terminate()
-    if process.returncode:
-        raise NotMeasured(f"{what}: {(complaint.strip() or 'it failed').splitlines()[-1]}")
-    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return answer
+    return {"title": title_of(environment, answers[0]), "history": answers[0]["history"], "figures": figures}
 
 
 def row(peer: dict[str, Any], ours: Figures | None) -> str:

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from dj_queue.api import concurrency
 from dj_queue.backend import DjQueueBackend
 from dj_queue.models import Job
 from django.core.management import call_command
@@ -30,6 +31,12 @@ def noop(number: int) -> None:
     pass
 
 
+@concurrency(key=str, limit=2)
+@task
+def limited(key: int) -> None:
+    pass
+
+
 @task
 def mark(number: int) -> None:
     marks.leave(number)
@@ -46,6 +53,11 @@ def enqueue(task: str, number: int) -> None:
 def enqueue_many(numbers: Sequence[int]) -> None:
     backend: DjQueueBackend = noop.get_backend()
     backend.enqueue_all([(noop, [number], {}) for number in numbers])
+
+
+def enqueue_limited(keys: Sequence[int]) -> None:
+    backend: DjQueueBackend = limited.get_backend()
+    backend.enqueue_all([(limited, [key], {}) for key in keys])
 
 
 def worker(*, best: bool) -> list[str]:

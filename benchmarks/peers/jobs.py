@@ -1,6 +1,6 @@
 """Our own tasks, in the module where our worker looks for them."""
 
-from django_skipqueue import job
+from django_skipqueue import job, limit
 
 from . import marks
 
@@ -8,6 +8,11 @@ from . import marks
 @job
 def noop(number: int) -> None:
     """Does nothing."""
+
+
+@job(concurrency=limit(2, by="key"))
+def limited(key: int) -> None:
+    """Does nothing, twice at once for each key."""
 
 
 @job

@@ -10,6 +10,9 @@ from pathlib import Path
 FILE = "BENCHMARKS_MARKS"
 """Environment variable: where the file is."""
 
+KEYS = 1_000
+"""The keys of jobs with a limit. They have no order that a mark at the end could use."""
+
 
 def leave(number: int) -> None:
     """Called by a task."""

@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from ..figures import Figures, percentile
 from . import marks
-from .peer import Peer
+from .peer import LimitedPeer, Peer
 
 WARM_UP = 10
 PATIENCE = 30.0
 """Seconds after which enough jobs have been waited for, where a worker looks for jobs but once a second."""
+
+
+PATIENCE_WITH_LIMITS = 900.0
 
 
 def drain_default(peer: Peer, jobs: int) -> Figures:
@@ -35,6 +38,16 @@ def drain_default(peer: Peer, jobs: int) -> Figures:
 def drain_best(peer: Peer, jobs: int) -> Figures:
     """With the best documented settings."""
     return _drain(peer, jobs, best=True)
+
+
+def drain_limited(peer: LimitedPeer, jobs: int) -> Figures:
+    """With the best documented settings, jobs of which two of a key may run at once: from the first to the last."""
+    peer.enqueue("mark", 0)
+    peer.enqueue_limited([number % marks.KEYS for number in range(jobs)])
+    with _worker(peer, best=True) as worker:
+        _wait_until(worker, lambda: peer.unfinished() == 0, seconds=PATIENCE_WITH_LIMITS)
+        ended = time.time()
+    return {"jobs/s": jobs / (ended - marks.found()[0])}
 
 
 def enqueue(peer: Peer, jobs: int) -> Figures:
@@ -67,8 +80,8 @@ def latency(peer: Peer, jobs: int) -> Figures:
     return {"ms p50": statistics.median(waits), "ms p99": percentile(waits, 0.99)}
 
 
-MEASUREMENTS: dict[str, Callable[[Peer, int], Figures]] = {
-    measurement.__name__: measurement for measurement in (drain_default, drain_best, enqueue, latency)
+MEASUREMENTS: dict[str, Callable[[Any, int], Figures]] = {
+    measurement.__name__: measurement for measurement in (drain_default, drain_best, drain_limited, enqueue, latency)
 }
 
 

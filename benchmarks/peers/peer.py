@@ -27,3 +27,10 @@ class Peer(Protocol):
 
     def unfinished(self) -> int:
         """How many jobs wait or run."""
+
+
+class LimitedPeer(Peer, Protocol):
+    """A job queue whose tasks can have a limit. Its task `limited` does nothing; two jobs of a key may run at once."""
+
+    def enqueue_limited(self, keys: Sequence[int]) -> None:
+        """Enqueue a job of `limited` for each of these keys by the quickest documented way."""

@@ -30,6 +30,10 @@ def enqueue_many(numbers: Sequence[int]) -> None:
     jobs.noop.defer_many([(number,) for number in numbers])
 
 
+def enqueue_limited(keys: Sequence[int]) -> None:
+    jobs.limited.defer_many([(key,) for key in keys])
+
+
 def worker(*, best: bool) -> list[str]:
     return [sys.executable, "-m", "django", "runworker", *(("--processes", "2") if best else ())]
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from django.core.management import call_command
 from django.db import transaction
 from django.tasks import task
+from steady_queue.concurrency import limits_concurrency
 from steady_queue.models import Job
 
 from . import marks
@@ -41,6 +42,12 @@ def noop(number: int) -> None:
     pass
 
 
+@limits_concurrency(key=str, to=2)
+@task
+def limited(key: int) -> None:
+    pass
+
+
 @task
 def mark(number: int) -> None:
     marks.leave(number)
@@ -58,6 +65,12 @@ def enqueue_many(numbers: Sequence[int]) -> None:
     with transaction.atomic():
         for number in numbers:
             noop.enqueue(number)
+
+
+def enqueue_limited(keys: Sequence[int]) -> None:
+    with transaction.atomic():
+        for key in keys:
+            limited.enqueue(key)
 
 
 def worker(*, best: bool) -> list[str]:
