@@ -73,7 +73,9 @@ ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 # wait for now. Of each locked key as many jobs are admitted as
 # permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that has
 # begun before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:
-# more permits may be free after a limit was removed. Those that hold one are not counted if there is no limit.
+# more permits may be free after a limit was removed. Those that hold one are not counted if there is no limit, nor
+# beyond it. That LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the
+# entries of finished jobs as dead, so that the next one passes them. A bitmap reads the rows of all of them each time.
 # Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues.
 ADMIT_BY_KEY = """
 WITH chosen AS MATERIALIZED (
@@ -106,20 +108,24 @@ WITH chosen AS MATERIALIZED (
         ) AS limited,
         LATERAL (
             SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
-            FROM skipqueue_job
-            WHERE
-                limit_key = key.name
-                AND limited.permits IS NOT NULL
-                AND (
-                    status IN ('queued', 'running')
-                    OR (status = 'blocked' AND has_permit)
-                    OR (
-                        (started_at IS NOT NULL OR attempts > 0)
-                        AND limit_kind IN ('sequence', 'halting')
-                        AND status = 'scheduled'
+            FROM (
+                SELECT status
+                FROM skipqueue_job
+                WHERE
+                    limit_key = key.name
+                    AND limited.permits IS NOT NULL
+                    AND (
+                        status IN ('queued', 'running')
+                        OR (status = 'blocked' AND has_permit)
+                        OR (
+                            (started_at IS NOT NULL OR attempts > 0)
+                            AND limit_kind IN ('sequence', 'halting')
+                            AND status = 'scheduled'
+                        )
+                        OR (limit_kind = 'halting' AND status = 'failed')
                     )
-                    OR (limit_kind = 'halting' AND status = 'failed')
-                )
+                LIMIT CASE WHEN head.limit_kind <> 'fair' THEN limited.permits END
+            ) AS holder
         ) AS held,
         LATERAL (
             SELECT ctid AS place, id
@@ -214,20 +220,24 @@ WITH chosen AS MATERIALIZED (
                 ) AS limited,
                 LATERAL (
                     SELECT count(*) AS number, count(*) FILTER (WHERE status = 'running') AS running
-                    FROM skipqueue_job
-                    WHERE
-                        limit_key = %(key)s::text
-                        AND limited.permits IS NOT NULL
-                        AND (
-                            status IN ('queued', 'running')
-                            OR (status = 'blocked' AND has_permit)
-                            OR (
-                                (started_at IS NOT NULL OR attempts > 0)
-                                AND limit_kind IN ('sequence', 'halting')
-                                AND status = 'scheduled'
+                    FROM (
+                        SELECT status
+                        FROM skipqueue_job
+                        WHERE
+                            limit_key = %(key)s::text
+                            AND limited.permits IS NOT NULL
+                            AND (
+                                status IN ('queued', 'running')
+                                OR (status = 'blocked' AND has_permit)
+                                OR (
+                                    (started_at IS NOT NULL OR attempts > 0)
+                                    AND limit_kind IN ('sequence', 'halting')
+                                    AND status = 'scheduled'
+                                )
+                                OR (limit_kind = 'halting' AND status = 'failed')
                             )
-                            OR (limit_kind = 'halting' AND status = 'failed')
-                        )
+                        LIMIT CASE WHEN job.limit_kind <> 'fair' THEN limited.permits END
+                    ) AS holder
                 ) AS held
         )
     LIMIT 1

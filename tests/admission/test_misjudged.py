@@ -67,6 +67,21 @@ def test_an_admission_by_key(misjudged: psycopg.Connection[Any]) -> None:
         assert jobs_read(misjudged, sql.ADMIT_BY_KEY) < READ
 
 
+def test_those_that_hold_a_permit_are_walked_so_that_ended_ones_are_marked_as_dead(
+    misjudged: psycopg.Connection[Any],
+) -> None:
+    """A bitmap would read the rows of all jobs of a key that have ended since the last vacuum, at each admission."""
+    for _ in range(5):
+        misjudged.execute(INSERT, {"status": "blocked", "is_rate": False})
+    misjudged.execute(INSERT, {"status": "queued", "is_rate": False})
+    misjudged.execute("ANALYZE skipqueue_job")
+    with misjudged.transaction(force_rollback=True):
+        misjudged.execute(sql.LOCK_KEYS, {"ids": "{}", "keys": [f"key {number}" for number in range(100)]})
+        ((plan,),) = misjudged.execute(f"EXPLAIN (FORMAT JSON) {sql.ADMIT_BY_KEY}").fetchall()
+    found = {node.get("Index Name"): node["Node Type"] for node in nodes(plan[0]["Plan"])}
+    assert found["skipqueue_job_limit_held"] == "Index Scan"
+
+
 def test_an_admission_of_a_lone_job(misjudged: psycopg.Connection[Any]) -> None:
     lone = make_job(status="blocked", limit_key="alone", limit_kind="concurrency", capacity=1)
     with misjudged.transaction(force_rollback=True):
