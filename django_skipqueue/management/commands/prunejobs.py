@@ -8,7 +8,7 @@ from ...conf import load_or_default
 from ...exceptions import QueueUnavailable
 from ...runtime.preflight import check_database
 from ...store import Store
-from ..skipqueue.prune import keep_all_partitions, prune_all, summary
+from ..terminal.pruning import keep_all_partitions, prune_all, summary
 
 
 class Command(BaseCommand):

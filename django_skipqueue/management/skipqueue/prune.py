@@ -1,16 +1,13 @@
 """`skipqueue prune`: delete finished jobs past their retention, or move them to the archive."""
 
-from collections import Counter
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 
 from ...conf import settings
-from ...services.archive import keep_partitions
-from ...services.prune import Pruner
 from ...store import Store
 from ..terminal.console import Console
+from ..terminal.pruning import keep_all_partitions, prune_all, summary
 from ..terminal.subcommand import Exit, Subcommand
 
 
@@ -34,30 +31,3 @@ class Prune(Subcommand):
             console.line(summary(pruned))
         keep_all_partitions(store)
         return Exit.DONE if pruned else Exit.NEGATIVE
-
-
-def prune_all(store: Store) -> Counter[str]:
-    """Prune until no job is left to prune. Returns the number of jobs, by status.
-
-    In batches, each a transaction of its own, so that it may be stopped at any time.
-    """
-    pruner = Pruner(store)
-    pruned = Counter(pruner.batch())
-    while pruner.has_more:
-        pruned.update(pruner.batch())
-    return pruned
-
-
-def summary(pruned: Counter[str]) -> str:
-    """A sentence about what was pruned."""
-    by_status = ", ".join(f"{count:,} {status}" for status, count in sorted(pruned.items())) or "none were old enough"
-    return f"{'Archived' if settings.has_archive else 'Deleted'} {pruned.total():,} jobs: {by_status}."
-
-
-def keep_all_partitions(store: Store) -> None:
-    """Make the partitions of the archive that are missing, and drop those that are over."""
-    try:
-        while keep_partitions(store):
-            pass
-    except DatabaseError as error:
-        raise CommandError(f"The partitions of the archive could not be made or dropped: {error}") from None
