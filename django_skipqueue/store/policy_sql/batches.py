@@ -276,10 +276,12 @@ WITH expired AS MATERIALIZED (
             WHERE outside.id = batch.parent_id AND (outside.finished_at IS NULL OR outside.parent_id IS NOT NULL)
             LIMIT 1
         ) IS NULL
-        AND NOT EXISTS (
-            SELECT FROM skipqueue_job AS job
+        AND (
+            SELECT job.id
+            FROM skipqueue_job AS job
             WHERE job.batch_id = batch.id AND job.status IN ('scheduled', 'blocked', 'queued', 'running')
-        )
+            LIMIT 1
+        ) IS NULL
         AND (
             SELECT callback.id
             FROM skipqueue_job AS callback
