@@ -31,3 +31,8 @@ def test_no_more_rows_are_counted_than_the_cap_and_one() -> None:
 )
 def test_a_capped_count_says_that_there_are_more(found: int, text: str, in_words: str) -> None:
     assert (str(Count(found)), Count(found).in_words) == (text, in_words)
+
+
+def test_a_count_of_a_part_is_the_least() -> None:
+    assert Count(7, is_least=True).in_words == "at least 7"
+    assert Count(10_001, is_least=True).in_words == "more than 10,000"
