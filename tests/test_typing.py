@@ -124,7 +124,7 @@ def loop() -> None:
         claimed.fail(ValueError())
         claimed.release()
     assert_type(Store("default").settle([Settlement(1, 1, COMPLETED)]), set[int])
-    assert_type(Store("other").admit(), dict[str, int])
+    assert_type(Store("other").admit().by_queue, Mapping[str, int])
     assert_type(Store("default").retry([1, 2]), dict[int, str])
     assert_type(Job.objects.filter(task="x").retry(reason="mended"), int)
     assert_type(Job.objects.failed().first(), Job | None)

@@ -33,7 +33,7 @@ class Admit(Periodic):
             interval = UNSCHEDULED_CHECK
         elif next_due > 0:
             interval = min(next_due, DUE_CHECK)
-        elif self._store.admit():
+        elif self._store.admit().goes_on:
             interval = 0.0
         else:  # another transaction has locked the due job, for example its discard; or no permit is free
             next_due = self._store.next_due() or 0.0

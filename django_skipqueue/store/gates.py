@@ -6,10 +6,11 @@ gate admits the job. Its class, here, admits: supervisors call it at intervals, 
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Protocol
 
 from ..events.events import JobsAdmitted
+from ..values.gate_result import GateResult
 from . import sql
 from .dependencies import Dependencies
 from .limits import KEYS_AT_ONCE, LimitGate, Sweep, admit_or_announce, with_rates
@@ -24,28 +25,14 @@ MOST_PAGES = 20
 """Batches of predecessors that one look reads."""
 
 
-class Admitted(dict[str, int]):
-    """The number of admitted jobs, by queue. True also if jobs were discarded instead: there may be more to do now."""
-
-    def __init__(self, counts: Mapping[str, int], *, goes_on: bool) -> None:
-        super().__init__(counts)
-        self._goes_on = goes_on
-
-    def __bool__(self) -> bool:
-        return self._goes_on or len(self) > 0
-
-
 class Gate(Protocol):
     """Admits jobs. Any number of processes may call it at the same time."""
 
     name: str
     """The name of its condition in `sql.gates.CONDITIONS`."""
 
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        """Admit up to `limit` jobs whose condition has ended, skipping locked rows. Returns the number, by queue.
-
-        What it returns is true if another look may find more.
-        """
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        """Admit up to `limit` jobs whose condition has ended, skipping locked rows."""
 
     def next_due(self, store: Statements) -> float | None:
         """The seconds until there may be a job to admit; 0 or less: now. `None` if no job waits at this gate."""
@@ -56,7 +43,7 @@ class TimeGate:
 
     name = "time"
 
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
         """Admit the jobs that are due, the earliest first."""
         rows = store.rows(sql.ADMIT, {"limit": limit})
         admitted = Counter({queue_name: number for queue_name, number, _, _ in rows})
@@ -64,7 +51,7 @@ class TimeGate:
             admitted.update(with_rates(store, admit_or_announce(store, sorted(blocked))))
         if rated := {key for *_, keys in rows for key in keys or ()}:
             admitted.update(admit_rates(store, rated))
-        return {queue_name: number for queue_name, number in admitted.items() if number}
+        return GateResult({queue_name: number for queue_name, number in admitted.items() if number})
 
     def next_due(self, store: Statements) -> float | None:
         """The seconds until the earliest job is due."""
@@ -83,17 +70,17 @@ class DependencyGate:
     def __init__(self) -> None:
         self._after: dict[str, int] = {}  # where the next look begins, by database
 
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
         """Admit jobs whose predecessors are finished, or discard them."""
         dependencies = Dependencies(store.alias, send=store.send)
         ready, end = self._ready(dependencies, limit=limit)
         found = dependencies.look_after(ready, limit=limit)
-        goes_on = found.discarded_any
+        has_discarded = found.discarded_any
         if ready and not found.found_any:
-            goes_on = dependencies.forget_dependants(ready, limit=limit)
-            if not goes_on:
+            has_discarded = dependencies.forget_dependants(ready, limit=limit)
+            if not has_discarded:
                 self._after[store.alias] = end  # others have locked the rows, and must not keep the next ones waiting
-        return Admitted(found.admitted, goes_on=goes_on)
+        return GateResult(found.admitted, has_discarded)
 
     def next_due(self, store: Statements) -> float | None:
         """0 if a job may be admitted now; the seconds until the next look if one waits; `None` if none does."""
@@ -132,21 +119,18 @@ GATES: tuple[Gate, ...] = (TimeGate(), DependencyGate(), LIMIT_GATE, RATE_GATE)
 class Admitting(Statements):
     """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
 
-    def admit(self, *, limit: int = BATCH) -> dict[str, int]:
-        """Admit up to `limit` jobs at each gate whose condition has ended. Returns the number, by queue.
-
-        What it returns is true if another look may find more: also if it has discarded jobs.
-        """
+    def admit(self, *, limit: int = BATCH) -> GateResult:
+        """Admit up to `limit` jobs at each gate whose condition has ended."""
         admitted: Counter[str] = Counter()
-        goes_on = False
+        has_discarded = False
         for gate in GATES:
             passed = gate.admit(self, limit=limit)
-            admitted.update(passed)
-            goes_on = goes_on or bool(passed)
+            admitted.update(passed.by_queue)
+            has_discarded = has_discarded or passed.has_discarded
         wake(self, admitted)
         if admitted:
             self.send(JobsAdmitted(self.alias, dict(admitted)))
-        return Admitted(admitted, goes_on=goes_on)
+        return GateResult(dict(admitted), has_discarded)
 
     def sweep_limits(self, *, limit: int = KEYS_AT_ONCE) -> bool:
         """Admit jobs of all keys with free permits or tokens: a drain may be over. Returns whether any was admitted."""

@@ -14,6 +14,7 @@ from ..columns import check_columns
 from ..events.events import JobsAdmitted, QueueLimited, QueueRated
 from ..events.sinks import Send, send
 from ..exceptions import InvalidOption
+from ..values.gate_result import GateResult
 from ..values.queue_settings import CONCURRENCY, is_concurrency
 from ..values.rates import burst_of, interval_of
 from .notify import (
@@ -239,14 +240,14 @@ class LimitGate:
         self._sweeps: defaultdict[str, Sweep] = defaultdict(Sweep)
         self._wanted: defaultdict[str, Wanted] = defaultdict(Wanted)
 
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
         """Admit jobs of the named keys, and, if a sweep is due, of those with free permits among the next `limit`."""
         sweep, wanted = self._sweeps[store.alias], self._wanted[store.alias]
         admitted = Counter(wanted.run(store) if wanted.is_due() else {})
         if sweep.due_at <= time.monotonic():
             admitted.update(sweep.run(store, limit=limit))
             self.want(store.alias, sweep.missed)
-        return dict(admitted)
+        return GateResult(dict(admitted))
 
     def next_due(self, store: Statements) -> float | None:
         """The seconds until the next look at named keys, or the next sweep; `None` if no job waits at this gate."""

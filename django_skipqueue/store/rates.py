@@ -2,10 +2,11 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from ..admission import queue_sql
 from ..admission import rate_sql as sql
+from ..values.gate_result import GateResult
 from .notify import RATE_PREFIX, notify_of_keys
 from .parameters import Statement, fetched, pipelined
 from .statements import BATCH, Statements
@@ -159,18 +160,18 @@ class RateGate:
     def __init__(self) -> None:
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)  # by database
 
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
         """Admit jobs of at most `limit` keys that are due."""
         pace = self._paces[store.alias]
         if pace.not_before > time.monotonic():
-            return {}
+            return GateResult({})
         rating = Rating(store.alias, send=store.send)
         keys = pace.keys(rating, limit=min(limit, KEYS_AT_ONCE))
         if not keys:
-            return {}
+            return GateResult({})
         counts, missed = rating.admit_rates(keys)
         pace.admitted(keys, missed, is_vain=not counts)
-        return counts
+        return GateResult(counts)
 
     def next_due(self, store: Statements) -> float | None:
         """The seconds until a key is to be looked at; `None` if no job waits at this gate."""

@@ -152,7 +152,7 @@ class Run:
             queues = self._store.queues_with_jobs() if self._queue_names is None else self._queue_names
             for job in self._store.claim(queue_names=queues, limit=1, worker_id=WORKER):
                 return job
-            if self._store.admit() or self._store.sweep_limits() or self._store.finish_all_batches():
+            if self._store.admit().goes_on or self._store.sweep_limits() or self._store.finish_all_batches():
                 continue
             if not (self._forced and (self._forced.make_one_due() or self._forced.give_tokens())):
                 return None

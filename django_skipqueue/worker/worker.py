@@ -225,7 +225,7 @@ class Worker:
 
     def _has_runnable_jobs(self) -> bool:
         """Whether a job is queued, in a queue of this worker, or due. The last claim may have skipped it."""
-        if self._store.finish_all_batches() or self._store.admit() or self._store.sweep_limits():
+        if self._store.finish_all_batches() or self._store.admit().goes_on or self._store.sweep_limits():
             return True
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:

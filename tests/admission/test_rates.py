@@ -321,7 +321,7 @@ def test_a_key_that_supervisors_miss_is_tried_again(own_gate: RateGate) -> None:
     with connect(autocommit=False) as other:
         other.execute(rate_sql.LOCK_RATES, {"keys": [key]})
         own_gate.want("default", [key])
-        assert own_gate.admit(store, limit=100) == {}
+        assert own_gate.admit(store, limit=100).by_queue == {}
         other.rollback()
     assert 0 < (own_gate.next_due(store) or 0) <= 0.1
 
@@ -367,8 +367,8 @@ def test_the_sweep_finds_a_key_that_a_dead_process_has_left(own_gate: RateGate) 
     """The rows as a death between the commit of an enqueue and the admission leaves them."""
     make_job("blocked", rate_key="k", rate_interval=60.0, rate_burst=1)
     assert own_gate.next_due(store) == 0.0
-    assert own_gate.admit(store, limit=100) == {"default": 1}
-    assert not own_gate.admit(store, limit=100)
+    assert own_gate.admit(store, limit=100).by_queue == {"default": 1}
+    assert not own_gate.admit(store, limit=100).goes_on
 
 
 def test_the_sweep_goes_through_all_keys(own_gate: RateGate) -> None:
@@ -405,7 +405,7 @@ def test_more_keys_than_can_be_named_are_swept(own_gate: RateGate) -> None:
     own_gate.admit(store, limit=100)
     own_gate.want("default", [f"k{number}" for number in range(1001)])
     make_job("blocked", rate_key="other", rate_interval=60.0, rate_burst=1)
-    assert wait_until(lambda: own_gate.admit(store, limit=100)) == {"default": 1}
+    assert wait_until(lambda: own_gate.admit(store, limit=100).by_queue) == {"default": 1}
 
 
 def test_full_buckets_are_deleted_and_others_stay() -> None:

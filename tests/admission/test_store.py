@@ -415,10 +415,10 @@ def test_a_named_key_that_is_still_locked_is_looked_at_again_and_less_often(own_
         rests = []
         for _ in range(3):
             wait_until(lambda: (own_gate.next_due(store) or 0.0) <= 0)
-            assert own_gate.admit(store, limit=9) == {}
+            assert own_gate.admit(store, limit=9).by_queue == {}
             rests.append(own_gate.next_due(store) or 0.0)
         assert 0 < rests[0] < rests[1] < rests[2] <= limits.SWEEP_INTERVAL
-    assert wait_until(lambda: own_gate.admit(store, limit=9)) == {"default": 1}
+    assert wait_until(lambda: own_gate.admit(store, limit=9).by_queue) == {"default": 1}
 
 
 def test_more_keys_than_a_process_looks_at_by_name_are_swept(
@@ -427,7 +427,7 @@ def test_more_keys_than_a_process_looks_at_by_name_are_swept(
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     monkeypatch.setattr(limits, "KEYS_AT_ONCE", 2)
     own_gate.want("default", ["a", "b", "c"])
-    assert own_gate.admit(store, limit=9) == {"default": 1}
+    assert own_gate.admit(store, limit=9).by_queue == {"default": 1}
 
 
 def test_supervisors_look_after_an_enqueue_whose_admission_fails(
@@ -547,7 +547,7 @@ def test_notified_sweeps_reach_the_last_key() -> None:
 
     def admitted_after_a_notification() -> Any:
         gate.sweep_now("default")
-        return gate.admit(store, limit=2)
+        return gate.admit(store, limit=2).by_queue
 
     assert wait_until(admitted_after_a_notification) == {"default": 1}
 
@@ -568,7 +568,7 @@ def test_no_sweep_is_due_while_nothing_is_blocked(monkeypatch: pytest.MonkeyPatc
     assert store.next_due() is None
     make_job("blocked", limit_key="k", limit_kind="concurrency", capacity=1)
     assert store.next_due() == 0.0
-    assert store.admit() == {"default": 1}
+    assert store.admit().by_queue == {"default": 1}
     assert (store.next_due() or 0.0) > 0.0
 
 

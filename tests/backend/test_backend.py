@@ -609,7 +609,8 @@ def test_the_page_of_a_job_has_the_code_that_enqueues_it_again(options: dict[str
     def row_of(result: Any) -> Job:
         return Job.objects.using(registered(import_string(ADD).using(**options)).database).get(pk=result.id)
 
-    job = row_of(import_string(ADD).using(**options).enqueue(1, b=[{"x": "y"}]))
+    add: Any = import_string(ADD)
+    job = row_of(add.using(**options).enqueue(1, b=[{"x": "y"}]))
     code = defer_call(job, redacted(job.task, job.args, job.kwargs))
     assert code == f'from tests.backend.app.tasks import add\n\n{shown}1, b=[{{"x": "y"}}])'
     names: dict[str, Any] = {}

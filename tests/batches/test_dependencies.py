@@ -44,7 +44,7 @@ def run_first() -> Job:
 def admitted() -> dict[str, int]:
     """What a supervisor admits now."""
     due = store.next_due()
-    return dict(store.admit()) if due is not None and due <= 0 else {}
+    return dict(store.admit().by_queue) if due is not None and due <= 0 else {}
 
 
 def unmet() -> list[int]:
@@ -274,7 +274,7 @@ class TestFailure:
             chain(jobs.fail.using(max_attempts=1).s(), *steps, after_failure="discard").defer()
         run_first()
         looks = 0
-        while store.admit():
+        while store.admit().goes_on:
             looks += 1
         assert looks == 3
         assert not Job.objects.blocked().exists()
@@ -440,8 +440,8 @@ class TestClean:
         Job.objects.filter(pk=no_more.pk).update(awaits_jobs=None, status="discarded", finished_at=Now())
         run_first()
         run_first()
-        assert store.admit(limit=1) == {}
-        assert store.admit(limit=1) == {"default": 1}
+        assert store.admit(limit=1).by_queue == {}
+        assert store.admit(limit=1).by_queue == {"default": 1}
         assert status(last) == "queued"
         assert store.next_due() is None
         assert list(Dependency.objects.values_list("job_id", flat=True)) == [no_more.pk, last.pk]
@@ -485,12 +485,12 @@ class TestConcurrency:
         other = session()
         other.begin()
         other(lambda: Job.objects.filter(pk=locked.pk).update(metadata={}))
-        assert store.admit(limit=1) == {}
-        assert store.admit(limit=1) == {"default": 1}
+        assert store.admit(limit=1).by_queue == {}
+        assert store.admit(limit=1).by_queue == {"default": 1}
         assert status(last) == "queued"
         assert store.next_due() == 0.0, "the locked one is ready"
         other.rollback()
-        assert store.admit() == {"default": 1}
+        assert store.admit().by_queue == {"default": 1}
         assert status(locked) == "queued"
 
     def test_a_needed_job_is_not_pruned_before_the_enqueue_commits(

@@ -51,7 +51,7 @@ def live_and_die(store: Store, manager: Any, worker_manager: Any) -> None:
     assert store.release_orphans(worker_id, known=[]) == {job.pk}
     (job,) = manager.claim(queue_names=["default"], limit=5, worker_id=worker_id)
     assert store.settle([Settlement(job.pk, job.lease, COMPLETED)]) == {job.pk}
-    assert store.admit() == {}
+    assert store.admit().by_queue == {}
     assert (store.next_due() or 0) > 0
     (later,) = manager.scheduled()
     assert store.discard([later.pk]).keys() == {later.pk}

@@ -1,7 +1,7 @@
 """The gates: in which status a job enters, and who lets it through."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from django_skipqueue.store.gates import GATES
 from django_skipqueue.store.sql import gates
 from django_skipqueue.store.sql.gates import CONDITIONS, Condition, entering
 from django_skipqueue.store.statements import Statements
+from django_skipqueue.values.gate_result import GateResult
 from django_skipqueue.values.records import EncodedCall, JobSpec
 
 from ..app import jobs
@@ -76,8 +77,8 @@ class OtherGate:
     def __init__(self, next_due: float | None) -> None:
         self._next_due = next_due
 
-    def admit(self, store: Statements, *, limit: int) -> Mapping[str, int]:
-        return {"default": 1, "other": limit}
+    def admit(self, store: Statements, *, limit: int) -> GateResult:
+        return GateResult({"default": 1, "other": limit})
 
     def next_due(self, store: Statements) -> float | None:
         return self._next_due
@@ -90,7 +91,7 @@ def test_all_gates_are_asked(monkeypatch: pytest.MonkeyPatch, other: float | Non
     make_job("scheduled", run_after=timedelta(seconds=5))
     assert store.next_due() == pytest.approx(seconds, abs=1.0)
     make_job("scheduled", run_after=timedelta(seconds=-1), queue_name="default")
-    assert store.admit(limit=7) == {"default": 2, "other": 7}
+    assert store.admit(limit=7).by_queue == {"default": 2, "other": 7}
     assert statuses() == {"queued": 1, "scheduled": 1}
 
 

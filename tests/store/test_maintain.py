@@ -29,27 +29,27 @@ class TestAdmit:
     @pytest.mark.parametrize("status", STATUSES)
     def test_only_scheduled_jobs_are_admitted(self, status: str) -> None:
         job = make_job(status, run_after=-SECOND)
-        assert store.admit() == ({"default": 1} if status == "scheduled" else {})
+        assert store.admit().by_queue == ({"default": 1} if status == "scheduled" else {})
         after = state(job)
         assert after.pop("status") == ("queued" if status == "scheduled" else status)
         assert after == {name: getattr(job, name) for name in after}, "nothing else changes"
 
     def test_what_is_not_due_stays_scheduled(self) -> None:
         make_job("scheduled", run_after=HOUR)
-        assert store.admit() == {}
+        assert store.admit().by_queue == {}
 
     def test_it_counts_by_queue(self) -> None:
         for queue in ("mail", "default", "mail"):
             make_job("scheduled", queue_name=queue, run_after=-HOUR)
-        assert store.admit() == {"mail": 2, "default": 1}
+        assert store.admit().by_queue == {"mail": 2, "default": 1}
 
     def test_a_batch_has_a_limit_and_the_most_overdue_go_first(self) -> None:
         made = [make_job("scheduled", run_after=-SECOND * number) for number in (1, 4, 2, 3, 5)]
-        assert store.admit(limit=2) == {"default": 2}
+        assert store.admit(limit=2).by_queue == {"default": 2}
         assert set(Job.objects.queued()) == {made[1], made[4]}
-        assert store.admit(limit=2) == {"default": 2}
-        assert store.admit(limit=2) == {"default": 1}
-        assert store.admit(limit=2) == {}
+        assert store.admit(limit=2).by_queue == {"default": 2}
+        assert store.admit(limit=2).by_queue == {"default": 1}
+        assert store.admit(limit=2).by_queue == {}
 
     def test_the_time_until_the_next_job_is_due(self) -> None:
         assert store.next_due() is None

@@ -77,7 +77,7 @@ def test_nothing_that_an_operator_leaves_open_keeps_a_process_waiting(
     assert store.settle([Settlement(*lease_of(settled), COMPLETED)]) == {settled.pk}
     assert store.release([lease_of(released)]) == {released.pk}
     assert store.claim(queue_names=["default"], limit=10, worker_id=worker.pk)
-    assert store.admit()
+    assert store.admit().by_queue
     store.release_orphans(worker.pk, known=[])
     store.recover(worker_ids=[dead.pk])
     store.recover()

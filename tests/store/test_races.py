@@ -344,7 +344,7 @@ def test_batches_of_admit_recover_and_prune_by_two_supervisors_share_the_work(
     assert other(store.admit, limit=3) == {"default": 3}
     assert other(store.prune, limit=3) == {"completed": 3}
     with within(10):
-        assert store.admit() == {"default": 1}
+        assert store.admit().by_queue == {"default": 1}
         assert store.prune() == {"completed": 1}
     other.commit()
     assert (Job.objects.queued().count(), Job.objects.count()) == (4, 4)
@@ -360,11 +360,11 @@ def test_a_job_that_is_being_admitted_is_not_discarded_and_one_that_is_being_dis
     assert admitting(store.admit, limit=1) == {"default": 1}
     with within(10):
         assert discarding(store.discard, [first.pk, second.pk]).keys() == {second.pk}
-        assert store.admit() == {}, "one is being admitted, the other discarded"
+        assert store.admit().by_queue == {}, "one is being admitted, the other discarded"
         assert claim() == [], "and neither is there to be claimed"
     admitting.commit()
     discarding.rollback()
-    assert store.admit() == {"default": 1}, "a discard that was rolled back never happened"
+    assert store.admit().by_queue == {"default": 1}, "a discard that was rolled back never happened"
     assert store.discard([first.pk, second.pk]).keys() == {first.pk, second.pk}
 
 

@@ -230,7 +230,7 @@ class Queue(RuleBasedStateMachine):
         Job.objects.filter(pk__in=ripe).update(run_after=Now() - timedelta(seconds=1))
         self.model |= {id: replace(self.model[id], due=True) for id in ripe}
         due = {id for id in self.with_status("scheduled") if self.model[id].due}
-        count = store.admit(limit=limit).get("default", 0)
+        count = store.admit(limit=limit).by_queue.get("default", 0)
         assert count == min(limit, len(due))
         admitted = set(Job.objects.filter(pk__in=due, status="queued").values_list("pk", flat=True))
         assert len(admitted) == count

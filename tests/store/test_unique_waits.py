@@ -289,7 +289,8 @@ def test_a_retry_that_is_the_victim_of_a_deadlock_tries_again_or_says_so(
     monkeypatch: pytest.MonkeyPatch, *, is_within: bool
 ) -> None:
     """Again, unless it is in a transaction of the caller, which may hold the key that the other one waits for."""
-    ids, rows, victims = failed_with_keys("a"), store.rows, []
+    ids, rows = failed_with_keys("a"), store.rows
+    victims: list[int] = []
 
     def rows_of_a_victim(statement: str, values: Any = None) -> Any:
         if not victims:
