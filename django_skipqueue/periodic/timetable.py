@@ -2,8 +2,8 @@
 
 Invariant: an hour that is named (`0 2 * * *`) means the clock on the wall: a time that the clock skips fires once, when
 it has skipped it, and a time that it shows twice fires the first time. Where every hour is meant (`*/10 * * * *`), a
-schedule fires by elapsed time, whatever the clock is set to: where that is changed by half an hour, the minutes are
-those of standard time.
+schedule fires by elapsed time, whatever the clock is set to; where that is changed by half an hour, only if its minutes
+are the same half an hour later.
 """
 
 import functools
@@ -21,6 +21,9 @@ SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=3660)
 """The intervals that can be used."""
 
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+HALF_AN_HOUR = 30
+"""In minutes."""
 
 CRON_FIELDS, CRON_FIELDS_WITH_SECONDS = 5, 6
 
@@ -78,10 +81,16 @@ class Cron:
         if self.first(datetime.now(UTC)) is None:
             raise InvalidOption(f"the cron expression {self.expression!r} never fires.")
 
-    @property
-    def is_hourly(self) -> bool:
-        """Whether it means every hour, and so elapsed time."""
-        return set(parsed(self.expression).hours) == set(range(24))
+    def _elapsed_zone(self, year: int) -> tzinfo | None:
+        """The time zone by which it fires by elapsed time in this year; `None`: it means the clock on the wall."""
+        expression, zone = parsed(self.expression), zone_of(self.zone)
+        if set(expression.hours) != set(range(24)):
+            return None
+        standard = without_half_hours(zone, year)
+        minutes = set(expression.minutes)
+        if standard == zone or minutes == {(minute + HALF_AN_HOUR) % 60 for minute in minutes}:
+            return standard
+        return None
 
     def first(self, now: datetime) -> datetime | None:
         """See `Timetable`."""
@@ -102,8 +111,8 @@ class Cron:
 
     def _from(self, moment: datetime) -> Iterator[datetime]:
         """The times after the moment, in UTC."""
-        if self.is_hourly:
-            for time in _simulated(self.expression, moment.astimezone(hourly_zone(self.zone, moment.year))):
+        if elapsed := self._elapsed_zone(moment.year):
+            for time in _simulated(self.expression, moment.astimezone(elapsed)):
                 yield time.astimezone(UTC)
             return
         local = moment.astimezone(zone_of(self.zone))
@@ -117,8 +126,8 @@ class Cron:
     def _back_from(self, moment: datetime) -> Iterator[datetime]:
         """The times until the moment, the newest first."""
         start = moment + SECOND
-        if self.is_hourly:
-            for time in _simulated(self.expression, start.astimezone(hourly_zone(self.zone, start.year)), back=True):
+        if elapsed := self._elapsed_zone(start.year):
+            for time in _simulated(self.expression, start.astimezone(elapsed), back=True):
                 if time <= moment:
                     yield time.astimezone(UTC)
             return
@@ -152,12 +161,8 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 @functools.lru_cache(maxsize=1_000)
-def hourly_zone(name: str, year: int) -> tzinfo:
-    """The time zone of this name, in which the same minutes of all hours are an hour apart.
-
-    Where the clock is set forward by half an hour in summer, as on Lord Howe Island, it is the standard time.
-    """
-    zone = zone_of(name)
+def without_half_hours(zone: ZoneInfo, year: int) -> tzinfo:
+    """The time zone, or its standard time if the clock is set forward by half an hour, as on Lord Howe Island."""
     for month in (1, 7):
         day = datetime(year, month, 1, tzinfo=zone)
         summer, offset = day.dst() or timedelta(0), day.utcoffset() or timedelta(0)

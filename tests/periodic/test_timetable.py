@@ -112,8 +112,11 @@ def test_the_next_time_does_not_depend_on_when_somebody_looks(
     assert table.after(between, planned=moment) == following
 
 
-HOURLY = {"*/10 * * * *": 10, "*/20 * * * *": 20, "0 * * * *": 60, "15 * * * *": 60, "45 * * * *": 60}
+HOURLY = {"*/10 * * * *": 10, "15,45 * * * *": 30, "*/20 * * * *": 20, "0 * * * *": 60, "15 * * * *": 60}
 """Expressions of every hour, and the minutes between two of their times."""
+
+BY_HALF_AN_HOUR = "Australia/Lord_Howe"
+"""The zone whose clock is changed by that."""
 
 
 def days_of_changes(zone: str, year: int) -> list[datetime]:
@@ -123,8 +126,15 @@ def days_of_changes(zone: str, year: int) -> list[datetime]:
     return [day for day, (before, after) in zip(days, pairwise(offsets), strict=False) if before != after] or days[:1]
 
 
-@pytest.mark.parametrize("zone", ZONES)
-@pytest.mark.parametrize(("expression", "minutes"), HOURLY.items())
+EVEN = [
+    (zone, expression, minutes)
+    for zone in ZONES
+    for expression, minutes in HOURLY.items()
+    if zone != BY_HALF_AN_HOUR or minutes <= 30 and 30 % minutes == 0
+]
+
+
+@pytest.mark.parametrize(("zone", "expression", "minutes"), EVEN)
 def test_every_hour_goes_by_elapsed_time(zone: str, expression: str, minutes: int) -> None:
     table = Cron(expression, zone)
     for day in days_of_changes(zone, 2026):
@@ -133,11 +143,16 @@ def test_every_hour_goes_by_elapsed_time(zone: str, expression: str, minutes: in
         assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
 
 
-def test_where_the_clock_is_changed_by_half_an_hour_the_minutes_are_those_of_standard_time() -> None:
-    table, zone = Cron("15 * * * *", "Australia/Lord_Howe"), "Australia/Lord_Howe"
-    for winter, summer in (("2026-07-01T12:00", "2026-12-01T12:00"), ("2029-07-01T12:00", "2029-01-01T12:00")):
-        assert table.first(at(winter, zone)) == at(winter, zone) + timedelta(minutes=15)
-        assert table.first(at(summer, zone)) == at(summer, zone) + timedelta(minutes=45)
+@pytest.mark.parametrize("minute", [0, 15, 45])
+def test_where_the_clock_is_changed_by_half_an_hour_an_hourly_time_is_that_on_the_wall(minute: int) -> None:
+    table, zone = Cron(f"{minute} * * * *", BY_HALF_AN_HOUR), ZoneInfo(BY_HALF_AN_HOUR)
+    for day in days_of_changes(BY_HALF_AN_HOUR, 2026):
+        times = fired(table, day - timedelta(hours=12), day + timedelta(hours=36))
+        hours = Counter(moment.astimezone(zone).replace(tzinfo=None, minute=0) for moment in times)
+        assert set(hours.values()) == {1}, "each hour has one, whatever is done to the clock"
+        assert all(later - earlier == timedelta(hours=1) for earlier, later in pairwise(hours)), "no hour is left out"
+        assert {moment.astimezone(zone).minute for moment in times} <= {minute, 30}, "30 where the clock skips it"
+        assert table.newest(times[-1], planned=times[0], limit=len(times)) == times
 
 
 def test_every_hour_is_every_hour_where_the_clock_is_changed() -> None:
