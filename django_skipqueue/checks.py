@@ -1,6 +1,7 @@
 """System checks: `manage.py check` reports mistakes in the set-up. Each check has an id and a hint."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
@@ -17,6 +18,9 @@ from .periodic.registry import all_entries
 from .runtime.preflight import engine_problem, version_problem
 from .tasks.registry import describe_duplicate, registry
 
+LEAST_HALT = timedelta(days=1)
+"""The time that operators have to look at a sequence that has halted, at least."""
+
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
 
@@ -30,6 +34,7 @@ def register_all() -> None:
         check_periodic,
         check_runworker,
         check_relations,
+        check_halting,
     ):
         register(check, "django_skipqueue")
     register(check_server_version, Tags.database)
@@ -149,6 +154,26 @@ def check_relations(**_: Any) -> list[CheckMessage]:
         and field.remote_field.model._meta.label == "django_skipqueue.Job"
         and getattr(field, "db_constraint", True)
         and not hasattr(field.remote_field.on_delete, "on_delete_sql")  # `on_delete` of the database, Django 6.1
+    ]
+
+
+def check_halting(**_: Any) -> list[CheckMessage]:
+    """W003: a sequence that halts goes on before an operator can have looked at it."""
+    try:
+        kept = conf.load().retention_of("failed")
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    if kept is None or kept >= LEAST_HALT:
+        return []
+    return [
+        Warning(
+            f"The sequences of {task.name!r} halt at a failed job, and go on after {kept}, when it is deleted.",
+            hint="Keep failed jobs for the time that your operators need: SKIPQUEUE['RETENTION']['failed']. If the "
+            "sequence need not wait for them, say sequence=by(…, on_failure='continue').",
+            id="skipqueue.W003",
+        )
+        for task in registry
+        if task.options.sequence is not None and task.options.sequence.on_failure == "halt"
     ]
 
 
