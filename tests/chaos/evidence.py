@@ -64,6 +64,10 @@ class Change(NamedTuple):
     batch: int | None = None
     calls_back: str | None = None
     """Which callback of its batch the job is; `None`: it is none."""
+    had_begun: bool | None = None
+    """Whether the job had begun before the change, as far as its row said."""
+    has_begun: bool | None = None
+    """The same after it."""
 
     @property
     def verb(self) -> str:
@@ -81,6 +85,7 @@ class Change(NamedTuple):
             ("scheduled", "discarded"): "discard",
             ("queued", "discarded"): "discard",
             ("blocked", "discarded"): "discard",
+            ("failed", "discarded"): "discard",
             ("failed", "queued"): "retry",
             ("discarded", "queued"): "retry",
             ("failed", "blocked"): "retry",
@@ -321,7 +326,8 @@ class Evidence:
 CHANGES = """
 SELECT seq, extract(epoch FROM at)::float8, job_id, unique_key, before, after, lease_before, lease, attempts_before,
     attempts, max_attempts, holder_before, holder, ran_under, error, limit_key, limit_kind, capacity,
-    rate_key, rate_interval, rate_burst, extract(epoch FROM stated_at)::float8, batch_id, calls_back
+    rate_key, rate_interval, rate_burst, extract(epoch FROM stated_at)::float8, batch_id, calls_back,
+    had_begun, has_begun
 FROM chaos_change ORDER BY seq
 """
 ENTRIES = "SELECT job_id, lease, what, extract(epoch FROM at)::float8 FROM chaos_ledger ORDER BY at"

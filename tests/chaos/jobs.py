@@ -159,6 +159,15 @@ def in_order(context: JobContext, key: int, times: int) -> Result:
     return _write(context, "end")
 
 
+@job(takes_context=True, max_attempts=1, sequence=by("key"))
+def in_strict_order(context: JobContext, key: int, times: int) -> Result:
+    """Fail for good this often, so that its sequence halts until an operator retries or discards it."""
+    _write(context, "begin")
+    if ledger.count(context.job_id, "begin") <= times:
+        raise ValueError(_words(context))
+    return _write(context, "end")
+
+
 @job(takes_context=True, max_attempts=50, backoff=soon, rate=rate("5/s", by="key", burst=2))
 def rated(context: JobContext, key: int, times: int) -> Result:
     """Do as `stumble` does; each attempt takes a token."""

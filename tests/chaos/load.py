@@ -17,6 +17,7 @@ from django.db import Error, connection, transaction
 
 from django_skipqueue import Batch, Task, chain
 from django_skipqueue.batches.call import AfterFailure, TaskCall
+from django_skipqueue.models import Job
 from django_skipqueue.store import Store
 
 from . import jobs
@@ -67,6 +68,8 @@ class Load:
             self._doze: 4,
             self._limited: 10,
             self._in_order: 10,
+            self._in_strict_order: 8,
+            self.mend: 4,
             self._rated: 5,
             self._rated_and_limited: 3,
             self._narrow: 10,
@@ -158,6 +161,15 @@ class Load:
 
     def _in_order(self) -> None:
         self._defer(jobs.in_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
+
+    def _in_strict_order(self) -> None:
+        self._defer(jobs.in_strict_order, self._choose.randrange(4), self._choose.choice((0,) * 9 + (1,)))
+
+    def mend(self) -> None:
+        """Retry or discard the jobs at which sequences have halted, as an operator does."""
+        for id in Job.objects.filter(status="failed", limit_kind="halting").values_list("pk", flat=True):
+            verb = self._choose.choice((store.retry, store.discard))
+            verb([id])
 
     def _rated(self) -> None:
         """More than may start at once."""

@@ -38,9 +38,14 @@ def limits_hold(evidence: Evidence) -> Iterator[str]:
 def sequences_are_in_order(evidence: Evidence) -> Iterator[str]:
     """(17) The jobs of a sequence begin in the order in which they were deferred, but for those retried by hand."""
     newest: defaultdict[str, int] = defaultdict(int)
+    retried: set[int] = set()
     for change in evidence.changes:
         key = change.limit_key
-        if key is None or change.limit_kind not in SEQUENCES or change.verb != "claim" or change.lease_before:
+        if change.verb == "retry":
+            retried.add(change.job)
+        if key is None or change.limit_kind not in SEQUENCES or change.verb != "claim" or change.had_begun:
+            continue
+        if change.job in retried:
             continue
         if change.job < newest[key]:
             yield f"job {change.job} of {key} began after job {newest[key]}"
@@ -156,9 +161,10 @@ class Bucket:
 
 
 def _holds_permit(change: Change) -> bool:
-    """Whether the job holds a permit now. In a sequence also one that waits for its next attempt does."""
-    waits = change.after == "scheduled" and change.lease > 0 and change.limit_kind in SEQUENCES
-    return change.after in ("queued", "running") or waits
+    """Whether the job holds a permit now. In a sequence also one that waits for its next attempt, or halts it, does."""
+    waits = change.after == "scheduled" and change.has_begun and change.limit_kind in SEQUENCES
+    halts = change.after == "failed" and change.limit_kind == "halting"
+    return change.after in ("queued", "running") or bool(waits) or halts
 
 
 def _judge_end(

@@ -9,6 +9,7 @@ from .evidence import BatchChange, Need
 from .story import Story
 
 CONCURRENCY = {"limit_key": "a limit", "limit_kind": "concurrency", "capacity": 1}
+HALTING = {"limit_key": "a sequence", "limit_kind": "halting", "capacity": 1}
 SEQUENCE = {"limit_key": "a sequence", "limit_kind": "sequence", "capacity": 1}
 RATE = {"rate_key": "a rate", "rate_interval": 1.0, "rate_burst": 2}
 FAIR = {"limit_key": "a tenant", "limit_kind": "fair", "capacity": 2}
@@ -29,8 +30,41 @@ def overtake_a_retry(story: Story) -> None:
         story.change(job, None, "blocked", **SEQUENCE)
     story.change(7, "blocked", "queued", **SEQUENCE)
     story.change(7, "queued", "running", lease=1, attempts=1, **SEQUENCE)
-    story.change(7, "running", "scheduled", lease=2, error="ran under lease 1", **SEQUENCE)
+    story.change(7, "running", "scheduled", lease=2, error="ran under lease 1", has_begun=True, **SEQUENCE)
     story.change(8, "blocked", "queued", **SEQUENCE)
+
+
+def overtake_a_failure(story: Story) -> None:
+    for job in (7, 8):
+        story.change(job, None, "blocked", **HALTING)
+    story.change(7, "blocked", "queued", **HALTING)
+    story.change(7, "queued", "running", lease=1, attempts=1, **HALTING)
+    story.change(7, "running", "failed", lease=2, error="ran under lease 1", **HALTING)
+    story.change(8, "blocked", "queued", **HALTING)
+
+
+def discard_a_failure(story: Story) -> None:
+    """The operator does it, and the sequence goes on."""
+    for job in (7, 8):
+        story.change(job, None, "blocked", **HALTING)
+    story.change(7, "blocked", "queued", **HALTING)
+    story.change(7, "queued", "running", lease=1, attempts=1, **HALTING)
+    story.change(7, "running", "failed", lease=2, error="ran under lease 1", **HALTING)
+    story.change(7, "failed", "discarded", lease=3, **HALTING)
+    story.change(8, "blocked", "queued", **HALTING)
+
+
+def begin_out_of_order_after_a_release(story: Story) -> None:
+    """The first one was claimed before, and given back before it began."""
+    story.change(7, None, "queued", **SEQUENCE)
+    story.change(7, "queued", "running", lease=1, attempts=1, **SEQUENCE)
+    story.change(7, "running", "queued", lease=2, attempts=0, holder="", **SEQUENCE)
+    story.change(7, "queued", "scheduled", **SEQUENCE)
+    story.change(8, None, "queued", **SEQUENCE)
+    story.change(8, "queued", "running", lease=1, attempts=1, **SEQUENCE)
+    story.change(8, "running", "completed", lease=2, **SEQUENCE)
+    story.change(7, "scheduled", "queued", **SEQUENCE)
+    story.change(7, "queued", "running", lease=3, attempts=1, **SEQUENCE)
 
 
 def begin_out_of_order(story: Story) -> None:

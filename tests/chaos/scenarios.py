@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
+from django.db import connections
 
 from . import WORKER_TIMEOUT, clocks, faults
 from .census import Census
@@ -240,14 +241,19 @@ class Run:
                 self._stage.over.wait(choose.uniform(*self.scenario.pause))
 
     def _drain(self) -> None:
-        """Wait until every job and batch is finished; those that are not by then are lost, as the verdict says."""
+        """Wait until every job and batch is finished; those that are not by then are lost, as the verdict says.
+
+        Jobs of a sequence that has halted need its operator.
+        """
         deadline = time.monotonic() + LONGEST_DRAIN
         unfinished = (
             "SELECT (SELECT count(*) FROM skipqueue_job WHERE NOT status = ANY (%s))"
             " + (SELECT count(*) FROM skipqueue_batch WHERE finished_at IS NULL)"
         )
+        connections.close_all()  # that of this thread is from before the faults
         with self._cluster.connect() as connection:
             while _count(connection, unfinished, list(FINISHED)) and time.monotonic() < deadline:
+                self._load.mend()
                 time.sleep(0.1)
 
     def _stop_all(self) -> None:

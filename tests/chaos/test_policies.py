@@ -24,6 +24,7 @@ RIGHT: list[Forgery] = [
     forgeries.keep_to_the_rate_with_another_clock,
     forgeries.give_back_and_claim_again,
     forgeries.queue_few,
+    forgeries.discard_a_failure,
     forgeries.finish_a_batch,
     forgeries.run_a_chain,
 ]
@@ -31,6 +32,12 @@ RIGHT: list[Forgery] = [
 FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
     (limits_hold, forgeries.admit_too_many, "a limit was held by the jobs [7, 8] at once"),
     (limits_hold, forgeries.overtake_a_retry, "a sequence was held by the jobs [7, 8] at once"),
+    (limits_hold, forgeries.overtake_a_failure, "a sequence was held by the jobs [7, 8] at once"),
+    (
+        sequences_are_in_order,
+        forgeries.begin_out_of_order_after_a_release,
+        "job 7 of a sequence began after job 8",
+    ),
     (sequences_are_in_order, forgeries.begin_out_of_order, "job 7 of a sequence began after job 8"),
     (rates_hold, forgeries.exceed_the_burst, "a rate had no token for job 22: it came 1.00 s too early"),
     (rates_hold, forgeries.exceed_the_rate, "a rate had no token for job 23: it came 0.10 s too early"),
