@@ -22,6 +22,7 @@ django_settings_module = {settings}
 
 # A line that ends in `# error: …` must be an error that says so; every other line must be none.
 SNIPPET = """
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import assert_type
 

@@ -1,4 +1,4 @@
-"""The JSON texts of the arguments of a call.
+"""The arguments of a call, and their JSON texts.
 
 Invariant: a task gets values that are equal to those that were passed, or to what its annotations declare.
 """
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+from ..exceptions import InvalidArguments
 from ..values.codec import encode
 
 if TYPE_CHECKING:
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 ARGUMENTS = repeat(True)
 """`is_argument` of `encode`, once for each."""
+
+
+def parts_of(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """One item of `defer_many` as positional and keyword arguments."""
+    if isinstance(call, list | tuple):
+        return call, {}
+    if isinstance(call, Mapping):
+        return (), call
+    raise InvalidArguments(f"give a dict of keyword arguments or a tuple of positional ones, not {call!r}.")
 
 
 def texts_of(

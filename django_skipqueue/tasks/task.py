@@ -27,7 +27,7 @@ from ..values.redaction import redact as redacted_call
 from ..values.retry_policy import RetryPolicy
 from .advice import check_names, instead_of_method, wrong_keyword
 from .call_columns import call_columns
-from .call_texts import declared_values, texts_of
+from .call_texts import declared_values, parts_of, texts_of
 from .context import JobContext
 from .database_advice import explain
 from .options import COLUMNS, Options, UsingOptions, check_size
@@ -286,7 +286,7 @@ class Task(Generic[P, R]):
         most = settings.max_argument_bytes
         for position, call in enumerate(calls):
             try:
-                yield self._call(*_split(call), most)
+                yield self._call(*parts_of(call), most)
             except (InvalidArguments, InvalidOption) as error:
                 raise type(error)(f"call {position}: {error}") from None
 
@@ -342,12 +342,3 @@ def _signature(function: Callable[..., Any], takes_context: bool) -> inspect.Sig
             f"{function.__qualname__} has takes_context=True, so its first parameter must be the context."
         )
     return signature.replace(parameters=[other for other in others if other is not None])
-
-
-def _split(call: Mapping[str, Any] | Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """One item of `defer_many` as positional and keyword arguments."""
-    if isinstance(call, list | tuple):
-        return call, {}
-    if isinstance(call, Mapping):
-        return (), call
-    raise InvalidArguments(f"give a dict of keyword arguments or a tuple of positional ones, not {call!r}.")

@@ -130,7 +130,7 @@ EVEN = [
     (zone, expression, minutes)
     for zone in ZONES
     for expression, minutes in HOURLY.items()
-    if zone != BY_HALF_AN_HOUR or minutes <= 30 and 30 % minutes == 0
+    if zone != BY_HALF_AN_HOUR or (minutes <= 30 and 30 % minutes == 0)
 ]
 
 
