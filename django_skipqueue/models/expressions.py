@@ -19,6 +19,10 @@ HOLDS_KEY = Q(unique_key__isnull=False) & (
 )
 """The condition that a job holds its unique key. `store.policy_sql.unique` explains it. Index: unique."""
 
+HALTS = Q(status="failed", limit_kind="halting")
+"""The condition that a sequence has halted at a job: it goes on when an operator retries or discards it. Index: halted.
+"""
+
 CAUSE = Func(
     template="hashtextextended(task || ' ' || COALESCE(errors->-1->>'exception', '') || ' ' || "
     "COALESCE(errors->-1->>'place', ''), 0)",

@@ -19,7 +19,7 @@ from ..values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from ..values.records import LeaseRef
 from ..values.retry_policy import RetryPolicy
 from .abstract_job import AbstractJob
-from .expressions import CAUSE, CLAIM_ORDER, HAS_BEGUN, HOLDS_KEY, LIMIT_RANK, MINUS_PRIORITY
+from .expressions import CAUSE, CLAIM_ORDER, HALTS, HAS_BEGUN, HOLDS_KEY, LIMIT_RANK, MINUS_PRIORITY
 from .querysets import JobManager
 from .status import FINISHED, UNFINISHED, WAITING, Status
 from .verbs import JobVerbs
@@ -146,7 +146,7 @@ class Job(JobVerbs, AbstractJob):
                 # The failed jobs for which their sequences have halted: `store.policy_sql.limits_now`.
                 fields=["finished_at", "id"],
                 name="skipqueue_job_halted",
-                condition=Q(status="failed", limit_kind="halting"),
+                condition=HALTS,
             ),
         )
         constraints = (

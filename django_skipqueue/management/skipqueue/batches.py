@@ -45,7 +45,7 @@ def _batches(verb: Verb, choice: Choice) -> Iterator[list[int]]:
     """The ids, in the order of the lists. Those of a window are read before its first job is changed."""
     newest = Job.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     for part in choice.parts():
-        jobs = part.jobs.filter(pk__lte=newest, status__in=verb.statuses)
+        jobs = part.jobs.filter(verb.fits, pk__lte=newest)
         ids = iter(list(jobs.values_list("pk", flat=True)))
         while batch := list(islice(ids, BATCH)):
             yield batch

@@ -8,7 +8,6 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from ...events.log_format import counted
-from ...operators.job_states import STATES, status_of
 from ...store import Store
 from ..terminal import option_types
 from ..terminal.console import Console
@@ -27,7 +26,6 @@ class ChangeJobs(Subcommand):
         self.name = verb.name
         self.help = verb.help
         self._verb = verb
-        self._states = [state for state in STATES if status_of(state) in verb.statuses]
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -50,7 +48,7 @@ class ChangeJobs(Subcommand):
         """Look, ask, and change the jobs."""
         choice = by_ids_or_criteria(options, self._verb.states)
         choice.require_known()
-        survey = Survey.of(choice, self._states, console)
+        survey = Survey.of(choice, self._verb.fits, console)
         if survey.is_cut:
             console.say(choice.cut_note)
         elif not survey.total:
@@ -76,7 +74,7 @@ class ChangeJobs(Subcommand):
         return console.confirm(f"{self._verb.order} {number}?")
 
     def _report(self, console: Console, tally: Tally, survey: Survey, *, verb: str = "") -> Exit:
-        """Say how many jobs were changed, and why the others were not: `37 jobs retried, 3 skipped: 3 completed.`."""
+        """Say how many jobs were changed, and why the others were not: `3 skipped: 3 are completed already`."""
         skipped = survey.skipped
         if tally.unchanged:
             skipped.append(f"{tally.unchanged:,} {self._verb.exception}")

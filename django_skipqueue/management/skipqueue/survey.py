@@ -4,7 +4,6 @@ The database counts the jobs in groups, a window of the list at a time; no job i
 """
 
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from django.db.models import Count, ExpressionWrapper, Q
@@ -20,27 +19,28 @@ HAS_RUN = ExpressionWrapper(Q(attempts__gt=0), BooleanField())
 
 @dataclass(frozen=True)
 class Survey:
-    """The numbers of chosen jobs by state and task."""
+    """The numbers of chosen jobs by state, task, and whether the verb can change them."""
 
-    kinds: Counter[tuple[str, str]]
-    states: Collection[str]
-    """In which the verb can change a job."""
+    kinds: Counter[tuple[str, str, bool]]
     is_cut: bool
     """Whether more may be found further down."""
 
     @classmethod
-    def of(cls, choice: Choice, states: Collection[str], console: Console) -> "Survey":
-        """Count the jobs, for a verb that can change those in these states."""
-        kinds: Counter[tuple[str, str]] = Counter()
+    def of(cls, choice: Choice, fits: Q, console: Console) -> "Survey":
+        """Count the jobs, for a verb that can change those that meet the condition `fits`."""
+        kinds: Counter[tuple[str, str, bool]] = Counter()
+        does_fit = ExpressionWrapper(fits, BooleanField())
         is_cut = False
         for part in choice.parts():
             is_cut = is_cut or part.is_cut
-            groups = part.jobs.order_by().annotate(has_run=HAS_RUN).values_list("status", "has_run", "task")
-            for status, has_run, task, number in groups.annotate(number=Count("pk")):
-                kinds[RETRYING if status == Status.SCHEDULED and has_run else status, task] += number
+            jobs = part.jobs.order_by().annotate(has_run=HAS_RUN, fits=does_fit)
+            groups = jobs.values_list("status", "has_run", "task", "fits").annotate(number=Count("pk"))
+            for status, has_run, task, fit, number in groups:
+                state = RETRYING if status == Status.SCHEDULED and has_run else status
+                kinds[state, task, bool(fit)] += number
             console.progress(f"{kinds.total():,} jobs found …")
         console.end_progress()
-        return cls(kinds, states, is_cut)
+        return cls(kinds, is_cut)
 
     @property
     def total(self) -> int:
@@ -50,22 +50,24 @@ class Survey:
     @property
     def eligible(self) -> int:
         """The number of jobs that the verb can change."""
-        return sum(self._in(state) for state in self.states)
+        return sum(number for (*_, fits), number in self.kinds.items() if fits)
 
     @property
     def skipped(self) -> list[str]:
-        """The numbers of jobs in each other state: `2 completed`, `1 running`."""
-        return [f"{self._in(state):,} {state}" for state in STATES if state not in self.states and self._in(state)]
+        """The numbers of all others in each state: `2 are completed already`, `1 is running already`."""
+        unfit = Counter[str]()
+        for (state, _, fits), number in self.kinds.items():
+            if not fits:
+                unfit[state] += number
+        found = [(unfit[state], state) for state in STATES if unfit[state]]
+        return [f"{number:,} {'is' if number == 1 else 'are'} {state} already" for number, state in found]
 
     def show(self, console: Console, *, in_json: bool) -> None:
         """Print the numbers, the largest first."""
-        kinds = [(state, task, number, state in self.states) for (state, task), number in self.kinds.most_common()]
+        kinds = [(state, task, number, fits) for (state, task, fits), number in self.kinds.most_common()]
         if in_json:
             for state, task, number, would_change in kinds:
                 console.json({"status": state, "task": task, "jobs": number, "would_change": would_change})
         elif kinds:
             rows = [(state, f"{number:,}", "yes" if would else "no", task) for state, task, number, would in kinds]
             console.table(("status", "jobs", "would change", "task"), rows, right=("jobs",))
-
-    def _in(self, state: str) -> int:
-        return sum(number for (each, _), number in self.kinds.items() if each == state)

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from django.db.models import Q
+
 from ...models import UNFINISHED, WAITING, Status
+from ...models.expressions import HALTS
 from ...operators.deleting import delete_jobs
 from ...operators.job_states import RETRYING
 from ...store import Store
@@ -39,6 +42,8 @@ class Verb:
     done: str
     statuses: Collection[str]
     """The statuses in which a job can be changed."""
+    also: Q | None = None
+    """The condition on which a job can be changed although its status alone does not allow it."""
     states: tuple[str, ...]
     """Where jobs are looked for, if the options do not say in which status. Empty: the options must say so."""
     change: Change
@@ -51,6 +56,12 @@ class Verb:
     """Whether it has the option `--for`."""
     leaves_rows: bool = True
     """Whether the rows remain, with a reason in them."""
+
+    @property
+    def fits(self) -> Q:
+        """The condition that a job can be changed."""
+        by_status = Q(status__in=list(self.statuses))
+        return by_status if self.also is None else by_status | self.also
 
 
 RETRY = Verb(
@@ -89,10 +100,11 @@ POSTPONE = Verb(
 
 DISCARD = Verb(
     name="discard",
-    help="Finish waiting jobs without running them; they can be retried later",
+    help="Finish waiting jobs without running them, and let a halted sequence go on without the job that failed",
     order="Discard",
     done="discarded",
     statuses=WAITING,
+    also=HALTS,
     states=WAITING_STATES,
     change=lambda store, ids, told: store.discard(ids, by=told.by, reason=told.reason),
 )

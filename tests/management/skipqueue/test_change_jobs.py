@@ -12,6 +12,7 @@ from django_skipqueue.management.skipqueue.verbs import VERBS, Verb
 from django_skipqueue.models import Job
 from django_skipqueue.operators import window
 
+from ...app.limit_rows import make_halted
 from ...app.rows import STATUSES, make_job, multiply, state
 from .running import skipqueue
 
@@ -131,7 +132,7 @@ def test_many_jobs_are_changed_after_a_question(
     process.type(f"{answer}\n")
     assert process.wait() == code
     assert status_of(jobs[0]) == status
-    process.wait_for("1 job retried, 1 skipped: 1 completed." if code == 0 else "Nothing was changed.")
+    process.wait_for("1 job retried, 1 skipped: 1 is completed already." if code == 0 else "Nothing was changed.")
 
 
 def test_the_options_choose_the_jobs() -> None:
@@ -217,3 +218,19 @@ def test_ctrl_c_ends_after_a_batch_and_says_how_far_it_got(manage: Callable[...,
     process = manage("skipqueue", "retry", "--failed", "--all", "--yes")
     assert process.wait() == 0
     assert not Job.objects.failed().exists()
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_discard_lets_a_halted_sequence_go_on_and_leaves_other_failed_jobs(by_id: bool) -> None:
+    halting, other = make_halted("shop"), make_job("failed")
+    result = skipqueue("discard", *([halting.pk, other.pk] if by_id else ["--status", "failed"]), "--yes")
+    assert (result.code, result.err) == (0, "1 job discarded, 1 skipped: 1 is failed already.\n")
+    assert (status_of(halting), status_of(other)) == ("discarded", "failed")
+
+
+def test_a_dry_run_tells_the_jobs_that_halt_from_other_failed_ones() -> None:
+    make_halted("shop", task="a.b")
+    make_job("failed", task="a.b")
+    result = skipqueue("discard", "--status", "failed", "--dry-run", "--json")
+    assert sorted(each["would_change"] for each in result.objects) == [False, True]
+    assert result.err == "1 job would be discarded, 1 skipped: 1 is failed already.\n"
