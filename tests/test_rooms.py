@@ -31,7 +31,7 @@ FLOORS = (
     {"admin.health"},
     {"admin.charts", "admin.ui"},
     {"metrics"},
-    {"doctor", "indexes"},
+    {"doctor", "explanations", "indexes"},
     {"operators", "running", "supervisor"},
     {"services", "worker"},
     {"alerts", "claiming", "rollups"},

@@ -13,13 +13,14 @@ from typing import Any
 from django.utils.translation import gettext
 
 from ...exceptions import WorkerDied
+from ...explanations.operations import attempts_before, number_of_attempt, was_cancelled
 from ...models import Job, Status
 from ...operators.durations import span
 from ...operators.json_time import moment_of
 from ...values.outcomes import Discard
 from ..verbs.table import CANCEL
 from .logs import ShownLog
-from .operations import Operation, attempts_before, operations_of
+from .operations import Operation, operations_of
 from .tracebacks import Part, parts_of
 
 DIED = f"{WorkerDied.__module__}.{WorkerDied.__qualname__}"
@@ -80,24 +81,19 @@ class Attempt:
 def attempts_of(job: Job) -> list[Attempt]:
     """The newest first."""
     operations = operations_of(job)
-    left = [_left(entry, operations) for entry in job.errors if isinstance(entry, dict)]
+    left = [_left(entry, job) for entry in job.errors if isinstance(entry, dict)]
     if left:
         left[-1] = _as_the_last(left[-1], job, operations)
     newest = left[-1].number if left else None
     return [*_without_error(job, operations, newest or 0), *reversed(left)]
 
 
-def number_of_attempts(job: Job) -> int:
-    """The number of attempts, those before manual retries included."""
-    return job.attempts + attempts_before(operations_of(job), None)
-
-
-def _left(entry: Mapping[str, Any], operations: Sequence[Operation]) -> Attempt:
+def _left(entry: Mapping[str, Any], job: Job) -> Attempt:
     """The attempt to which this entry belongs."""
-    number, ended_at, took = entry.get("attempt"), moment_of(entry.get("at")), _span(entry.get("duration_ms"))
+    ended_at, took = moment_of(entry.get("at")), _span(entry.get("duration_ms"))
     exception = _text(entry.get("exception"))
     return Attempt(
-        number=number + (attempts_before(operations, ended_at) if ended_at else 0) if isinstance(number, int) else None,
+        number=number_of_attempt(job, entry.get("attempt"), ended_at),
         status=Status.DISCARDED if exception == ASKED_TO_BE_DISCARDED else Status.FAILED,
         worker=_text(entry.get("worker")),
         duration=took,
@@ -115,9 +111,8 @@ def _as_the_last(attempt: Attempt, job: Job, operations: Sequence[Operation]) ->
     """The last attempt with an error. It counts as discarded if the job is, unless an operator discarded it later."""
     if job.status != Status.DISCARDED:
         return attempt
-    end = operations[-1] if operations and operations[-1].finished_the_job else None
-    if end is not None:
-        was_stuck = attempt.ended_at is not None and attempt.ended_at >= end.at
+    if operations and operations[-1].finished_the_job:
+        was_stuck = was_cancelled(job, attempt.ended_at)
         return replace(attempt, status=Status.DISCARDED, is_cancelled=True) if was_stuck else attempt
     is_newest = attempt.number == job.attempts + attempts_before(operations, None)
     return (

@@ -1,57 +1,31 @@
 """Why a job is not finished yet, and why a job that failed was not tried again: in a sentence, or not at all.
 
-Invariant: nothing is guessed. There is no sentence where neither the row nor the code of this process has the reason;
-every query reads a few rows, or counts as far as `counts.CAP` along an index.
+Invariant: nothing is guessed. There is no sentence where neither the row nor the code of this process has the reason.
 """
 
 from datetime import datetime
 
-from django.db.models import F, Value
-from django.db.models.lookups import LessThan
 from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 
-from ...conf import settings
 from ...exceptions import UnknownTask, UnstorableResult, WorkerDied
+from ...explanations import waiting
 from ...models import Job, Status
-from ...models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
-from ...operators import pauses
-from ...operators.counts import Count
-from ...operators.durations import exact, roughly, span
+from ...operators.durations import exact, roughly
 from ...operators.worker_health import Workforce
 from ...tasks.registry import registry
-from ...values.codec import shorten
 from ...values.retry_policy import RetryPolicy
 from ..verbs.table import RETRY
 from ..verbs.waiting_jobs import POSTPONE, RESCHEDULE
-from .attempts import Attempt, number_of_attempts
-from .limits import why_it_is_blocked
-from .needs import why_it_waits_for_jobs
+from .attempts import Attempt
 from .operations import operations_of
-from .rates import why_it_waits_for_its_rate
-
-LINE_LIMIT = 200
 
 ENDED_BY_THE_QUEUE = {WorkerDied.__name__, UnknownTask.__name__, UnstorableResult.__name__}
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that a job waits for; for a running job: whether its worker is late."""
-    match job.status:
-        case Status.QUEUED:
-            return _why_it_is_queued(job, workforce)
-        case Status.SCHEDULED:
-            return _why_it_is_scheduled(job, now, workforce)
-        case Status.BLOCKED:
-            return (
-                why_it_waits_for_jobs(job)
-                or why_it_waits_for_its_rate(job, now)
-                or why_it_is_blocked(job)
-                or gettext("It is due, and waits for a limit or another job.")
-            )
-        case Status.RUNNING:
-            return _whether_its_worker_is_late(job, workforce)
-    return ""
+    """The condition that a job waits for, or the operator who chose its time; whether the worker of one is late."""
+    return _who_chose_its_time(job, now) or waiting.why_it_waits(job, now, workforce)
 
 
 def why_it_was_not_retried(job: Job, attempts: list[Attempt]) -> str:
@@ -85,68 +59,18 @@ def _why_it_was_discarded(job: Job, name: str) -> str:
     return gettext("Not retried: %(exception)s is in the task's discard_on.") % {"exception": name}
 
 
-def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
-    if pause := pauses.pause_of(job.queue_name):
-        return pauses.sentence(pause)
-    if not workforce.not_dead:
-        return gettext("It waits for a worker: none is alive.")
-    if not workforce.serving(job.queue_name):
-        return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
-    before = _jobs_before(job)
-    if not before.found:
-        return gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.") % _queue(
-            job
-        )
-    return ngettext(
-        "%(number)s job of the queue “%(queue)s” comes before it.",
-        "%(number)s jobs of the queue “%(queue)s” come before it.",
-        before.found,
-    ) % {"number": before, **_queue(job)}
-
-
-def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
-    values = {
-        "time": exact(job.run_after),
-        "span": roughly(job.run_after - now),
-        "attempt": number_of_attempts(job) + 1,
-    }
-    if job.run_after <= now and not workforce.not_dead:
-        return gettext("It was due %(span)s ago, but no worker is alive.") % values
-    if job.run_after <= now:
-        return gettext("It is due now, and goes into its queue within a second or two.")
+def _who_chose_its_time(job: Job, now: datetime) -> str:
+    if job.status != Status.SCHEDULED or job.run_after <= now:
+        return ""
     timed = (RETRY.name, POSTPONE.name, RESCHEDULE.name)
     last = [each for each in operations_of(job) if each.verb in timed][-1:]
-    if last and (last[0].verb != RETRY.name or not job.attempts):  # a time chosen by hand, or retried at a later time
-        return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
-            **values,
-            "operation": capfirst(last[0].done_by),
-        }
-    if job.attempts:
-        return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
-    return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
-
-
-def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
-    worker = workforce.get(job.locked_by)
-    if worker is None or worker.state == "live":
+    if not last or (last[0].verb == RETRY.name and job.attempts):  # a retry whose attempt has failed
         return ""
-    values = {
-        "worker": shorten(worker.name, LINE_LIMIT),
-        "time": span(worker.age),
-        "timeout": span(settings.worker_timeout),
+    return gettext("%(operation)s: due in %(span)s, at %(time)s.") % {
+        "time": exact(job.run_after),
+        "span": roughly(job.run_after - now),
+        "operation": capfirst(last[0].done_by),
     }
-    return (
-        gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
-        % values
-    )
-
-
-def _jobs_before(job: Job) -> Count:
-    """The number of jobs that will be claimed first, up to the limit of a count. Index: claim."""
-    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
-    queue = Job.objects.queued().filter(queue_name=job.queue_name)
-    before = queue.filter(LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place))
-    return Count.of(before.order_by(*CLAIM_ORDER))
 
 
 def _policy(job: Job) -> RetryPolicy | None:
@@ -167,7 +91,3 @@ def _retry_on(job: Job) -> set[str] | None:
 def _was_ended_by_the_queue(attempt: Attempt) -> bool:
     """Whether the queue itself ended the job, without the task's policy; then the message has the reason."""
     return not attempt.worker or attempt.exception.rpartition(".")[2] in ENDED_BY_THE_QUEUE
-
-
-def _queue(job: Job) -> dict[str, str]:
-    return {"queue": shorten(job.queue_name, LINE_LIMIT)}

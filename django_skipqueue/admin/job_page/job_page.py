@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
+from ...explanations.operations import number_of_attempts
 from ...models import WAITING, JobBatch, Schedule, Status
 from ...operators.arguments import named, redacted
 from ...operators.durations import span
@@ -20,7 +21,7 @@ from ...values.outcomes import MESSAGE_LIMIT
 from ...values.records import worker_name
 from ...values.redaction import MASK, Redacted
 from ..verbs.table import RETRY
-from .attempts import Attempt, attempts_of, number_of_attempts
+from .attempts import Attempt, attempts_of
 from .defer_call import defer_call
 from .explanations import why_it_waits, why_it_was_not_retried
 from .links import links_of_attempt, links_of_job

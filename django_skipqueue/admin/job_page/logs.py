@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ...explanations.operations import attempts_before, operations_of
 from ...models import Job
 from ...values.codec import clean, shorten
 from ...values.notes import LINE_LIMIT, MOST_LINES, AttemptLog, logs_of
-from .operations import attempts_before, operations_of
 
 NAME_LIMIT = 200
 """Characters of the name of a level or a logger."""

@@ -11,10 +11,11 @@ from operator import attrgetter
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...explanations.operations import attempts_before
 from ...models import Job, Status
 from ...operators.durations import distance, span
 from .attempts import Attempt
-from .operations import RELEASE, SNOOZE, Operation, attempts_before, operations_of
+from .operations import RELEASE, SNOOZE, Operation, operations_of
 
 SAME = timedelta(milliseconds=1)
 """Times that are no further apart count as one moment."""

@@ -11,10 +11,13 @@ from operator import itemgetter
 from typing import Any
 
 from ...events.log_format import in_words, printable
+from ...explanations.operations import number_of_attempt, number_of_attempts, was_cancelled
+from ...explanations.waiting import why_it_waits
 from ...models import Job
 from ...operators.arguments import named
 from ...operators.job_states import state_of
 from ...operators.json_time import moment_of
+from ...operators.worker_health import Workforce
 from ...values.notes import AttemptLog, logs_of
 from ...values.records import worker_name
 from ...values.redaction import Redacted
@@ -24,13 +27,15 @@ from .job_texts import TIMES, as_json, call_of, masked, when
 LABEL_WIDTH = 14
 
 
-def details_as_json(job: Job) -> dict[str, Any]:
-    """The fields of lists, and the others."""
+def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
+    """The fields of lists, and the others. `job.now`: the time."""
     call = call_of(job)
     return {
         **as_json(job),
         "timeout": job.timeout,
-        "unique_key": job.unique_key and call.text(job.unique_key),
+        "why_it_waits": why_it_waits(job, job.now, workforce) or None,
+        "batch_id": job.batch_id,
+        **{name: key and call.text(key) for name, key in _keys(job).items()},
         "result": masked(job, job.result),
         "metadata": masked(job, job.metadata),
         "progress": _progress_as_json(job, call),
@@ -40,54 +45,64 @@ def details_as_json(job: Job) -> dict[str, Any]:
     }
 
 
-def lines_about(job: Any) -> Iterator[str]:
+def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
     """Its fields, then its errors and the changes by operators, in the order of time. `job.now`: the time."""
     call = call_of(job)
     yield printable(f"Job {job.pk}: {job.task}")
-    for label, values in _facts(job, call):
+    for label, values in _facts(job, call, workforce):
         for number, value in enumerate(values):
             yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"
     yield from _story(job, call)
 
 
-def _facts(job: Any, call: Redacted) -> Iterator[tuple[str, list[str]]]:
+def _facts(job: Any, call: Redacted, workforce: Workforce) -> Iterator[tuple[str, list[str]]]:
     """Labels, and the lines beside each; those without a value are left out."""
     passed = [*named(job.task, call.args), *call.kwargs.items()]
     facts = {
-        "status": [f"{state_of(job)}, {when(job, job.now)}"],
+        "status": [f"{state_of(job)}, {when(job, job.now)}", *_given(why_it_waits(job, job.now, workforce))],
         "queue": [f"{job.queue_name}, priority {job.priority}"],
-        "attempts": [f"{job.attempts} of {job.max_attempts}"],
+        "attempts": [_attempts(job)],
         **{name.replace("_", " "): _times(getattr(job, name)) for name in TIMES},
         "progress": [call.text(job.current_progress.line)] if job.current_progress else [],
-        "worker": [job.worker_name] if job.worker_name else [],
+        "worker": _given(job.worker_name),
+        "batch": _given(job.batch_id),
         "timeout": [] if job.timeout is None else [in_words(job.timeout)],
-        "unique key": [call.text(job.unique_key)] if job.unique_key else [],
+        **{name.replace("_", " "): _given(key and call.text(key)) for name, key in _keys(job).items()},
         "arguments": [f"{name} = {_dumped(value)}" for name, value in passed],
         "result": [] if job.result is None else [_dumped(masked(job, job.result))],
         "metadata": [_dumped(masked(job, job.metadata))] if job.metadata else [],
-        "last error": [call.text(job.last_error)] if job.last_error else [],
+        "last error": _given(call.text(job.last_error)),
     }
     yield from ((label, lines) for label, lines in facts.items() if lines)
 
 
 def _story(job: Job, call: Redacted) -> Iterator[str]:
     """The logs and the errors of attempts, and the changes by operators, the oldest first."""
-    events = [(entry, _attempt(entry, call)) for entry in _objects(job.errors)]
+    events = [(entry, _attempt(entry, call, job)) for entry in _objects(job.errors)]
     events += [(entry, _operation(entry, call)) for entry in _objects(job.operations)]
     dated = [(at, lines) for entry, lines in events if (at := moment_of(entry.get("at")))]
-    dated += [(log.started, _log(log, call)) for log in logs_of(job.logs) if log.started and log.lines]
+    dated += [(log.started, _log(log, call, job)) for log in logs_of(job.logs) if log.started and log.lines]
     for at, (first, *others) in sorted(dated, key=itemgetter(0)):
         yield ""
         yield printable(f"{shown_time(at)}  {first}")
         yield from (f"    {printable(line)}" for line in others)
 
 
-def _attempt(entry: dict[str, Any], call: Redacted) -> list[str]:
+def _attempts(job: Job) -> str:
+    """Of how many. A manual retry begins anew at 1; those before it are named."""
+    earlier = number_of_attempts(job) - job.attempts
+    return f"{job.attempts} of {job.max_attempts}" + (f", {earlier} before the manual retry" if earlier else "")
+
+
+def _attempt(entry: dict[str, Any], call: Redacted, job: Job) -> list[str]:
     took = entry.get("duration_ms")
     after = f" after {in_words(took / 1000)}" if isinstance(took, int | float) else ""
     worker = f" on {worker_name(entry['worker'])}" if isinstance(entry.get("worker"), str) else ""
     text = entry.get("traceback") or f"{entry.get('exception', '')}: {entry.get('message', '')}"
-    return [f"attempt {entry.get('attempt', '')} failed{after}{worker}", *call.text(str(text)).rstrip().splitlines()]
+    ended_at = moment_of(entry.get("at"))
+    number = number_of_attempt(job, entry.get("attempt"), ended_at) or ""
+    end = "cancelled" if was_cancelled(job, ended_at) else "failed"
+    return [f"attempt {number} {end}{after}{worker}", *call.text(str(text)).rstrip().splitlines()]
 
 
 def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
@@ -97,8 +112,8 @@ def _operation(entry: dict[str, Any], call: Redacted) -> list[str]:
     return [call.text(f"{entry.get('verb', '')}{by}{times}{reason}")]
 
 
-def _log(log: AttemptLog, call: Redacted) -> list[str]:
-    lines = [f"log of attempt {log.attempt}"]
+def _log(log: AttemptLog, call: Redacted, job: Job) -> list[str]:
+    lines = [f"log of attempt {number_of_attempt(job, log.attempt, log.started)}"]
     if log.dropped:
         lines.append(f"… {log.dropped} earlier lines are not kept")
     for line in log.lines:
@@ -132,6 +147,16 @@ def _masked_texts(entry: Any, call: Redacted) -> Any:
 
 def _times(moment: datetime | None) -> list[str]:
     return [shown_time(moment)] if moment else []
+
+
+def _keys(job: Job) -> dict[str, str | None]:
+    """The keys by which it waits."""
+    return {"unique_key": job.unique_key, "limit_key": job.limit_key, "rate_key": job.rate_key}
+
+
+def _given(value: Any) -> list[str]:
+    """A line, if there is a value."""
+    return [str(value)] if value else []
 
 
 def _dumped(value: Any) -> str:

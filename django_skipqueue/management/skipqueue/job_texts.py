@@ -54,6 +54,8 @@ def when(job: Job, now: datetime) -> str:
         so_far = f", {progress.percent} %" if progress else ""
         return f"for {in_words((now - started).total_seconds())}{so_far}"
     seconds = (job.run_after - now).total_seconds()
+    if job.status == Status.BLOCKED and seconds <= 0:
+        return f"for {in_words(-seconds)}"
     return f"in {in_words(seconds)}" if seconds > 0 else f"due {in_words(-seconds)} ago"
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from django_skipqueue.admin.job_page.needs import needs_of, why_it_waits_for_jobs
+from django_skipqueue.admin.job_page.needs import needs_of
+from django_skipqueue.explanations.needs import why_it_waits_for_jobs
 from django_skipqueue.models import Dependency, Job
 
 from ...app import jobs

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.admin.job_page.operations import attempts_before, operations_of
+from django_skipqueue.admin.job_page.operations import operations_of
+from django_skipqueue.explanations.operations import attempts_before
 from django_skipqueue.store import Store
 
 from ...app.rows import make_job

@@ -1,15 +1,18 @@
 """`skipqueue show`."""
 
 import json
+import re
+from datetime import timedelta
 
 import pytest
 
 from django_skipqueue import job
-from django_skipqueue.models import Job
+from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
 
-from ...app.rows import make_job
+from ...app.limit_rows import make_halted, make_keyed
+from ...app.rows import make_job, make_worker
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -117,3 +120,44 @@ def test_a_row_that_another_program_wrote_is_shown_as_far_as_it_goes() -> None:
         result = skipqueue("show", made.pk, *options)
         assert result.code == 0
         assert result.out.replace("\n", "").isprintable()
+
+
+def test_it_says_why_a_job_waits_with_its_batch_and_its_keys() -> None:
+    halting = make_halted("shop", waiting=0)
+    waits = make_keyed("shop", kind="halting", run_after=timedelta(seconds=-46), batch_id=7, rate_key="psp")
+    lines = skipqueue("show", waits.pk).out.splitlines()
+    assert re.match(
+        r"status        blocked, for 4\d(\.\d)?s$", next(line for line in lines if line.startswith("status"))
+    )
+    why = f"Its sequence “shop” has halted: job {halting.pk} failed. Retry that job, or discard it."
+    assert f"{'':14}{why}" in lines
+    assert {"batch         7", "limit key     shop", "rate key      psp"} <= set(lines)
+    [found] = skipqueue("show", waits.pk, "--json").objects
+    assert (found["why_it_waits"], found["batch_id"], found["limit_key"]) == (why, 7, "shop")
+
+
+def test_it_says_that_nobody_runs_a_queued_job_or_that_its_queue_is_paused() -> None:
+    queued = make_job(queue_name="mail")
+    assert "It waits for a worker: none is alive." in skipqueue("show", queued.pk).out
+    make_worker(queues=["mail"])
+    assert "It is the next job of the queue “mail”" in skipqueue("show", queued.pk).out
+    Queue.pause("mail", reason="the server is down")
+    assert "The queue “mail” is paused until it is resumed: the server is down" in skipqueue("show", queued.pk).out
+
+
+def test_the_numbers_of_attempts_go_on_after_a_manual_retry(failed: Job) -> None:
+    late = ERROR | {"at": "2126-03-01T02:13:45+00:00"}
+    Job.objects.filter(pk=failed.pk).update(attempts=1, errors=[ERROR, late])
+    out = skipqueue("show", failed.pk).out
+    assert "  attempt 1 failed" in out
+    assert "  attempt 2 failed" in out
+    assert "attempts      1 of 10, 1 before the manual retry" in out
+
+
+def test_an_attempt_that_an_operator_cancelled_has_not_failed() -> None:
+    running = make_job("running", task="shop.send")
+    Store.default().cancel([running.pk], by="ann")
+    Job.objects.filter(pk=running.pk).update(errors=[ERROR | {"at": "2126-03-01T02:13:45+00:00"}])
+    out = skipqueue("show", running.pk).out
+    assert "  attempt 1 cancelled after 1.9s on web-1/1" in out
+    assert "attempt 1 failed" not in out

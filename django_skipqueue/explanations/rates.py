@@ -6,15 +6,15 @@ from django.db.models import F, Q, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...models import Job, RateBucket
-from ...models.expressions import MINUS_PRIORITY, Row
-from ...operators.arguments import redacted
-from ...operators.counts import Count
-from ...operators.durations import roughly
-from ...operators.limit_states import KEY_LIMIT
-from ...operators.queue_rates import pace_of
-from ...values.codec import shorten
-from ...values.rates import rate_text
+from ..models import Job, RateBucket
+from ..models.expressions import MINUS_PRIORITY, Row
+from ..operators.arguments import redacted
+from ..operators.counts import Count
+from ..operators.durations import roughly
+from ..operators.limit_states import KEY_LIMIT
+from ..operators.queue_rates import pace_of
+from ..values.codec import shorten
+from ..values.rates import rate_text
 
 
 def why_it_waits_for_its_rate(job: Job, now: datetime) -> str:

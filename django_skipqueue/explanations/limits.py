@@ -4,13 +4,13 @@ from django.db.models import F, QuerySet, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
-from ...models import Job, Status
-from ...models.expressions import LIMIT_RANK, Row
-from ...operators.arguments import redacted
-from ...operators.counts import Count
-from ...operators.limit_states import KEY_LIMIT, holders_of
-from ...operators.queue_limits import permits
-from ...values.codec import shorten
+from ..models import Job, Status
+from ..models.expressions import LIMIT_RANK, Row
+from ..operators.arguments import redacted
+from ..operators.counts import Count
+from ..operators.limit_states import KEY_LIMIT, holders_of
+from ..operators.queue_limits import permits
+from ..values.codec import shorten
 
 
 def why_it_is_blocked(job: Job) -> str:

@@ -1,0 +1,106 @@
+"""Why a job is not finished yet: in a sentence, or not at all.
+
+Invariant: nothing is guessed. There is no sentence where the row does not have the reason; every query reads a few
+rows, or counts as far as `counts.CAP` along an index.
+"""
+
+from datetime import datetime
+
+from django.db.models import F, Value
+from django.db.models.lookups import LessThan
+from django.utils.translation import gettext, ngettext
+
+from ..conf import settings
+from ..models import Job, Status
+from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
+from ..operators import pauses
+from ..operators.counts import Count
+from ..operators.durations import exact, roughly, span
+from ..operators.worker_health import Workforce
+from ..values.codec import shorten
+from .limits import why_it_is_blocked
+from .needs import why_it_waits_for_jobs
+from .operations import number_of_attempts
+from .rates import why_it_waits_for_its_rate
+
+LINE_LIMIT = 200
+
+
+def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
+    """The condition that a job waits for; for a running job: whether its worker is late."""
+    match job.status:
+        case Status.QUEUED:
+            return _why_it_is_queued(job, workforce)
+        case Status.SCHEDULED:
+            return _why_it_is_scheduled(job, now, workforce)
+        case Status.BLOCKED:
+            return (
+                why_it_waits_for_jobs(job)
+                or why_it_waits_for_its_rate(job, now)
+                or why_it_is_blocked(job)
+                or gettext("It is due, and waits for a limit or another job.")
+            )
+        case Status.RUNNING:
+            return _whether_its_worker_is_late(job, workforce)
+    return ""
+
+
+def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
+    if pause := pauses.pause_of(job.queue_name):
+        return pauses.sentence(pause)
+    if not workforce.not_dead:
+        return gettext("It waits for a worker: none is alive.")
+    if not workforce.serving(job.queue_name):
+        return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
+    before = _jobs_before(job)
+    if not before.found:
+        return gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.") % _queue(
+            job
+        )
+    return ngettext(
+        "%(number)s job of the queue “%(queue)s” comes before it.",
+        "%(number)s jobs of the queue “%(queue)s” come before it.",
+        before.found,
+    ) % {"number": before, **_queue(job)}
+
+
+def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
+    values = {
+        "time": exact(job.run_after),
+        "span": roughly(job.run_after - now),
+        "attempt": number_of_attempts(job) + 1,
+    }
+    if job.run_after <= now and not workforce.not_dead:
+        return gettext("It was due %(span)s ago, but no worker is alive.") % values
+    if job.run_after <= now:
+        return gettext("It is due now, and goes into its queue within a second or two.")
+    if job.attempts:
+        return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
+    return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
+
+
+def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:
+    worker = workforce.get(job.locked_by)
+    if worker is None or worker.state == "live":
+        return ""
+    values = {
+        "worker": shorten(worker.name, LINE_LIMIT),
+        "time": span(worker.age),
+        "timeout": span(settings.worker_timeout),
+    }
+    return (
+        gettext("Its worker %(worker)s has sent no heartbeat for %(time)s. After %(timeout)s the job is taken back.")
+        % values
+    )
+
+
+def _jobs_before(job: Job) -> Count:
+    """The number of jobs that will be claimed first, up to the limit of a count. Index: claim."""
+    place = Row(Value(-job.priority), Value(job.run_after), Value(job.pk))
+    queue = Job.objects.queued().filter(queue_name=job.queue_name)
+    before = queue.filter(LessThan(Row(MINUS_PRIORITY, F("run_after"), F("id")), place))
+    return Count.of(before.order_by(*CLAIM_ORDER))
+
+
+def _queue(job: Job) -> dict[str, str]:
+    return {"queue": shorten(job.queue_name, LINE_LIMIT)}
