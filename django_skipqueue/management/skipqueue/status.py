@@ -96,12 +96,15 @@ def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
 
 
 def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
-    """What an operator has to know: the queue is paused, or no worker serves it."""
+    """What an operator has to know: the queue is paused, no worker serves it, or workers of it are late."""
     if pause := snapshot.paused.get(queue.name):
         until = f"until {shown_time(pause.paused_until)}" if pause.paused_until else "until it is resumed"
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
-    return Coloured("no worker serves it", RED) if queue.queued and not workers else ""
+    if not workers:
+        return Coloured("no worker serves it", RED) if queue.queued else ""
+    late = sum(worker.state == "late" for worker in snapshot.workforce.serving(queue.name))
+    return Coloured(f"{late} of its workers late", YELLOW) if late else ""
 
 
 def _blocked(snapshot: Snapshot) -> str:

@@ -138,3 +138,11 @@ def test_colours_can_be_turned_off(manage: Callable[..., Any], option: list[str]
     process.wait_for("no worker serves it")
     assert process.wait() == 0
     assert "\x1b[3" not in process.log
+
+
+def test_the_row_of_a_queue_says_that_its_workers_are_late() -> None:
+    make_job(queue_name="mail")
+    make_worker(queues=["mail"], heartbeat=timedelta(seconds=-40))
+    assert re.search(r"^mail .* 1 +1 of its workers late$", skipqueue("status").out, re.MULTILINE)
+    make_worker(queues=["mail"])
+    assert re.search(r"^mail .* 2 +1 of its workers late$", skipqueue("status").out, re.MULTILINE)
