@@ -5,7 +5,9 @@ from datetime import timedelta
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ..admission.queues import columns_of, rate_columns_of
 from ..conf import settings
+from ..exceptions import InvalidOption
 from ..store import Store
 from .querysets import QueueManager
 
@@ -57,8 +59,10 @@ class Queue(models.Model):
 
         It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue, `None`
         included. Jobs that run are left alone: no other is admitted until fewer run. Raises `InvalidOption` for a value
-        that cannot be used.
+        that cannot be used, and for a queue without a `concurrency` in the settings, unless it was changed before.
         """
+        if columns_of(name).limit_key is None:
+            _require_changed(name, "concurrency", "concurrency")
         Store(settings.database).limit_queue(name, concurrency, by=by)
 
     @staticmethod
@@ -72,11 +76,22 @@ class Queue(models.Model):
 
         It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
         included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
-        cannot be used.
+        cannot be used, and for a queue without a `rate` in the settings, unless it was changed before.
         """
+        if rate_columns_of(name).rate_key is None:
+            _require_changed(name, "rate", "rate_interval")
         Store(settings.database).rate_queue(name, rate, by=by)
 
     @staticmethod
     def rate_by_settings(name: str, *, by: str = "") -> None:
         """Let the rate of the settings hold again for this queue."""
         Store(settings.database).rate_queue_by_settings(name, by=by)
+
+
+def _require_changed(name: str, option: str, column: str) -> None:
+    """Raise `InvalidOption` unless the queue's row has a value: jobs without a key of their queue would ignore it."""
+    if not Queue.objects.using(settings.database).filter(name=name).exclude(**{column: None}).exists():
+        raise InvalidOption(
+            f"The queue {name!r} has no {option} in the settings, so that none would hold for its jobs. Add "
+            f'{name!r}: {{"{option}": None}} to SKIPQUEUE["QUEUES"], and restart the workers and all that enqueue.'
+        )

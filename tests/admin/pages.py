@@ -5,6 +5,7 @@ from datetime import timedelta
 from urllib.parse import urlencode
 
 from django.db.models.functions import Now
+from django.test import override_settings
 
 from django_skipqueue import Batch, job
 from django_skipqueue.admin.failures.shown_cause import query_of
@@ -54,8 +55,9 @@ def make_pages() -> Mapping[str, str]:
     make_job(queue_name="nobody serves it")
     Queue.pause("payments", for_=timedelta(minutes=45), by="ann", reason="psp.example.com cannot be reached")
     batches = _make_batches()
-    Queue.limit("emails", 4)
-    Queue.rate("emails", "50/s")
+    with override_settings(SKIPQUEUE={"QUEUES": {"emails": {"concurrency": None, "rate": None}}}):
+        Queue.limit("emails", 4)
+        Queue.rate("emails", "50/s")
     schedules = _make_schedules(found["completed"])
     running, queued, done = (found[status].pk for status in ("running", "queued", "completed"))
     return {

@@ -13,7 +13,7 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db.models.functions import Now
-from django.test import Client
+from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_skipqueue.admin.failures.shown_cause import query_of
@@ -148,8 +148,9 @@ class Rows:
         self.worker = make_worker()
         self.schedule, self.paused = make_schedule("s", due=-60), make_schedule("paused", due=-60, paused_at=Now())
         Queue.pause("mail")
-        Queue.limit("mail", 4)
-        Queue.rate("mail", "4/s")
+        with override_settings(SKIPQUEUE={"QUEUES": {"mail": {"concurrency": None, "rate": None}}}):
+            Queue.limit("mail", 4)
+            Queue.rate("mail", "4/s")
         self.batch = JobBatch.objects.create(name="b")
         roll_up(BAD_VALUE)
         self.before = everything()

@@ -266,7 +266,7 @@ def test_a_change_is_rolled_back_with_its_transaction() -> None:
 
 def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
     Queue.rate("mail", "2/s")
-    Queue.limit("mail", 2)
+    store.limit_queue("mail", 2)
     Queue.pause("mail")
     Queue.rate("mail", "3/s")
     queue = Queue.objects.paused().get()
@@ -276,7 +276,7 @@ def test_a_pause_a_limit_and_a_rate_leave_each_other_alone() -> None:
 
 
 def test_a_row_without_a_rate_leaves_that_of_the_settings() -> None:
-    Queue.limit("mail", 5)
+    store.limit_queue("mail", 5)
     mail.defer_many([()] * 3)
     assert statuses() == {"queued": 1, "blocked": 2}
 
@@ -285,7 +285,7 @@ def test_the_rate_of_another_queue_is_another() -> None:
     Queue.rate("later", "1/h")
     mail.defer_many([()] * 2)
     assert claim() != []
-    Queue.rate("default", "1/h")
+    store.rate_queue("default", "1/h")
     three_at_once.defer_many([(7,)] * 4)
     assert Job.objects.filter(queue_name="default").queued().count() == 3
 

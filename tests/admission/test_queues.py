@@ -196,3 +196,18 @@ def test_what_cannot_be_a_limit_is_refused() -> None:
 def test_a_setting_that_cannot_be_used_is_reported(settings: Any, given: Any, said: str) -> None:
     settings.SKIPQUEUE = {"QUEUES": given}
     assert said in " ".join(conf.problems())
+
+
+def test_a_queue_that_the_settings_do_not_name_cannot_be_limited_or_rated() -> None:
+    with pytest.raises(InvalidOption, match=r"""'default': \{"concurrency": None\} to SKIPQUEUE\["QUEUES"\]"""):
+        Queue.limit("default", 3)
+    with pytest.raises(InvalidOption, match=r"""'mail': \{"rate": None\}"""):
+        Queue.rate("mail", "3/s")
+    assert not Queue.objects.exists()
+
+
+def test_a_queue_that_was_limited_before_the_settings_forgot_it_can_be_limited_still(settings: Any) -> None:
+    Queue.limit("mail", 3)
+    settings.SKIPQUEUE = {}
+    Queue.limit("mail", 2)
+    assert Queue.objects.get().concurrency == 2

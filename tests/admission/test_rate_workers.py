@@ -202,7 +202,8 @@ def test_the_rate_of_a_queue_holds_while_it_is_changed(runworker: Run) -> None:
     with override_settings(SKIPQUEUE=skipqueue):
         jobs.slow.using(queue_name="mail").defer_many([(0.01,)] * 3_000)
     wait_until(partial(has_started_more_than, 20))
-    Queue.rate("mail", "20/s")
+    with override_settings(SKIPQUEUE=skipqueue):
+        Queue.rate("mail", "20/s")
     wait_until(lambda: Job.objects.queued().count() <= 20)
     with connect() as session:
         [(begin, before)] = session.execute(STARTED).fetchall()

@@ -189,7 +189,8 @@ class TestBlocked:
         assert waits(first) == permits
         assert waits(job) == f"{permits} 1 job comes before it."
 
-    def test_by_the_limit_of_its_queue(self) -> None:
+    def test_by_the_limit_of_its_queue(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"QUEUES": {"default": {"concurrency": 2}}}
         columns: dict[str, Any] = {"limit_key": "queue:default", "limit_kind": "concurrency", "capacity": 2}
         make_job("running", **columns)
         job = make_job("blocked", **columns)
