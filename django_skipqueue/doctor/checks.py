@@ -25,6 +25,7 @@ CHECKS = (
     Check("migrations", server.migrations, _("All migrations are applied")),
     Check("no-worker", workers.no_worker, _("Workers are alive")),
     Check("queue-without-worker", workers.queues_without_worker, _("Every queue with jobs has a worker")),
+    Check("paused-queue", workers.paused_queues, _("No job waits in a paused queue")),
     Check("late-worker", workers.late_workers, _("No worker is late")),
     Check("dead-worker", workers.dead_workers, _("No worker is dead")),
     Check("orphaned-job", jobs.orphaned_jobs, _("Every running job has a worker")),

@@ -22,7 +22,8 @@ EXAMINATION_SECONDS = 10.0
 def examine(store: Store) -> list[Finding]:
     """Run all checks on this thread's connection. Returns the findings, the worst first, one at least for each check.
 
-    A check that finds nothing has a finding of the severity "ok". A check that fails has a finding that says so.
+    A check that finds nothing has a finding of the severity "ok". A check that fails has a finding that says so, unless
+    migrations are missing.
     """
     if problem := engine_problem(store.alias):
         return [_unusable(problem.message, problem.hint)]
@@ -32,11 +33,19 @@ def examine(store: Store) -> list[Finding]:
         budget = TimeBudget(EXAMINATION_SECONDS, parts=len(CHECKS), most=CHECK_SECONDS, least=LEAST_SECONDS)
         for check in CHECKS:
             findings += _run(check, store, budget.share())
+        findings = _explained(findings)
     except Error as error:
         findings.append(
             _unusable(in_a_line(error), gettext("See whether the server runs, and whether its log says why."))
         )
     return sorted(findings, key=lambda finding: finding.severity.rank)
+
+
+def _explained(findings: list[Finding]) -> list[Finding]:
+    """The findings, where migrations are missing without the checks that failed: for want of tables or columns."""
+    if not any(each.code == "migrations" and each.severity != Severity.OK for each in findings):
+        return findings
+    return [each for each in findings if each.code != "check-failed"]
 
 
 def _run(check: Check, store: Store, seconds: float) -> list[Finding]:

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 
 from django.utils.translation import gettext
 
+from ..conf import settings
 from ..events.log_format import printable
 from ..operators.durations import span
-from ..operators.worker_health import WorkerHealth, Workforce
+from ..operators.worker_health import WorkerHealth, Workforce, recovered
 from ..store import Store
+from ..store.observe import QueueNow
 from . import job_sql, sql
 from .finding import Finding, Severity
 
@@ -55,8 +57,10 @@ def late_workers(store: Store) -> Iterator[Finding]:
 
 
 def dead_workers(store: Store) -> Iterator[Finding]:
-    """Workers that count as dead, and whose rows are still there."""
-    dead = [each for each in Workforce.now(using=store.alias).workers if not each.is_live]
+    """Workers that count as dead, and whose rows are still there: with jobs to recover, or without."""
+    workforce = Workforce.now(using=store.alias)
+    gone = recovered(workforce, using=store.alias)
+    dead = [each for each in workforce.workers if not each.is_live and each not in gone]
     if dead:
         yield Finding(
             "dead-worker",
@@ -64,35 +68,50 @@ def dead_workers(store: Store) -> Iterator[Finding]:
             gettext("Workers have died"),
             _heartbeats(dead),
             gettext(
-                "Start runworker again on these machines. Any running supervisor recovers their jobs and deletes their "
-                "rows."
-            ),
+                "Start runworker again on these machines. Any running supervisor recovers their jobs within "
+                "WORKER_TIMEOUT (%(timeout)s), and deletes their rows."
+            )
+            % {"timeout": span(settings.worker_timeout)},
             "python manage.py runworker",
+        )
+    if gone:
+        yield Finding(
+            "dead-worker",
+            Severity.INFO,
+            gettext("Workers have died, and their jobs are recovered"),
+            _heartbeats(gone),
+            gettext("Nothing has to be done. Each row goes an hour after its last heartbeat."),
+        )
+
+
+def paused_queues(store: Store) -> Iterator[Finding]:
+    """Paused queues with jobs that wait."""
+    paused = set(store.paused_queues())
+    held = [queue for queue in _queues_with_jobs(store) if queue.name in paused] if paused else []
+    if held:
+        yield Finding(
+            "paused-queue",
+            Severity.INFO,
+            gettext("Jobs wait in paused queues"),
+            _with_their_jobs(held),
+            gettext("Resume a queue when the reason for its pause is over."),
+            "\n".join(shlex.join(["python", "manage.py", "skipqueue", "resume", queue.name]) for queue in held[:NAMED]),
         )
 
 
 def queues_without_worker(store: Store) -> Iterator[Finding]:
     """Queues with jobs that no live worker serves, and that nobody has paused."""
     workforce = Workforce.now(using=store.alias)
-    queues = store.queues_now(most=MOST_COUNTED) if workforce.not_dead else []
-    unserved = [queue for queue in queues if queue.queued and not workforce.serving(queue.name)]
+    queues = _queues_with_jobs(store) if workforce.not_dead else []
+    unserved = [queue for queue in queues if not workforce.serving(queue.name)]
     paused = set(store.paused_queues()) if unserved else set()
     unserved = [queue for queue in unserved if queue.name not in paused]
     if unserved:
-        shown = (
-            gettext("%(name)s (jobs: %(number)s, the first for %(age)s)")
-            % {
-                "name": printable(queue.name),
-                "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
-                "age": span(queue.oldest or 0.0),
-            }
-            for queue in unserved[:NAMED]
-        )
         yield Finding(
             "queue-without-worker",
             Severity.CRITICAL,
             gettext("Jobs wait in queues that no worker serves"),
-            gettext("Queues: %(number)s. %(queues)s") % {"number": len(unserved), "queues": "; ".join(shown)},
+            _with_their_jobs(unserved),
             gettext("Start a worker for them."),
             shlex.join(
                 ["python", "manage.py", "runworker", "--queues", ",".join(queue.name for queue in unserved[:NAMED])]
@@ -119,6 +138,23 @@ def clock_skew(store: Store) -> Iterator[Finding]:
             gettext("Synchronize both clocks (NTP)."),
             "timedatectl status",
         )
+
+
+def _queues_with_jobs(store: Store) -> list[QueueNow]:
+    return [queue for queue in store.queues_now(most=MOST_COUNTED) if queue.queued]
+
+
+def _with_their_jobs(queues: list[QueueNow]) -> str:
+    shown = (
+        gettext("%(name)s (jobs: %(number)s, the first for %(age)s)")
+        % {
+            "name": printable(queue.name),
+            "number": f"{MOST_COUNTED}+" if queue.is_estimate else queue.queued,
+            "age": span(queue.oldest or 0.0),
+        }
+        for queue in queues[:NAMED]
+    )
+    return gettext("Queues: %(number)s. %(queues)s") % {"number": len(queues), "queues": "; ".join(shown)}
 
 
 def _heartbeats(workers: list[WorkerHealth]) -> str:

@@ -10,7 +10,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
-from ..models import Worker
+from ..models import Job, Worker
 from ..values.served import serves
 from .durations import span
 
@@ -92,6 +92,16 @@ class Workforce:
     def get(self, worker_id: str) -> WorkerHealth | None:
         """The worker with this id."""
         return next((worker for worker in self.workers if worker.id == worker_id), None)
+
+
+def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerHealth]:
+    """The dead workers that need nobody: another worker is live, and they hold no running job. Index: recover."""
+    dead = [worker for worker in workforce.workers if not worker.is_live]
+    if not dead or not any(worker.state == "live" for worker in workforce.workers):
+        return []
+    held = Job.objects.db_manager(using).running().filter(locked_by__in=[worker.id for worker in dead])
+    holders = set(held.values_list("locked_by", flat=True).distinct())
+    return [worker for worker in dead if worker.id not in holders]
 
 
 def _read(using: str | None) -> Iterator[WorkerHealth]:

@@ -7,6 +7,8 @@ import pytest
 from django.db import connection, connections
 
 from django_skipqueue.doctor import server
+from django_skipqueue.doctor.checks import CHECKS, Check
+from django_skipqueue.doctor.finding import Finding
 from django_skipqueue.store import Store
 
 from ..app.rows import make_worker
@@ -27,11 +29,18 @@ def run(transactional_db: None) -> Iterator[Any]:
     connection.close()
 
 
-def test_migrations_that_are_not_applied(found: Found, run: Any) -> None:
+def _failing(store: Store) -> Iterator[Finding]:
+    store.rows("SELECT nothing FROM nowhere")
+    yield from ()
+
+
+def test_migrations_that_are_not_applied(found: Found, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("migrations") == []
     run("UPDATE django_migrations SET app = 'hidden' WHERE app = 'django_skipqueue' AND name = '0002_storage'")
     try:
         (finding,) = found("migrations")
+        monkeypatch.setattr("django_skipqueue.doctor.examination.CHECKS", (*CHECKS, Check("c", _failing, "")))
+        assert found("check-failed") == [], "it may have failed for want of a table"
     finally:
         run("UPDATE django_migrations SET app = 'django_skipqueue' WHERE app = 'hidden'")
     assert (finding.severity, finding.command) == ("critical", "python manage.py migrate django_skipqueue")

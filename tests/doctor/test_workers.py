@@ -32,7 +32,7 @@ def test_a_late_worker_and_a_dead_one(found: Found) -> None:
     (late,), (dead,) = found("late-worker"), found("dead-worker")
     assert re.match(r"web-2/1, last heartbeat [45]\d s ago", late.found)
     assert dead.found == "web-3/1, last heartbeat 5 h ago"
-    assert late.severity == dead.severity == "warning"
+    assert (late.severity, dead.severity) == ("warning", "info")
 
 
 def test_of_many_dead_workers_the_first_are_named(found: Found) -> None:
@@ -82,3 +82,27 @@ def test_a_name_cannot_forge_a_line(found: Found) -> None:
     make_worker(name="x\ny\x1b[2J", heartbeat=timedelta(hours=-1))
     (finding,) = found("dead-worker")
     assert finding.found.isprintable()
+
+
+def test_a_dead_worker_is_a_warning_until_its_jobs_are_recovered_and_a_supervisor_is_alive(found: Found) -> None:
+    dead = make_worker(heartbeat=timedelta(hours=-5))
+    (finding,) = found("dead-worker")
+    assert (finding.severity, "within WORKER_TIMEOUT (1 min)" in finding.advice) == ("warning", True)
+    held = make_job("running", locked_by=dead.id)
+    make_worker()
+    assert [each.severity for each in found("dead-worker")] == ["warning"]
+    held.delete()
+    (finding,) = found("dead-worker")
+    assert (finding.severity, finding.command) == ("info", "")
+
+
+def test_jobs_in_a_paused_queue_are_named_with_the_command_that_resumes_it(found: Found) -> None:
+    make_worker()
+    Queue.pause("re ports")
+    assert found("paused-queue") == []
+    make_job(queue_name="re ports", run_after=timedelta(hours=-3))
+    make_job(queue_name="mail")
+    (finding,) = found("paused-queue")
+    assert finding.severity == "info"
+    assert finding.found == "Queues: 1. re ports (jobs: 1, the first for 3 h)"
+    assert finding.command == "python manage.py skipqueue resume 're ports'"

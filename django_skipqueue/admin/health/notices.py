@@ -20,7 +20,7 @@ from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
 from ...operators import pauses
 from ...operators.durations import span
-from ...operators.worker_health import WorkerHealth, Workforce
+from ...operators.worker_health import WorkerHealth, Workforce, recovered
 from ...store import Store
 from ...tasks.registry import registry
 from ...values.codec import shorten
@@ -120,7 +120,7 @@ class Notices:
     no_worker: NoWorker | None
     no_free_slot: tuple[NoFreeSlot, ...]
     late_workers: tuple[WorkerHealth, ...]
-    """The workers that are late, or count as dead."""
+    """The workers that are late, or count as dead and have jobs to be recovered."""
     paused: PausedQueues | None
     incidents: tuple[OpenIncident, ...]
 
@@ -129,7 +129,8 @@ class Notices:
         """Query the workers, the jobs that wait and run, the paused queues and the incidents."""
         workforce, waiting = Workforce.now(), Store.default().queues_with_jobs()
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
-        late_workers = tuple(workforce.late_or_stale[:MOST])
+        gone = recovered(workforce)
+        late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
         no_worker = NoWorker.of(workforce, waiting)
         return cls(no_worker, no_free_slot, late_workers, PausedQueues.now(), open_incidents())
 

@@ -198,9 +198,13 @@ class TestLateWorkers:
         notices_cache.clear()
         text = " ".join(operator.get(LIST).text.split())
         assert re.search("Worker <strong>web-2/1</strong> has sent no heartbeat for 4[0-9] s", text)
-        make_worker(name="web-3/1", heartbeat=LONG_AGO)
+        dead = make_worker(name="web-3/1", heartbeat=LONG_AGO)
+        held = make_job("running", locked_by=dead.id)
         notices_cache.clear()
         assert "2 workers are late or dead" in operator.get(LIST).text
+        held.delete()
+        notices_cache.clear()
+        assert "web-3/1" not in operator.get(LIST).text, "its jobs are recovered"
 
     @pytest.mark.parametrize(
         ("age", "state"), [(0, "live"), (20, "live"), (26, "late"), (59, "late"), (60, "stale"), (900, "stale")]
