@@ -6,6 +6,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpR
 from django.utils.translation import gettext
 
 from ...exceptions import UnknownTask
+from ...explanations.unique_keys import key_is_held
 from ...models import Job
 from ...tasks.registry import registry
 from ...values.codec import shorten
@@ -42,7 +43,7 @@ class EditViews(BulkViews):
             made = form.enqueue()
             if made.created:
                 return self._show_made(request, job, made)
-            form.add_error(None, one_job.key_is_held(job, made))
+            form.add_error(None, key_is_held(job, made))
         return self._ask_for_arguments(request, job, form)
 
     def _ask_for_arguments(self, request: HttpRequest, job: Job, form: EditForm) -> HttpResponse:

@@ -10,9 +10,8 @@ from typing import Any
 
 from django.utils.translation import gettext
 
+from ...explanations.unique_keys import why_its_key_is_taken
 from ...models import Job
-from ...models.expressions import HOLDS_KEY
-from ...operators.arguments import redacted
 from ...operators.durations import exact
 from ...values.codec import shorten
 from .forms import Instruction
@@ -62,9 +61,8 @@ def _refusal(verb: Verb, button: Button, job: Job, instruction: Instruction) -> 
         return does_not_fit(button, now)
     if verb.why_unchanged and (reason := verb.why_unchanged(job, instruction)):
         return reason
-    if job.unique_key is not None:
-        for holder in Job.objects.filter(HOLDS_KEY, unique_key=job.unique_key).exclude(pk=job.pk):
-            return key_is_held(job, holder)
+    if reason := why_its_key_is_taken(job.pk):
+        return reason
     values = {"id": job.pk, "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is changing right now. Try again.") % values
 
@@ -73,16 +71,6 @@ def does_not_fit(button: Button, job: Job) -> str:
     """The message for a job whose status does not allow the verb."""
     values = {"id": job.pk, "status": job.get_status_display(), "verb": button.label}
     return gettext("“%(verb)s” did nothing: job %(id)s is %(status)s now.") % values
-
-
-def key_is_held(job: Job, holder: Job) -> str:
-    """The message for a job whose unique key another job holds: secrets of either may be in the key."""
-    key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
-    return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
-        "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
-        "id": holder.pk,
-        "status": holder.get_status_display(),
-    }
 
 
 def _filled(text: Text, values: Mapping[str, Any]) -> str:

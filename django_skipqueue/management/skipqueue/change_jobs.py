@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from ...events.log_format import counted
+from ...explanations.unique_keys import why_its_key_is_taken
 from ...store import Store
 from ..terminal import option_types
 from ..terminal.console import Console
@@ -62,6 +63,8 @@ class ChangeJobs(Subcommand):
             console.say("Nothing was changed.")
             return Exit.NEGATIVE
         tally = change(self._verb, choice, _instruction(options), console=console, total=survey.eligible)
+        if tally.unchanged and len(choice.ids) == 1 and (why := why_its_key_is_taken(choice.ids[0])):
+            console.say(why)
         return self._report(console, tally, survey)
 
     def _is_confirmed(self, console: Console, survey: Survey) -> bool:

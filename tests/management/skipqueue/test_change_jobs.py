@@ -160,6 +160,13 @@ def test_a_job_whose_unique_key_is_held_is_counted_as_skipped() -> None:
     assert result.err.startswith("0 jobs retried, 1 skipped: 1 whose unique key another job holds")
 
 
+def test_of_a_single_job_the_holder_of_its_unique_key_is_named() -> None:
+    failed, holder = make_job("failed", unique_key="k"), make_job(unique_key="k")
+    result = skipqueue("retry", failed.pk)
+    assert result.code == 3
+    assert f"the unique key “k” is held by job {holder.pk}, which is queued." in result.err
+
+
 class TestWindows:
     @pytest.fixture(autouse=True)
     def _small_windows(self, monkeypatch: pytest.MonkeyPatch) -> None:
