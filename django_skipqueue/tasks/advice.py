@@ -54,11 +54,17 @@ def instead_of_method(name: str) -> str:
     return f" Use {METHODS[name]}." if name in METHODS else ""
 
 
-def check_names(function: str, options: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise `TypeError` for an option that the function does not have, and suggest the right one."""
+def check_names(
+    function: str, options: Mapping[str, Any], known: Collection[str], *, elsewhere: Collection[str] = ()
+) -> None:
+    """Raise `TypeError` for an option that the function does not have, and suggest the right one.
+
+    `elsewhere`: the options that only `@job` has.
+    """
     for name in options:
         if name not in known:
-            raise TypeError(f"{function}() has no option {name!r}.{_meant(name, list(known))}")
+            hint = f" Give {name} to @job." if name in elsewhere else _meant(name, list(known))
+            raise TypeError(f"{function}() has no option {name!r}.{hint}")
 
 
 def wrong_keyword(keywords: Sequence[str], signature: inspect.Signature) -> str:

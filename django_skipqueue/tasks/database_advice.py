@@ -1,9 +1,12 @@
 """Messages about a database that the queue cannot use."""
 
 import psycopg
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error, connections
 
 from ..exceptions import QueueUnavailable
+
+FROM_ASYNC_CODE = "In async code, use `await task.adefer(…)`, or `await task.adefer_many(…)` for many jobs."
 
 
 def postgresql_hint(alias: str) -> str:
@@ -14,11 +17,14 @@ def postgresql_hint(alias: str) -> str:
     )
 
 
-def explain(error: Error, alias: str) -> None:
+def explain(error: Error | SynchronousOnlyOperation, alias: str) -> None:
     """Add a hint to the error of a `.defer()` if the cause is known.
 
-    Raises `QueueUnavailable` instead if the database is not PostgreSQL.
+    Raises `QueueUnavailable` instead if the database is not PostgreSQL, and the error that names the method for async
+    code instead of one that advises a thread.
     """
+    if isinstance(error, SynchronousOnlyOperation):
+        raise SynchronousOnlyOperation(FROM_ASYNC_CODE) from error
     connection = connections[alias]
     if connection.vendor != "postgresql":
         raise QueueUnavailable(f"{not_postgresql_message(alias)} {postgresql_hint(alias)}") from error

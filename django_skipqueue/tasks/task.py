@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections
 
 from ..batches.call import TaskCall, references_to
@@ -30,7 +31,7 @@ from .call_columns import call_columns
 from .call_texts import declared_values, parts_of, texts_of
 from .context import JobContext
 from .database_advice import explain
-from .options import COLUMNS, Options, UsingOptions, check_size
+from .options import COLUMNS, Options, TaskOptions, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
 from .unique import within_retention
 
@@ -104,7 +105,7 @@ class Task(Generic[P, R]):
         queue = self._queue()
         try:
             return queue.insert(self._spec(), call, on_conflict=self.options.on_conflict)
-        except DatabaseError as error:
+        except (DatabaseError, SynchronousOnlyOperation) as error:
             explain(error, queue.db)
             raise
 
@@ -122,7 +123,7 @@ class Task(Generic[P, R]):
         queue, checked = self._queue(), list(self._calls(calls))
         try:
             return Store(queue.db).enqueue_many(self._spec(), checked, on_conflict=self.options.on_conflict)
-        except DatabaseError as error:
+        except (DatabaseError, SynchronousOnlyOperation) as error:
             explain(error, queue.db)
             raise
 
@@ -146,7 +147,7 @@ class Task(Generic[P, R]):
 
         Raises `InvalidOption` for a value that cannot be used.
         """
-        check_names("using", options, UsingOptions.__annotations__)
+        check_names("using", options, UsingOptions.__annotations__, elsewhere=TaskOptions.__annotations__)
         given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "after" in given:
             given["after"] = references_to(given["after"])

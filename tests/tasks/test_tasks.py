@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -682,3 +683,17 @@ class TestSize:
         with pytest.raises(InvalidArguments, match="call 1: the arguments are"):
             jobs.echo.defer_many([("a",), ("b" * 100,)])
         assert not Job.objects.exists()
+
+
+@pytest.mark.django_db
+def test_defer_in_async_code_names_the_method_that_works_there() -> None:
+    async def defer() -> None:
+        jobs.add.defer(1, 2)
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"await task\.adefer\(…\)"):
+        async_to_sync(defer)()
+
+
+def test_an_option_of_the_decorator_alone_is_not_one_of_using() -> None:
+    with pytest.raises(TypeError, match=r"using\(\) has no option 'concurrency'\. Give concurrency to @job\."):
+        jobs.add.using(concurrency=3)  # type: ignore[call-arg]
