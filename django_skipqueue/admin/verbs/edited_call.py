@@ -134,7 +134,9 @@ class ArgumentField(forms.CharField):
         except InvalidArguments as error:
             raise forms.ValidationError(str(error)) from None
         except (ValueError, RecursionError) as error:
-            raise forms.ValidationError(gettext("This is not JSON: %(error)s") % {"error": error}) from None
+            raise forms.ValidationError(
+                gettext("This is not JSON: %(error)s. Put text in double quotes.") % {"error": error}
+            ) from None
         return restored_value
 
 
