@@ -27,7 +27,21 @@ HALF_AN_HOUR = 30
 
 CRON_FIELDS, CRON_FIELDS_WITH_SECONDS = 5, 6
 
-MISSING = "Cron expressions need the library cronsim. Install it with: pip install 'django-skipqueue[cron]'"
+MISSING = (
+    "Cron expressions need the library cronsim. Install it with: pip install 'django-skipqueue[cron]', "
+    "or from a checkout with: pip install './django-skipqueue[cron]'"
+)
+
+NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""Those of cron, which the library does not know."""
 
 
 class Timetable(Protocol):
@@ -231,6 +245,7 @@ def _normal(expression: str) -> str:
     """With six fields: so the library leaves the changes of the clock to this module. Raises `InvalidOption`."""
     if not isinstance(expression, str):
         raise InvalidOption(f"a cron expression must be a str, not {expression!r}.")
+    expression = NICKNAMES.get(expression.strip(), expression)
     fields = expression.split()
     if len(fields) not in (CRON_FIELDS, CRON_FIELDS_WITH_SECONDS):
         raise InvalidOption(

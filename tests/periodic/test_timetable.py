@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_skipqueue.exceptions import InvalidOption
-from django_skipqueue.periodic.timetable import Cron, Every, on_the_wall, timetable, upcoming
+from django_skipqueue.periodic.timetable import Cron, Every, on_the_wall, parsed, timetable, upcoming
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Asia/Kolkata")
 """Both hemispheres, a change of half an hour, one at midnight, and none."""
@@ -211,7 +211,7 @@ def test_what_an_expression_means(expression: str, expected: str) -> None:
     [
         ("0 9 * *", "has 4 fields"),
         ("", "has 0 fields"),
-        ("@daily", "has 1 fields"),
+        ("@reboot", "has 1 fields"),
         ("61 * * * *", "Bad minute"),
         ("0 9 * * fri-mon", "Bad day-of-week"),
         ("0 9 * * montag", "Bad day-of-week"),
@@ -277,3 +277,9 @@ def test_one_of_both() -> None:
     for cron, interval in (("", None), ("* * * * *", timedelta(minutes=1))):
         with pytest.raises(InvalidOption, match="either a cron expression or an interval"):
             timetable(cron=cron, interval=interval, zone="UTC")
+
+
+@pytest.mark.parametrize(("nickname", "expression"), [("@daily", "0 0 * * *"), ("@hourly", "0 * * * *")])
+def test_the_nicknames_of_cron_are_expressions(nickname: str, expression: str) -> None:
+    named, spelled = (parsed(each) for each in (nickname, expression))
+    assert (named.minutes, named.hours, named.weekdays) == (spelled.minutes, spelled.hours, spelled.weekdays)
