@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from .console import Console
 from .subcommand import Exit, Subcommand
@@ -22,7 +22,7 @@ class Dispatcher(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the subcommands, in alphabetical order."""
-        added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)
+        added = parser.add_subparsers(dest="subcommand", metavar="SUBCOMMAND")
         for subcommand in sorted(self.subcommands, key=lambda each: each.name):
             text = subcommand.help
             own: Any = added.add_parser(subcommand.name, help=text, description=f"{text}.".replace("..", "."))
@@ -30,8 +30,11 @@ class Dispatcher(BaseCommand):
             subcommand.add_common_arguments(own)
             _add_djangos(own)
 
-    def handle(self, *args: Any, subcommand: str, **options: Any) -> None:
+    def handle(self, *args: Any, subcommand: str | None, **options: Any) -> None:
         """Run the subcommand."""
+        if subcommand is None:
+            names = ", ".join(sorted(each.name for each in self.subcommands))
+            raise CommandError(f"Give a subcommand: {names}.", returncode=Exit.USAGE)
         chosen = next(each for each in self.subcommands if each.name == subcommand)
         colour = False if options["no_color"] else True if options["force_color"] else None
         console = Console(self, colour=colour)
