@@ -77,6 +77,7 @@ class Reader:
 
     def __init__(self, page: str) -> None:
         self.names: dict[str, Any] = {"__name__": "tests.app.page"}
+        self.queues: dict[str, Any] = {}  # as the page has set them so far
         self._tasks = set(re.findall(r"\b(\w+)\.a?(?:defer|defer_many|using)\(", page))
 
     def run(self, code: str, place: str) -> None:
@@ -86,7 +87,8 @@ class Reader:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and not hasattr(builtins, node.id) and node.id not in self.names:
                 self.names[node.id] = self._stand_in(node.id)
-        with override_settings(**{name: self.names[name] for name in ("TASKS",) if name in self.names}):
+        given = {name: self.names[name] for name in ("TASKS",) if name in self.names}
+        with override_settings(**given, **({"SKIPQUEUE": {"QUEUES": self.queues}} if self.queues else {})):
             exec(compile(tree, place, "exec"), self.names)
 
     def _stand_in(self, name: str) -> Any:
@@ -119,7 +121,9 @@ def test_the_python_of_a_page_runs(page: Path, registry: Registry) -> None:
                 compile(block.code, f"{page}:{block.line}", "exec")
                 if block.is_run:
                     reader.run(block.code, f"{page}:{block.line}")
-                    check_settings(reader.names.pop("SKIPQUEUE", {}))
+                    given = reader.names.pop("SKIPQUEUE", {})
+                    check_settings(given)
+                    reader.queues |= given.get("QUEUES", {})
 
 
 def check_settings(given: Any) -> None:
