@@ -23,7 +23,9 @@ class ShownNeed(NamedTuple):
 
 def needs_of(job: Job) -> list[ShownNeed]:
     """The jobs that this one waits for, at most one more than `SHOWN`; empty if it waits for none any more."""
-    return [ShownNeed(need.needs_job_id, need.is_gone, _badge(need.status)) for need in unmet_needs(job, limit=SHOWN + 1)]
+    return [
+        ShownNeed(need.needs_job_id, need.is_gone, _badge(need.status)) for need in unmet_needs(job, limit=SHOWN + 1)
+    ]
 
 
 def _badge(status: str | None) -> SafeString:
