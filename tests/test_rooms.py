@@ -25,7 +25,7 @@ FLOORS = (
     {"admin.jobs", "admin.workers", "management.skipqueue"},
     {"admin.dashboard"},
     {"admin.batches", "admin.limits", "admin.queues", "admin.schedules"},
-    {"admin.bulk", "admin.failures", "management.demo"},
+    {"admin.bulk", "admin.failures", "management.demo", "management.maintenance"},
     {"admin.doctor", "admin.job_page", "management.terminal"},
     {"admin.verbs"},
     {"admin.health"},

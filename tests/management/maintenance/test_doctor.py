@@ -10,7 +10,7 @@ from django.utils import translation
 from django_skipqueue.doctor.checks import CHECKS
 
 from ...app.rows import make_job, make_worker
-from .running import skipqueue
+from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

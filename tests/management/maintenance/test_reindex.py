@@ -13,7 +13,7 @@ from django_skipqueue.models import Job
 
 from ...app.rows import DEFAULT, make_job
 from ...app.waiting import wait_until
-from .running import skipqueue
+from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -111,7 +111,7 @@ def test_within_a_transaction_it_is_refused() -> None:
 
 
 def test_behind_a_pooler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_skipqueue.management.skipqueue.reindex.pools_transactions", lambda alias: True)
+    monkeypatch.setattr("django_skipqueue.management.maintenance.reindex.pools_transactions", lambda alias: True)
     result = skipqueue("reindex")
     assert result.code == 1
     assert "A pooler in transaction mode" in result.err

@@ -8,7 +8,7 @@ import pytest
 from django_skipqueue.models import Job
 
 from ...app.rows import make_job
-from .running import skipqueue
+from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 

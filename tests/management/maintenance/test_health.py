@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ...app.rows import make_worker
-from .running import skipqueue
+from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
