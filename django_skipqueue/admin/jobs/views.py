@@ -23,6 +23,7 @@ from ..doctor.doctor_page import DoctorPage
 from ..job_page.history import history_of
 from ..job_page.job_page import JobPage
 from ..ui.refreshing import refreshing
+from ..ui.time_limit import limits_itself
 from ..verbs.copy_job import BULK_TASK, why_not_copied
 from ..verbs.edited_call import EDIT
 from ..verbs.table import BUTTONS, RUN_AGAIN
@@ -88,6 +89,7 @@ class JobViews(FailureViews, LimitViews):
         context = self.context(request, None, title=gettext("Dashboard")) | {"dashboard": dashboard}
         return TemplateResponse(request, "admin/django_skipqueue/dashboard/page.html", context)
 
+    @limits_itself
     def doctor_view(self, request: HttpRequest) -> HttpResponse:
         """Examine the queue and its database, and show what is wrong. Accepts no POST."""
         if request.method not in ("GET", "HEAD"):
@@ -97,6 +99,7 @@ class JobViews(FailureViews, LimitViews):
         context = self.context(request, None, title=gettext("Doctor")) | {"page": DoctorPage.now()}
         return TemplateResponse(request, "admin/django_skipqueue/doctor.html", context)
 
+    @limits_itself
     def metrics_view(self, request: HttpRequest) -> HttpResponse:
         """Show the metrics of the queue, as Prometheus gets them."""
         if not self.has_view_permission(request):

@@ -1,6 +1,6 @@
 """What the admins of all models need for views of their own: addresses, and the context of Django's templates.
 
-Invariant: every view, ours or Django's, has the time limit of `time_limit`.
+Invariant: every view, ours or Django's, has the time limit of `time_limit`, unless it is marked as having one.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class OwnViews(AnyModelAdmin):
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The addresses as the admin site takes them, each with a limited view."""
+        """The addresses as the admin site takes them, each with a view whose queries are limited."""
         patterns = self.get_urls()
         for pattern in patterns:
             pattern.callback = time_limited(self, pattern.callback)

@@ -1,6 +1,7 @@
 """A limit on the time that each query of a page may take, and the page that is shown instead when one takes longer.
 
-Invariant: a request is one transaction. If a query meets the limit, nothing of the request is done.
+Invariant: a request is one transaction. If a query meets the limit, nothing of the request is done. The page of the
+doctor is none: each of its checks is a transaction.
 """
 
 from collections.abc import Callable
@@ -21,6 +22,9 @@ QUERY_SECONDS = 5.0
 RETRY_SECONDS = 10
 """When a program should ask again."""
 
+LIMITS_ITSELF = "skipqueue_limits_itself"
+"""The attribute of a view that `limits_itself`."""
+
 View = Callable[..., HttpResponse]
 
 
@@ -33,11 +37,20 @@ class Afterwards(HttpResponse):
         self.work = work
 
 
+def limits_itself(view: View) -> View:
+    """Mark a view that limits the time of its queries, and answers without a database as well."""
+    setattr(view, LIMITS_ITSELF, True)
+    return view
+
+
 def time_limited(model_admin: Any, view: View) -> View:
     """The view as one transaction: a request with a query that takes longer than `QUERY_SECONDS` answers 503.
 
-    The page is rendered before the transaction ends, since templates send queries as well.
+    The page is rendered before the transaction ends, since templates send queries as well. A view that `limits_itself`
+    is returned as it is.
     """
+    if getattr(view, LIMITS_ITSELF, False):
+        return view
 
     @wraps(view)
     def limited(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
