@@ -7,13 +7,17 @@ import time
 from django.contrib.auth.models import User
 
 from django_skipqueue import by, job, limit, rate
+from django_skipqueue.rollups.count_enqueued import CountEnqueued
+from django_skipqueue.rollups.sample_depths import SampleDepths
 from django_skipqueue.rollups.tally import Tally
+from django_skipqueue.values.times import NEVER
 
 WITHOUT_ROLLUPS = "BENCHMARKS_WITHOUT_ROLLUPS"
-"""In the environment of a worker: it counts nothing."""
+"""In the environment of `runworker`: its workers count nothing, and its supervisor neither counts nor samples."""
 
 if WITHOUT_ROLLUPS in os.environ:
     Tally.ended = Tally.claimed = lambda *_: None  # type: ignore[assignment,method-assign]
+    CountEnqueued.due_at = SampleDepths.due_at = NEVER
 
 
 @job
