@@ -40,7 +40,7 @@ def test_a_restart_replaces_this_process_and_no_other_at_once(runworker: Run) ->
     assert first.restart()
     wait_until(lambda: len(ids()) == 2 and first.pk not in ids())
     assert second.pk in ids()
-    assert 'worker recycled worker=m/1 reason="an operator has requested it"' in process.log
+    process.wait_for('worker recycled worker=m/1 reason="an operator has requested it"')
     jobs.noop.defer()
     wait_for_statuses(completed=1)
     assert not WorkerRequest.objects.exists(), "it is deleted with the row of its worker"
