@@ -96,7 +96,7 @@ class TestSecrets:
         for address in (LIMITS, jobs, f"{LIST}dashboard/"):
             html = operator.get(address).text
             assert "shop.pay" in html
-            assert "4711" not in html
+            assert "tok-4711" not in html
 
     def test_no_search_finds_it(self, operator: Client) -> None:
         assert len(keys(operator.get(LIMITS))) == 2
