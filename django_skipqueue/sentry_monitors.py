@@ -1,15 +1,14 @@
 """Cron monitors of Sentry: a check-in for each job of a schedule, updated by its attempts."""
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.utils.text import slugify
 from sentry_sdk.crons import capture_checkin
 
-from .periodic.entry import Entry
 from .periodic.fire import METADATA_KEY
-from .periodic.registry import all_entries
 from .values.codec import decode
 from .values.records import ClaimedJob
 
@@ -40,27 +39,24 @@ class CheckIn:
 
 
 def check_in_of(job: ClaimedJob) -> CheckIn | None:
-    """The check-in of this job; `None` if it is of no schedule of the code or the settings."""
+    """The check-in of this job; `None` if it is of no schedule, or Sentry cannot know the times of that."""
     if f'"{METADATA_KEY}"' not in job.metadata:
         return None
     note = decode(job.metadata).get(METADATA_KEY)
-    if not isinstance(note, dict):
+    config = config_of(note) if isinstance(note, dict) else None
+    if config is None:
         return None
-    for entry in all_entries()[0]:
-        config = config_of(entry) if entry.name == note.get("name") else None
-        if config is not None:
-            id = uuid.uuid5(uuid.NAMESPACE_OID, f"{job.id} {note.get('planned_at')}").hex
-            return CheckIn(slugify(entry.name.replace(".", "-"))[:SLUG_LIMIT], id, config)
-    return None
+    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{job.id} {note.get('planned_at')}").hex
+    return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:SLUG_LIMIT], id, config)
 
 
-def config_of(entry: Entry) -> dict[str, Any] | None:
-    """When Sentry expects a check-in; `None` if it cannot know these times."""
-    if entry.cron:
-        if len(entry.cron.split()) != CRON_FIELDS:
+def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
+    """When Sentry expects a check-in, by the rule in the job's metadata; `None` if it cannot know these times."""
+    if cron := note.get("cron"):
+        if len(str(cron).split()) != CRON_FIELDS:
             return None
-        return {"schedule": {"type": "crontab", "value": entry.cron}, "timezone": entry.timezone}
-    seconds = entry.interval.total_seconds() if entry.interval else 0
+        return {"schedule": {"type": "crontab", "value": cron}, "timezone": note.get("timezone")}
+    seconds = note.get("every") or 0
     for unit, size in UNITS:
         if seconds and seconds % size == 0:
             return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sentry_sdk
-from django.test import override_settings
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
@@ -16,7 +15,6 @@ from sentry_sdk.transport import Transport
 from django_skipqueue import Task, job, signals, tracing
 from django_skipqueue.models import Job
 from django_skipqueue.periodic.operate import run_now
-from django_skipqueue.periodic.registry import all_entries
 from django_skipqueue.sentry import SkipqueueIntegration
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
@@ -130,12 +128,9 @@ def test_failures_that_are_retried_are_captured_on_request(start: Start) -> None
 
 
 def fire_job_of(name: str, **schedule: Any) -> None:
-    """Enqueue the job of a schedule of the settings, and run it."""
-    with override_settings(SKIPQUEUE={"PERIODIC": {name: schedule}}):
-        (entry,) = [each for each in all_entries()[0] if each.name == name]
-        row = make_schedule(name, task=entry.task, kwargs=dict(entry.kwargs))
-        run_now(Store("default"), row.pk)
-        run_jobs()
+    """Enqueue the job of a schedule, and run it."""
+    run_now(Store("default"), make_schedule(name, **schedule).pk)
+    run_jobs()
 
 
 def test_a_job_of_a_schedule_is_a_check_in(start: Start) -> None:
@@ -150,7 +145,7 @@ def test_a_job_of_a_schedule_is_a_check_in(start: Start) -> None:
 
 def test_a_job_that_is_retried_is_in_progress_until_it_fails(start: Start) -> None:
     recorder = start(monitors=True)
-    fire_job_of("often", task=jobs.fail.name, every=timedelta(hours=2))
+    fire_job_of("often", task=jobs.fail.name, interval=timedelta(hours=2))
     assert [each["status"] for each in recorder.check_ins] == ["in_progress"] * 3 + ["error"]
     assert len({each["check_in_id"] for each in recorder.check_ins}) == 1
     schedule = {"type": "interval", "value": 2, "unit": "hour"}
@@ -162,7 +157,7 @@ def test_other_jobs_have_no_check_in(start: Start) -> None:
     jobs.noop.defer()
     run_jobs()
     fire_job_of("seconds", task=jobs.noop.name, cron="* * * * * *")
-    fire_job_of("odd", task=jobs.noop.name, every=timedelta(seconds=90))
+    fire_job_of("odd", task=jobs.noop.name, interval=timedelta(seconds=90))
     assert recorder.check_ins == []
     recorder = start()
     fire_job_of("daily", task=jobs.noop.name, cron="0 9 * * *")

@@ -9,6 +9,7 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db import DatabaseError, Error, transaction
 
@@ -40,7 +41,7 @@ LOCK_TIMEOUT = "1s"
 LOCK_NOT_AVAILABLE = "55P03"
 
 METADATA_KEY = "schedule"
-"""The key in a job's metadata for the schedule that has enqueued it: its name, and the time that was planned."""
+"""The key in a job's metadata for the schedule that has enqueued it: its name, the time that was planned, its rule."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,11 @@ class DueSchedule:
         """When it fires. Raises `InvalidOption` for a row that was changed by hand to what cannot be used."""
         interval = None if self.interval is None else timedelta(seconds=self.interval)
         return timetable(cron=self.cron, interval=interval, zone=self.timezone)
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """When it fires, as it stands in the metadata of its jobs."""
+        return {"cron": self.cron, "timezone": self.timezone} if self.cron else {"every": self.interval}
 
     @property
     def planned(self) -> datetime:
@@ -204,7 +210,7 @@ def _times(schedule: DueSchedule, table: Timetable, now: datetime) -> list[datet
 
 def spec_at(spec: JobSpec, schedule: DueSchedule, planned: datetime, *, jitter: float) -> JobSpec:
     """The job for this time. It knows its schedule, and waits for a random delay of so many seconds at most."""
-    note = {"name": schedule.name, "planned_at": planned.isoformat()}
+    note = {"name": schedule.name, "planned_at": planned.isoformat(), **schedule.rule}
     spec = spec._replace(metadata=encode("metadata", decode(spec.metadata) | {METADATA_KEY: note}))
     if not jitter:
         return spec

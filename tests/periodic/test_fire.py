@@ -46,7 +46,8 @@ def test_a_schedule_that_is_due_enqueues_its_job_and_says_when_the_next_one_is()
     (made,) = jobs_of("s")
     assert (made.task, made.args, made.kwargs, made.status) == ("tests.app.jobs.add", [1], {"b": 2}, "queued")
     assert schedule.next_run_at is not None
-    assert made.metadata == {"schedule": {"name": "s", "planned_at": schedule.next_run_at.astimezone(UTC).isoformat()}}
+    planned_at = schedule.next_run_at.astimezone(UTC).isoformat()
+    assert made.metadata == {"schedule": {"name": "s", "planned_at": planned_at, "every": 300.0}}
     after = Schedule.objects.get()
     assert after.next_run_at == after.fire_at == schedule.next_run_at + timedelta(minutes=5)
     assert after.last_job_id == made.pk
