@@ -1,13 +1,16 @@
-"""A PostgreSQL of our own, to be stopped, paused, robbed of its connections, and put into another time.
+"""A PostgreSQL of our own, to be stopped, paused, robbed of its connections, put into another time, and replaced.
 
 Invariant: it is durable (`fsync` and `synchronous_commit` are on), so that what was committed is there after a crash.
 """
 
 import contextlib
 import random
+import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psutil
 import psycopg
@@ -18,16 +21,31 @@ from .clocks import Clock
 
 DATABASE = "chaos"
 
+IS_SYNCHRONOUS = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+
 
 class Cluster:
-    """In the folder `home`, reachable through a Unix socket only; machines come through a proxy."""
+    """In the folder `home`, reachable through Unix sockets only; machines come through a proxy.
+
+    It may have a standby, to which it can fail over: then the standby is the server, and the server is made anew as its
+    standby. An address names both: libpq connects to the one that takes writes.
+    """
 
     def __init__(self, home: Path) -> None:
         # A library without locks: PostgreSQL asks for the time in signal handlers, too.
         self.clock = Clock(home / "clock", threads=False)
         self._server = Server(home, self.clock.environment)
-        self.socket = str(self._server.sockets / ".s.PGSQL.5432")
-        self.url = self._server.url(DATABASE)
+        self._standby = Server(home.with_name(f"{home.name}-2"), self.clock.environment)
+        self._has_standby = False
+        both = ",".join(str(server.sockets) for server in (self._server, self._standby))
+        self._address = f"host={quote(both)}&port=5432,5432&target_session_attrs=read-write"
+        self.url = self._url(DATABASE)
+
+    @property
+    def sockets(self) -> list[str]:
+        """The socket of the server, and after it that of its standby if there is one."""
+        servers = (self._server, self._standby) if self._has_standby else (self._server,)
+        return [str(server.sockets / ".s.PGSQL.5432") for server in servers]
 
     def create(self) -> None:
         """Make it, with its database, and start it."""
@@ -41,8 +59,8 @@ class Cluster:
         self._server.create_database(DATABASE)
 
     def connect(self, *, database: str = DATABASE) -> psycopg.Connection[Any]:
-        """A connection in autocommit, past the proxy."""
-        return psycopg.connect(self._server.url(database), autocommit=True, connect_timeout=10)
+        """A connection in autocommit, past the proxy, to the server that takes writes."""
+        return psycopg.connect(self._url(database), autocommit=True, connect_timeout=10)
 
     def start(self) -> None:
         """Start it again; returns once it answers."""
@@ -56,6 +74,7 @@ class Cluster:
         """End it in order, in whatever state it was left."""
         with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
             self.resume()
+        self.remove_standby()
         self._server.stop()
 
     def pause(self) -> None:
@@ -65,6 +84,54 @@ class Cluster:
     def resume(self) -> None:
         """Have all of its processes run again."""
         self._signal(signal.SIGCONT)
+
+    # The standby
+
+    def add_standby(self) -> None:
+        """Copy the server, and from now on have every commit wait until the copy has it as well."""
+        self.remove_standby()
+        self._standby.home.mkdir()
+        self._standby.give_to_system_user(self._standby.home)
+        source = f"host={self._server.sockets} port=5432 user=postgres"
+        self._server.pg("pg_basebackup", "--dbname", source, "--checkpoint=fast", "-R", "--pgdata", self._standby.data)
+        self._standby.start()
+        with self.connect() as connection:
+            connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            connection.execute("SELECT pg_reload_conf()")
+            while not connection.execute(IS_SYNCHRONOUS).fetchone():
+                time.sleep(0.05)
+        self._has_standby = True
+
+    def remove_standby(self) -> None:
+        """End the standby, and have commits wait for nobody."""
+        if self._has_standby:
+            with self.connect() as connection:
+                connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                connection.execute("SELECT pg_reload_conf()")
+            self._has_standby = False
+        self.kill_standby()
+        shutil.rmtree(self._standby.home, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL to all of the server's processes."""
+        self._signal(signal.SIGKILL)
+
+    def kill_standby(self) -> None:
+        """The same for the standby, or for the server that was demoted."""
+        with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
+            self._signal(signal.SIGKILL, self._standby)
+
+    def refuse_writes(self) -> None:
+        """Have the server, which goes on, begin no transaction that writes. Its sessions stay open."""
+        with self.connect() as connection:
+            connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_reload_conf()")
+
+    def promote(self) -> None:
+        """Have the standby take writes: it is the server from now on, and the other one its standby-to-be."""
+        self._standby.pg("pg_ctl", "promote", "--wait", "--pgdata", self._standby.data)
+        self._server, self._standby = self._standby, self._server
+        self._has_standby = False
 
     def terminate_backends(self, choose: random.Random, *, share: float) -> int:
         """Cut a random share of the connections from the server's side; how many."""
@@ -78,9 +145,13 @@ class Cluster:
             connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", [chosen])
         return len(chosen)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _url(self, database: str) -> str:
+        return f"postgres://postgres@/{database}?{self._address}"
+
+    def _signal(self, number: signal.Signals, server: Server | None = None) -> None:
         """To the postmaster first, so that it replaces nobody meanwhile."""
-        postmaster = psutil.Process(int((self._server.data / "postmaster.pid").read_text().split()[0]))
+        data = (server or self._server).data
+        postmaster = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
         for process in [postmaster, *postmaster.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)

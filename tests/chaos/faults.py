@@ -299,6 +299,29 @@ def crash_postgres(stage: Stage, machine: Machine, choose: random.Random) -> Non
         stage.cluster.start()
 
 
+def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """SIGKILL to the primary, and a promotion of its synchronous standby a few seconds later; then a new standby."""
+    with stage.fault("failover after a crash", POSTGRES):
+        stage.cluster.kill()
+        stage.wait(choose.uniform(1, 4))
+        stage.cluster.promote()
+    stage.cluster.add_standby()
+
+
+def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> None:
+    """The primary takes no more writes while all sockets stay open, as where a cloud swaps roles; then as above.
+
+    The demoted one is ended a while after the promotion, with whatever commit still waits there for the standby.
+    """
+    with stage.fault("failover with open sockets", POSTGRES):
+        stage.cluster.refuse_writes()
+        stage.wait(choose.uniform(1, 3))
+        stage.cluster.promote()
+        stage.wait(choose.uniform(2, 4))
+        stage.cluster.kill_standby()
+    stage.cluster.add_standby()
+
+
 def pause_postgres(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """SIGSTOP to all of PostgreSQL for longer than the worker timeout."""
     with stage.fault("PostgreSQL paused", POSTGRES):

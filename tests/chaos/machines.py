@@ -33,11 +33,11 @@ LONGEST_STOP = 40.0
 
 
 class Machine:
-    """Two worker processes of four threads, with a proxy before PostgreSQL and, if asked for, a clock of their own."""
+    """Two worker processes of four threads, with a proxy before each PostgreSQL and, if asked for, an own clock."""
 
     def __init__(self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False) -> None:
         self.name = name
-        self.proxy = Proxy(cluster.socket)
+        self.proxy, *self._others = [Proxy(socket) for socket in cluster.sockets]
         self.logbook = Logbook(name)
         self.clock = Clock(folder / f"{name}.clock", threads=True)
         self._witness = cluster.url
@@ -50,7 +50,8 @@ class Machine:
     def boot(self) -> None:
         """Set it up and start it for the first time."""
         self.clock.set(0)
-        self.proxy.start()
+        for proxy in (self.proxy, *self._others):
+            proxy.start()
         self.start()
 
     def end(self) -> None:
@@ -58,7 +59,8 @@ class Machine:
         if self._process is not None:
             self.resume()
             self.kill()
-            self.proxy.stop()
+            for proxy in (self.proxy, *self._others):
+                proxy.stop()
 
     def start(self) -> None:
         """Run `runworker`, and again whenever it ends."""
@@ -172,7 +174,10 @@ class Machine:
         self._manager.join()
 
     def _run(self) -> None:
-        address = f"postgres://postgres@127.0.0.1:{self.proxy.port}/chaos?sslmode=disable&gssencmode=disable"
+        ports = [str(proxy.port) for proxy in (self.proxy, *self._others)]
+        hosts = ["127.0.0.1"] * len(ports)
+        where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
+        address = f"postgres://postgres@/chaos?{where}&sslmode=disable&gssencmode=disable"
         settings = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT)}
         clock = self.clock.environment if self._own_clock else {}
         log = self.logbook.open()

@@ -48,6 +48,8 @@ class Scenario:
     """For the mixed one: what falls on PostgreSQL, and what falls on each machine, all at the same time."""
     lengths: float = 1.0
     """How many times as long as the others it is."""
+    has_standby: bool = False
+    """Whether every commit waits for a second PostgreSQL, to which the cluster can fail over."""
 
     @property
     def can_run(self) -> bool:
@@ -113,6 +115,11 @@ SCENARIOS = {
     "half-open": Scenario(title="TCP half-open", strokes=[faults.lose_server, faults.lose_clients], pause=(0.5, 0.5)),
     "slow-to-connect": Scenario(title="timeouts while connecting is slow", strokes=[faults.slow_connects]),
     "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
+    "failover": Scenario(
+        title="failover to a synchronous standby, with and without a crash",
+        strokes=[faults.fail_over, faults.turn_read_only],
+        has_standby=True,
+    ),
     "postgres-paused": Scenario(title="PostgreSQL paused beyond the worker timeout", strokes=[faults.pause_postgres]),
     "backends-terminated": Scenario(
         title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0.5, 0.5)
@@ -143,6 +150,8 @@ class Run:
         self._folder = folder
         folder.mkdir(parents=True)
         self._choose = random.Random(f"{seed} {name}")
+        if self.scenario.has_standby:
+            cluster.add_standby()
         own_clock = self.scenario.has_clocks
         machines = [Machine(f"machine-{number}", cluster, folder, own_clock=own_clock) for number in (1, 2)]
         self._stage = Stage(cluster, machines)
@@ -176,6 +185,7 @@ class Run:
             for machine in machines:
                 machine.end()
                 machine.logbook.save(self._folder)
+            self._cluster.remove_standby()
             (self._folder / "faults.txt").write_text("".join(f"{fault}\n" for fault in self._stage.faults))
         with self._cluster.connect() as connection:
             return gather(

@@ -175,4 +175,8 @@ class Ledger:
         if connection is None or connection.closed:
             connection = psycopg.connect(os.environ["CHAOS_WITNESS"], autocommit=True, connect_timeout=10)
             self._local.connection = connection
-        return connection.execute(statement, values)
+        try:
+            return connection.execute(statement, values)
+        except psycopg.Error:
+            connection.close()  # the server may take no more writes: another one does
+            raise
