@@ -45,6 +45,14 @@ SLOW_LINK = 4_000_000
 LARGE_LIMIT = 80.0
 """Seconds in which these must be through: twice what their bytes take where one worker has claimed them all."""
 
+MOVE_LIMIT = 20.0
+"""Seconds in which each machine must work with a new primary: twice the time after which a statement is given up."""
+
+CLAIMERS = """
+SELECT count(DISTINCT split_part(holder, '/', 1))
+FROM chaos_change WHERE after = 'running' AND before <> 'running' AND at > to_timestamp(%s)
+"""
+
 VERY_LONG = SILENT - 1
 """Seconds that a job takes that is to run all through such a time: longer than the worker timeout."""
 
@@ -311,13 +319,21 @@ def fail_over(stage: Stage, machine: Machine, choose: random.Random) -> None:
 def turn_read_only(stage: Stage, machine: Machine, choose: random.Random) -> None:
     """The primary takes no more writes while all sockets stay open, as where a cloud swaps roles; then as above.
 
-    The demoted one is ended a while after the promotion, with whatever commit still waits there for the standby.
+    All machines must find the new primary while the demoted one goes on to answer.
     """
-    with stage.fault("failover with open sockets", POSTGRES):
+    with stage.fault("failover with open sockets", POSTGRES) as fault:
         stage.cluster.refuse_writes()
         stage.wait(choose.uniform(1, 3))
         stage.cluster.promote()
-        stage.wait(choose.uniform(2, 4))
+        promoted = time.time()
+        with stage.cluster.connect() as connection:
+
+            def moved() -> bool:
+                found = connection.execute(CLAIMERS, [promoted]).fetchone()
+                return found is not None and found[0] == len(stage.machines)
+
+            if not stage.until(moved, MOVE_LIMIT):
+                fault.overdue.append(f"not all machines had found the new primary within {MOVE_LIMIT:g} s")
         stage.cluster.kill_standby()
     stage.cluster.add_standby()
 
