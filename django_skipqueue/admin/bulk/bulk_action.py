@@ -39,7 +39,7 @@ class BulkAction:
     number: int
     """The jobs that matched when the question was asked."""
     is_least: bool = False
-    """Whether only a part of the list was searched for them. The job searches all of it."""
+    """Whether there may be more: a part of the list was searched, or the count has stopped. The job counts all."""
     reason: str = ""
     minutes: int = 0
     queue_name: str = ""

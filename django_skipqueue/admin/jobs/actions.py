@@ -22,15 +22,14 @@ from ..ui.time_limit import Afterwards
 from ..verbs import log, many_jobs
 from ..verbs.forms import MANY, Instruction
 from ..verbs.selection import Selection
-from ..verbs.summary import MOST_COUNTED
 from ..verbs.table import ACTIONS
 from ..verbs.verb import Action, Verb
 from .bulk_views import BY_HAND, discard_bulk_job
 from .edit_views import EditViews
 from .filters import StateFilter
 
-SEARCHED_IN_PART = "skipqueue_searched_in_part"
-"""The attribute of a request that says whether its list was searched in part only."""
+CHANGELIST = "skipqueue_changelist"
+"""The attribute of a request that has its list."""
 
 
 def _as_django_has_it(verb: Verb, action: Action) -> Callable[..., HttpResponse]:
@@ -62,9 +61,9 @@ class JobActions(EditViews):
         }
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """The list. Leaves with the request whether it was searched in part: Django gives actions the jobs alone."""
+        """The list. Leaves it with the request: Django gives actions the jobs alone."""
         changelist: Any = super().get_changelist_instance(request)
-        setattr(request, SEARCHED_IN_PART, changelist.partly_searched is not None)
+        setattr(request, CHANGELIST, changelist)
         return changelist
 
     def response_action(
@@ -92,7 +91,7 @@ class JobActions(EditViews):
             return HttpResponseRedirect(self.address("progress", waiting))
         if queue_name is not None and not waiting:
             return self.hand_to_workers(
-                request, verb, instruction, queue_name, number=number, is_least=selection.is_part
+                request, verb, instruction, queue_name, number=number, is_least=selection.total.is_capped
             )
         return Afterwards(partial(self._apply_now, request, verb, action, selection, instruction))
 
@@ -122,13 +121,14 @@ def _selection(request: HttpRequest, found: QuerySet[Job]) -> Selection:
     """The jobs that were chosen by hand, or all that match: those that were `found`, and others further down."""
     if request.POST.get("select_across") != "1":
         return Selection.by_hand(request.POST.getlist(helpers.ACTION_CHECKBOX_NAME))
-    return Selection.all_matching(found, is_part=getattr(request, SEARCHED_IN_PART, False))
+    changelist = getattr(request, CHANGELIST)
+    return Selection.all_matching(found, is_part=changelist.partly_searched is not None, listed=changelist.total)
 
 
 def _large_number(request: HttpRequest, selection: Selection) -> int:
     """The number of chosen jobs where that is, or may be, more than `MANY`, else 0; once one was shown, that number."""
     few = 0 if selection.is_part else MANY
-    if selection.count(few + 1) <= few:
+    if selection.total.found <= few:
         return 0
     shown = request.POST.get("number", "")
-    return int(shown) if is_id(shown) and int(shown) > few else selection.count(MOST_COUNTED)
+    return int(shown) if is_id(shown) and int(shown) > few else selection.total.shown

@@ -125,7 +125,7 @@ class JobChangeList(ChangeList):
     @property
     def total(self) -> Count:
         """The number of jobs that match."""
-        return self.paginator.total  # type: ignore[no-any-return]  # a CappedPaginator
+        return self.paginator.total  # type: ignore[no-any-return]  # an IndexedPaginator
 
     @property
     def shown(self) -> tuple[int, int]:
@@ -164,7 +164,7 @@ class JobChangeList(ChangeList):
         """All, and one for each state."""
         everything = Tab("", gettext("all"), self._address(None), self.state is None, None)
         return [everything] + [
-            Tab(state, label, self._address(state), state == self.state, self._count(state))
+            Tab(state, label, self._address(state), state == self.state, self._count_for_tab(state))
             for state, label in STATES.items()
             if state != Status.BLOCKED or self._shows_blocked
         ]
@@ -177,6 +177,10 @@ class JobChangeList(ChangeList):
     def _address(self, state: str | None) -> str:
         """The address of the same list for another state."""
         return self.get_query_string({StateFilter.parameter_name: state}, remove=[WINDOW_VAR])
+
+    def _count_for_tab(self, state: str) -> Count | None:
+        """The number of jobs that the list would have for this state; it has counted its own."""
+        return self.total if state == self.state and self.window is None else self._count(state)
 
     def _count(self, state: str) -> Count | None:
         """The number of jobs in this state that pass the filters; `None` where no index has it."""

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...models import Job
 from ..ui.cells import badge_of
-from ..ui.paginator import CappedPaginator
+from ..ui.paginator import IndexedPaginator
 from ..ui.refreshing import refreshing
 from ..verbs.table import BUTTONS
 from . import job_cells
@@ -52,7 +52,7 @@ class JobAdmin(JobActions):
     list_per_page = list_max_show_all = 50
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    paginator = CappedPaginator
+    paginator = IndexedPaginator
     sortable_by = ()
     search_fields = ("task",)
     search_help_text = _(

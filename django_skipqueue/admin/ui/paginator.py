@@ -31,6 +31,16 @@ class CappedPaginator(JobPaginator):
         return self.total.shown
 
 
+class IndexedPaginator(CappedPaginator):
+    """Pages through jobs that an index finds, or that were found in a window."""
+
+    @cached_property
+    def total(self) -> Count:
+        """The number of jobs in the list."""
+        found: Any = self.object_list
+        return Count.of(found) if isinstance(found, Found) else Count.in_any_order(found)
+
+
 class Found:
     """Jobs whose ids are known, in the order of the list. It is counted and cut like a query set, without a query."""
 

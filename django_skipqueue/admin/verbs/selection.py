@@ -1,7 +1,8 @@
 """The jobs an action is for: some chosen by hand, or all that match a list."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
@@ -24,6 +25,8 @@ class Selection:
     """Those chosen by hand, even if the list no longer shows them; `None`: all that match."""
     is_part: bool = False
     """Whether these are all that match in a part of the list only. A worker searches the rest of it."""
+    listed: Count | None = None
+    """Their number, if their list has counted them."""
 
     @classmethod
     def by_hand(cls, chosen: Iterable[str]) -> "Selection":
@@ -32,9 +35,9 @@ class Selection:
         return cls(Job.objects.filter(pk__in=ids).order_by("pk"), ids)
 
     @classmethod
-    def all_matching(cls, jobs: QuerySet[Job], *, is_part: bool = False) -> "Selection":
+    def all_matching(cls, jobs: QuerySet[Job], *, is_part: bool = False, listed: Count | None = None) -> "Selection":
         """All jobs of a list, or of the part that was searched."""
-        return cls(jobs, None, is_part)
+        return cls(jobs, None, is_part, listed)
 
     def posted(self) -> list[tuple[str, str]]:
         """The fields of a form that choose these jobs again."""
@@ -42,9 +45,10 @@ class Selection:
             return [("select_across", "1"), (ACTION_CHECKBOX_NAME, "all")]
         return [(ACTION_CHECKBOX_NAME, str(pk)) for pk in self.ids]
 
-    def count(self, most: int) -> int:
-        """The number of jobs, at most `most`."""
-        return self.jobs[:most].count()
+    @cached_property
+    def total(self) -> Count:
+        """The number of jobs, which is counted once."""
+        return replace(self.listed or Count.in_any_order(self.jobs), is_least=self.is_part)
 
     def count_from(self, first: int) -> Count:
         """The number of jobs with this id or a higher one."""

@@ -23,7 +23,7 @@ from django_skipqueue.admin.verbs import selection
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
 from django_skipqueue.admin.verbs.table import ACTIONS, RETRY
 from django_skipqueue.models import Job, Queue
-from django_skipqueue.operators import window
+from django_skipqueue.operators import counts, window
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.testing import run_jobs
@@ -128,6 +128,20 @@ class TestHandingOver:
         text = operator.get(page("progress", job.pk)).text
         assert "Retry 4 jobs" in text
         assert "4 of 4 jobs" in text
+
+    def test_jobs_that_the_question_has_not_counted_to_the_end_are_counted_by_the_worker(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(counts, "CAP", 3)
+        make_worker()
+        for _ in range(5):
+            make_job("failed")
+        retry_all(operator)
+        job = bulk_job()
+        assert job.kwargs["number"] == 3
+        assert "0 of at least 3 jobs" in operator.get(page("progress", job.pk)).text
+        run_first(job)
+        assert "5 of 5 jobs" in operator.get(page("progress", job.pk)).text
 
     def test_without_a_live_worker_the_server_does_it(self, operator: Client) -> None:
         for _ in range(3):

@@ -9,20 +9,25 @@ import pytest
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
+from django.db import connection
 from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.test import Client, RequestFactory
+from django.test.utils import CaptureQueriesContext
 
 from django_skipqueue.admin import JobAdmin
 from django_skipqueue.admin.jobs import actions
 from django_skipqueue.admin.verbs import many_jobs, selection, summary
 from django_skipqueue.models import Job
+from django_skipqueue.operators import counts
 
 from ...app.rows import STATUSES, make_job
 from ..conftest import LIST, messages_of
 
 pytestmark = pytest.mark.django_db
+
+FAILED = f"{LIST}?status=failed"
 
 ACTIONS = {
     "retry_selected": "retry_job",
@@ -122,9 +127,23 @@ class TestTheQuestion:
         response = post(operator, "retry_selected", jobs[:1], select_across="1")
         assert response.context["title"] == "Retry 6 jobs?"
         assert "Of the first 2 jobs:" in response.text
-        monkeypatch.setattr(summary, "MOST_COUNTED", 5)
+        monkeypatch.setattr(counts, "CAP", 5)
         response = post(operator, "retry_selected", jobs[:1], select_across="1")
         assert response.context["title"] == "Retry more than 5 jobs?"
+
+    @pytest.mark.parametrize("cause", ["", "&task=a.pay&cause=KeyError"])
+    def test_the_jobs_are_counted_once_by_their_ids_alone(
+        self, operator: Client, monkeypatch: pytest.MonkeyPatch, cause: str
+    ) -> None:
+        monkeypatch.setattr(summary, "MOST_READ", 2)
+        monkeypatch.setattr(actions, "MANY", 2)
+        jobs = [make_job("failed", task="a.pay", errors=[{"exception": "KeyError"}]) for _ in range(4)]
+        with CaptureQueriesContext(connection) as queries:
+            response = post(operator, "retry_selected", jobs[:1], address=f"{FAILED}{cause}", select_across="1")
+        assert response.context["title"] == "Retry 4 jobs?"
+        (count,) = (each["sql"] for each in queries if "COUNT(" in each["sql"] and "'failed'" in each["sql"])
+        assert "ORDER BY" not in count
+        assert "LEFT(" not in count
 
     def test_hostile_names_are_text(self, operator: Client) -> None:
         job = make_job("failed", task="<script>alert(1)</script>")
