@@ -13,7 +13,7 @@ class Session(Statements):
     """Used before statements that must not take long, and to find poolers."""
 
     def limit_statements(self, seconds: float) -> None:
-        """Set the statement timeout of the current transaction, and have its statements use indexes and one process."""
+        """Set the statement timeout of the current transaction, and have its statements walk indexes in one process."""
         self.rows(sql.LIMIT_STATEMENTS, {"timeout": f"{seconds:.3f}s"})
 
     @contextmanager

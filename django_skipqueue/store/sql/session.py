@@ -1,14 +1,16 @@
 """Read and set what belongs to this connection's session or transaction."""
 
-# first_in_queues, pages, doctor, metrics: sets the statement timeout of the current transaction, and has PostgreSQL use
-# indexes and one process. With millions of rows the planner expects so many that it compiles a probe of an index, which
-# takes a hundred times as long as the probe; and it expects so many of a window, whose end it cannot judge, that it
-# reads the whole table instead, in several processes.
+# first_in_queues, pages, doctor, metrics: sets the statement timeout of the current transaction, and has PostgreSQL
+# walk indexes in one process. With millions of rows the planner expects so many that it compiles a probe of an index,
+# which takes a hundred times as long as the probe; and it expects so many of a window, whose end it cannot judge, that
+# it reads the whole table instead, in several processes. Of a cause it expects so few jobs that it fetches all of them
+# by a bitmap, and sorts them, instead of walking the index as far as the count goes.
 LIMIT_STATEMENTS = """
 SELECT
     set_config('statement_timeout', %(timeout)s, true),
     set_config('jit', 'off', true),
     set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true),
     set_config('max_parallel_workers_per_gather', '0', true)
 """
 

@@ -4,14 +4,19 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from django_skipqueue.admin.failures.shown_cause import query_of
+from django_skipqueue.admin.ui.time_limit import QUERY_SECONDS
 from django_skipqueue.models import Job, Status
 from django_skipqueue.operators import window
 from django_skipqueue.operators.list_order import Indexed
+from django_skipqueue.store import Store
+from django_skipqueue.values.cause import Cause
 
+from ...app.failing import roll_up
 from ...app.rows import STATUSES, make_job
 from ..conftest import LIST
 
@@ -33,6 +38,15 @@ FROM
             WHEN n %% 100 < 93 THEN 'scheduled' WHEN n %% 100 < 98 THEN 'discarded' ELSE 'running'
         END AS status
     ) AS life
+"""
+
+# The jobs of a cause lie apart from each other.
+FAIL = """
+UPDATE skipqueue_job
+SET
+    status = 'failed', task = 'a.jobs.one',
+    errors = jsonb_build_array(jsonb_build_object('exception', 'KeyError', 'place', 'a.jobs.step_' || id %% 7))
+WHERE finished_at IS NOT NULL
 """
 
 INDEXES = {
@@ -80,6 +94,27 @@ def test_the_list_of_a_cause_is_read_from_its_index(operator: Client, state: str
     plan = plan_of(listed)
     assert "Index Scan Backward using skipqueue_job_cause" in plan, plan
     assert not re.search(r"^ *(-> +)?Sort  \(", plan, re.MULTILINE), plan
+
+
+@pytest.mark.usefixtures("_many_jobs")
+@pytest.mark.parametrize("address", ["?status=failed&", "failures/cause/?"])
+def test_the_count_of_a_cause_walks_its_index_however_few_jobs_are_expected(operator: Client, address: str) -> None:
+    """PostgreSQL knows nothing of the causes, and expects a two-hundredth of the failed jobs."""
+    cause = Cause("a.jobs.one", "KeyError", "a.jobs.step_3")
+    roll_up(cause)
+    with connection.cursor() as cursor:
+        cursor.execute(FAIL, [])
+        cursor.execute("VACUUM ANALYZE skipqueue_job")
+    with CaptureQueriesContext(connection) as queries:
+        assert operator.get(f"{LIST}{address}{query_of(cause)}").status_code == 200
+    counts = [each["sql"] for each in queries if "hashtextextended" in each["sql"] and "COUNT(" in each["sql"]]
+    assert len(counts) == 2  # of the failed and the retrying jobs
+    for count in counts:
+        with transaction.atomic():
+            Store.default().limit_statements(QUERY_SECONDS)
+            plan = plan_of(count)
+        assert re.search("Index Scan (Backward )?using skipqueue_job_cause", plan), plan
+        assert not re.search("Bitmap|Sort", plan), plan
 
 
 def _quoted(indexed: Indexed) -> tuple[str, ...]:
