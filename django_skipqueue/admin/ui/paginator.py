@@ -37,8 +37,8 @@ class IndexedPaginator(CappedPaginator):
     @cached_property
     def total(self) -> Count:
         """The number of jobs in the list."""
-        found: Any = self.object_list
-        return Count.of(found) if isinstance(found, Found) else Count.in_any_order(found)
+        jobs: Any = self.object_list
+        return Count.in_any_order(jobs) if isinstance(jobs, QuerySet) else super().total
 
 
 class Found:
