@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +21,9 @@ from scripts.embedded_postgres import Server
 from .clocks import Clock
 
 DATABASE = "chaos"
+
+LONGEST_COPY = 60.0
+"""Seconds in which a standby must have what the server has."""
 
 IS_SYNCHRONOUS = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
 
@@ -36,16 +40,15 @@ class Cluster:
         self.clock = Clock(home / "clock", threads=False)
         self._server = Server(home, self.clock.environment)
         self._standby = Server(home.with_name(f"{home.name}-2"), self.clock.environment)
-        self._has_standby = False
+        self._is_copied = False
         both = ",".join(str(server.sockets) for server in (self._server, self._standby))
         self._address = f"host={quote(both)}&port=5432,5432&target_session_attrs=read-write"
         self.url = self._url(DATABASE)
 
     @property
     def sockets(self) -> list[str]:
-        """The socket of the server, and after it that of its standby if there is one."""
-        servers = (self._server, self._standby) if self._has_standby else (self._server,)
-        return [str(server.sockets / ".s.PGSQL.5432") for server in servers]
+        """The socket of the server, and after it that of its standby, whether there is one yet or not."""
+        return [str(server.sockets / ".s.PGSQL.5432") for server in (self._server, self._standby)]
 
     def create(self) -> None:
         """Make it, with its database, and start it."""
@@ -74,7 +77,7 @@ class Cluster:
         """End it in order, in whatever state it was left."""
         with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
             self.resume()
-        self.remove_standby()
+        self.kill_standby()
         self._server.stop()
 
     def pause(self) -> None:
@@ -98,28 +101,30 @@ class Cluster:
         with self.connect() as connection:
             connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             connection.execute("SELECT pg_reload_conf()")
+            deadline = time.monotonic() + LONGEST_COPY
             while not connection.execute(IS_SYNCHRONOUS).fetchone():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"The standby did not follow within {LONGEST_COPY:g} s.")
                 time.sleep(0.05)
-        self._has_standby = True
+        self._is_copied = True
 
     def remove_standby(self) -> None:
         """End the standby, and have commits wait for nobody."""
-        if self._has_standby:
+        if self._is_copied:
             with self.connect() as connection:
                 connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
                 connection.execute("SELECT pg_reload_conf()")
-            self._has_standby = False
+            self._is_copied = False
         self.kill_standby()
         shutil.rmtree(self._standby.home, ignore_errors=True)
 
     def kill(self) -> None:
         """SIGKILL to all of the server's processes."""
-        self._signal(signal.SIGKILL)
+        _kill(self._server)
 
     def kill_standby(self) -> None:
         """The same for the standby, or for the server that was demoted."""
-        with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
-            self._signal(signal.SIGKILL, self._standby)
+        _kill(self._standby)
 
     def refuse_writes(self) -> None:
         """Have the server, which goes on, begin no transaction that writes. Its sessions stay open."""
@@ -131,7 +136,7 @@ class Cluster:
         """Have the standby take writes: it is the server from now on, and the other one its standby-to-be."""
         self._standby.pg("pg_ctl", "promote", "--wait", "--pgdata", self._standby.data)
         self._server, self._standby = self._standby, self._server
-        self._has_standby = False
+        self._is_copied = False
 
     def terminate_backends(self, choose: random.Random, *, share: float) -> int:
         """Cut a random share of the connections from the server's side; how many."""
@@ -148,10 +153,28 @@ class Cluster:
     def _url(self, database: str) -> str:
         return f"postgres://postgres@/{database}?{self._address}"
 
-    def _signal(self, number: signal.Signals, server: Server | None = None) -> None:
-        """To the postmaster first, so that it replaces nobody meanwhile."""
-        data = (server or self._server).data
-        postmaster = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
-        for process in [postmaster, *postmaster.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(number)
+    def _signal(self, number: signal.Signals) -> None:
+        _signal(_processes(self._server), number)
+
+
+def _processes(server: Server) -> list[psutil.Process]:
+    """Those of a running server, the postmaster first, so that it replaces nobody meanwhile."""
+    postmaster = psutil.Process(int((server.data / "postmaster.pid").read_text().split()[0]))
+    return [postmaster, *postmaster.children(recursive=True)]
+
+
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def _kill(server: Server) -> None:
+    """End a server, if it runs, as a power cut would. Its number may soon be that of another program: forget it."""
+    try:
+        processes = _processes(server)
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return
+    _signal(processes, signal.SIGKILL)
+    psutil.wait_procs(processes, timeout=10)
+    (server.data / "postmaster.pid").unlink()

@@ -35,9 +35,11 @@ LONGEST_STOP = 40.0
 class Machine:
     """Two worker processes of four threads, with a proxy before each PostgreSQL and, if asked for, an own clock."""
 
-    def __init__(self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False) -> None:
+    def __init__(
+        self, name: str, cluster: Cluster, folder: Path, *, own_clock: bool = False, knows_standby: bool = False
+    ) -> None:
         self.name = name
-        self.proxy, *self._others = [Proxy(socket) for socket in cluster.sockets]
+        self.proxy, *self._others = [Proxy(socket) for socket in cluster.sockets[: 2 if knows_standby else 1]]
         self.logbook = Logbook(name)
         self.clock = Clock(folder / f"{name}.clock", threads=True)
         self._witness = cluster.url

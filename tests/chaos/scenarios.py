@@ -150,10 +150,8 @@ class Run:
         self._folder = folder
         folder.mkdir(parents=True)
         self._choose = random.Random(f"{seed} {name}")
-        if self.scenario.has_standby:
-            cluster.add_standby()
-        own_clock = self.scenario.has_clocks
-        machines = [Machine(f"machine-{number}", cluster, folder, own_clock=own_clock) for number in (1, 2)]
+        own = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}
+        machines = [Machine(f"machine-{number}", cluster, folder, **own) for number in (1, 2)]
         self._stage = Stage(cluster, machines)
         self._load = Load(random.Random(self._choose.random()), rate=rate)
 
@@ -164,6 +162,8 @@ class Run:
         machines = self._stage.machines
         census = Census(machines)
         try:
+            if self.scenario.has_standby:
+                self._cluster.add_standby()
             for machine in machines:
                 machine.boot()
             census.start()
@@ -185,8 +185,8 @@ class Run:
             for machine in machines:
                 machine.end()
                 machine.logbook.save(self._folder)
-            self._cluster.remove_standby()
             (self._folder / "faults.txt").write_text("".join(f"{fault}\n" for fault in self._stage.faults))
+        self._cluster.remove_standby()
         with self._cluster.connect() as connection:
             return gather(
                 connection,
