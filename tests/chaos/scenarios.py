@@ -116,9 +116,10 @@ SCENARIOS = {
     "slow-to-connect": Scenario(title="timeouts while connecting is slow", strokes=[faults.slow_connects]),
     "postgres-crashed": Scenario(title="PostgreSQL stopped with `-m immediate`", strokes=[faults.crash_postgres]),
     "failover": Scenario(
-        title="failover to a synchronous standby, with and without a crash",
-        strokes=[faults.fail_over, faults.turn_read_only],
-        has_standby=True,
+        title="failover to a synchronous standby after a crash", strokes=[faults.fail_over], has_standby=True
+    ),
+    "roles-swapped": Scenario(
+        title="failover with all connections left open", strokes=[faults.turn_read_only], has_standby=True
     ),
     "postgres-paused": Scenario(title="PostgreSQL paused beyond the worker timeout", strokes=[faults.pause_postgres]),
     "backends-terminated": Scenario(
