@@ -51,13 +51,16 @@ def check_in_of(job: ClaimedJob) -> CheckIn | None:
 
 
 def config_of(note: Mapping[str, Any]) -> dict[str, Any] | None:
-    """When Sentry expects a check-in, by the rule in the job's metadata; `None` if it cannot know these times."""
-    if cron := note.get("cron"):
-        if len(str(cron).split()) != CRON_FIELDS:
+    """When Sentry expects a check-in, by the rule in the job's metadata; `None` if it cannot know these times.
+
+    The metadata may be the project's own, with anything in it.
+    """
+    cron, seconds = note.get("cron"), note.get("every")
+    if isinstance(cron, str):
+        if len(cron.split()) != CRON_FIELDS:
             return None
         return {"schedule": {"type": "crontab", "value": cron}, "timezone": note.get("timezone")}
-    seconds = note.get("every") or 0
     for unit, size in UNITS:
-        if seconds and seconds % size == 0:
+        if isinstance(seconds, int | float) and seconds >= size and seconds % size == 0:
             return {"schedule": {"type": "interval", "value": int(seconds // size), "unit": unit}}
     return None

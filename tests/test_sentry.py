@@ -16,6 +16,7 @@ from django_skipqueue import Task, job, signals, tracing
 from django_skipqueue.models import Job
 from django_skipqueue.periodic.operate import run_now
 from django_skipqueue.sentry import SkipqueueIntegration
+from django_skipqueue.sentry_monitors import config_of
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
@@ -162,6 +163,11 @@ def test_other_jobs_have_no_check_in(start: Start) -> None:
     recorder = start()
     fire_job_of("daily", task=jobs.noop.name, cron="0 9 * * *")
     assert recorder.check_ins == []
+
+
+@pytest.mark.parametrize("rule", [{}, {"every": "day"}, {"every": 0}, {"every": None}, {"cron": 7}, {"cron": ""}])
+def test_metadata_of_the_projects_own_is_no_rule(rule: dict[str, Any]) -> None:
+    assert config_of({"name": "own", **rule}) is None
 
 
 def test_what_a_task_asks_for_is_not_captured(start: Start) -> None:
