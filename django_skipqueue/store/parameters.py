@@ -215,10 +215,21 @@ def pipelined(
     with nullcontext() if is_lone else connection.pipeline() as pipeline:  # costs more than a small statement
         results = [psycopg.Cursor(connection).execute(*statement) if statement else [] for statement in statements]
         if is_brief and pipeline:
-            pipeline.sync()
+            _commit_soon(connection, pipeline)
         if meanwhile:
             meanwhile()
     return results
+
+
+def _commit_soon(connection: psycopg.Connection[Any], pipeline: psycopg.Pipeline) -> None:
+    """Have PostgreSQL commit as soon as it has run the statements.
+
+    `pipeline.sync()` does that as well, but waits until they are run. So this sends the same message, and leaves a
+    place for its result: the end of the pipeline takes it from there.
+    """
+    connection.pgconn.pipeline_sync()
+    pipeline.result_queue.append(None)
+    connection.pgconn.flush()
 
 
 def fetched(rows: Rows | Cursor) -> Rows:
