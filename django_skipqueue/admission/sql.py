@@ -27,7 +27,9 @@ PostgreSQL reads that whole for each key if no job was blocked when the statisti
 
 # worker in the transaction of a settle, before ADMIT_BY_KEY; supervisor; enqueue, after the commit → the keys that
 # another transaction has locked, and those that are locked now, for ADMIT_BY_KEY, with the number of jobs of each that
-# have ended. The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
+# have ended, and whether the permit of a sequence is free: this transaction itself has ended the job that held it. That
+# the row was written here, and not by a worker that was quicker, is seen by its `xmin`.
+# The keys are those of the jobs `ids`, which have just ended or been claimed, and `keys`. A lock is one of
 # 1,024 advisory locks, until the end of the transaction: rows of a table of keys would have to be inserted and deleted,
 # and a lock for each key could fill PostgreSQL's table of locks. Two keys with the same lock only wait for each other.
 # At a higher isolation level no key is locked: ADMIT_BY_KEY would not see what the previous holder of the lock has
@@ -35,13 +37,20 @@ PostgreSQL reads that whole for each key if no job was blocked when the statisti
 # Index: the primary key.
 LOCK_KEYS = """
 WITH wanted AS MATERIALIZED (
-    SELECT key, sum(ended)::integer AS ended
+    SELECT key, sum(ended)::integer AS ended, bool_or(is_free) AS is_free
     FROM (
-        SELECT limit_key AS key, CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended
+        SELECT
+            limit_key AS key,
+            CASE WHEN status = 'running' THEN 0 ELSE 1 END AS ended,
+            (
+                limit_kind IN ('sequence', 'halting')
+                AND (status IN ('completed', 'discarded') OR (status = 'failed' AND limit_kind = 'sequence'))
+                AND xmin = pg_current_xact_id_if_assigned()::xid
+            ) IS TRUE AS is_free
         FROM skipqueue_job
         WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND limit_key IS NOT NULL
         UNION ALL
-        SELECT unnest((SELECT %(keys)s::text[])), 0
+        SELECT unnest((SELECT %(keys)s::text[])), 0, false
     ) AS touched
     GROUP BY key
 ),
@@ -61,6 +70,8 @@ SELECT
         'skipqueue.locked_keys', COALESCE(array_agg(wanted.key) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) || set_config(
         'skipqueue.ended_jobs', COALESCE(array_agg(wanted.ended) FILTER (WHERE lock.is_ours), '{}')::text, true
+    ) || set_config(
+        'skipqueue.free_keys', COALESCE(array_agg(wanted.is_free) FILTER (WHERE lock.is_ours), '{}')::text, true
     ) AS locked
 FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 """
@@ -83,18 +94,20 @@ WITH chosen AS MATERIALIZED (
     FROM
         unnest(
             (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
-            (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[])
-        ) AS key (name, ended),
+            (SELECT NULLIF(current_setting('skipqueue.ended_jobs', true), '')::integer[]),
+            (SELECT NULLIF(current_setting('skipqueue.free_keys', true), '')::boolean[])
+        ) AS key (name, ended, is_free),
         LATERAL (
-            SELECT id, capacity, limit_kind
-            FROM skipqueue_job
-            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
-            ORDER BY
+            SELECT
                 (CASE
                     WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
                     WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
                     ELSE 0
-                END), id
+                END) AS rank,
+                id, capacity, limit_kind
+            FROM skipqueue_job
+            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            ORDER BY 1, id
             LIMIT 1
         ) AS head,
         LATERAL (
@@ -114,6 +127,7 @@ WITH chosen AS MATERIALIZED (
                 WHERE
                     limit_key = key.name
                     AND limited.permits IS NOT NULL
+                    AND key.is_free IS NOT TRUE
                     AND (
                         status IN ('queued', 'running')
                         OR (status = 'blocked' AND has_permit)
@@ -130,7 +144,19 @@ WITH chosen AS MATERIALIZED (
         LATERAL (
             SELECT ctid AS place, id
             FROM skipqueue_job
-            WHERE status <= 'blocked' AND awaits_jobs IS NULL AND has_permit IS NULL AND limit_key = key.name
+            WHERE
+                status <= 'blocked'
+                AND awaits_jobs IS NULL
+                AND has_permit IS NULL
+                AND limit_key = key.name
+                AND (
+                    (CASE
+                        WHEN limit_kind IN ('concurrency', 'fair') THEN -priority
+                        WHEN started_at IS NOT NULL OR attempts > 0 THEN -1
+                        ELSE 0
+                    END),
+                    id
+                ) >= (head.rank, head.id)
             ORDER BY
                 (CASE
                     WHEN limit_kind IN ('concurrency', 'fair') THEN -priority

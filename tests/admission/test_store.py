@@ -50,6 +50,12 @@ def claim(limit: int = 100) -> list[int]:
     return [job.id for job in store.claim(queue_names=["default"], limit=limit, worker_id="w")]
 
 
+def claimed_by(worker_id: str) -> tuple[int, int]:
+    """Id and lease of the one job that this worker gets."""
+    (job,) = store.claim(queue_names=["default"], limit=100, worker_id=worker_id)
+    return job.id, job.lease
+
+
 def settle(*ids: int, outcome: Outcome = COMPLETED) -> list[int]:
     """Settle these running jobs and claim, as a worker does. Returns the ids of the claimed jobs."""
     leases = dict(Job.objects.filter(pk__in=ids).values_list("pk", "lease"))
@@ -335,6 +341,18 @@ def test_a_key_that_another_has_locked_is_reported_and_not_waited_for() -> None:
     again = store.exchange([], queue_names=["default"], limit=9, worker_id="w", keys=result.admission.missed)
     assert again.admission.missed == []
     assert [job.id for job in again.claimed()] == [second]
+
+
+def test_a_late_outcome_of_a_job_that_another_has_ended_admits_nobody_beside_its_successor() -> None:
+    first, second, third = in_order.defer_many([("a",)] * 3)
+    late = Settlement(*claimed_by("w"), COMPLETED)
+    assert late.job_id == first
+    store.release([(late.job_id, late.lease)])
+    claimed_by("v")
+    assert settle(first) == [second]
+    result = store.exchange([late], queue_names=["default"], limit=9, worker_id="w", limited=[first])
+    assert not result.claimed()
+    assert [Job.objects.get(pk=id).status for id in (first, second, third)] == ["completed", "running", "blocked"]
 
 
 def test_the_count_is_taken_after_the_lock() -> None:
