@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from django.db import DatabaseError, connections, transaction
 from psycopg.pq import TransactionStatus
 
-from ..admission import queue_sql, sql
+from ..admission import lone_sql, queue_sql, sql
 from ..admission.queues import key_of
 from ..columns import check_columns
 from ..events.events import JobsAdmitted, QueueLimited, QueueRated
@@ -69,7 +69,10 @@ class Limiting(Statements):
 
         Returns `None` if it was not admitted: `admit_keys` admits what can be. Locks the key as that does.
         """
-        statements: list[Statement | None] = [(sql.LOCK_KEY, {"key": key}), (sql.ADMIT_LONE, {"id": id, "key": key})]
+        statements: list[Statement | None] = [
+            (lone_sql.LOCK_KEY, {"key": key}),
+            (lone_sql.ADMIT_LONE, {"id": id, "key": key}),
+        ]
         for queue_name, rate_key in self._admitted(statements)[-1]:
             return Admitted({queue_name: 1} if rate_key is None else {}, [], frozenset({rate_key} - {None}))
         return None

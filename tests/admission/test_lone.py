@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from django_skipqueue import job, limit, rate
-from django_skipqueue.admission import queue_sql, sql
+from django_skipqueue.admission import lone_sql, queue_sql, sql
 from django_skipqueue.events.events import JobsAdmitted, JobsDeferred
 from django_skipqueue.models import Job, Queue
 from django_skipqueue.store import Store, limits, policy_sql
@@ -181,7 +181,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 ) -> None:
     with connect(autocommit=False) as other:
         key = free_two.encoded(("a",), {}).limit_key
-        other.execute(sql.LOCK_KEY, {"key": key})
+        other.execute(lone_sql.LOCK_KEY, {"key": key})
         job = defer(free_two, "a")
         assert heard() == [f",limit {key}"]
     assert job.status == status(job) == "blocked"
@@ -189,7 +189,7 @@ def test_a_key_that_another_transaction_has_locked_is_left_to_the_supervisors(
 
 def test_a_job_is_counted_after_the_lock() -> None:
     """A statement that locked and counted at once would not see what the previous holder has committed."""
-    assert "pg_try_advisory_xact_lock" not in sql.ADMIT_LONE
+    assert "pg_try_advisory_xact_lock" not in lone_sql.ADMIT_LONE
     message = policy_sql.ENQUEUE_AND_ADMIT
     assert message.index("pg_try_advisory_xact_lock") < message.rindex(";") < message.index("number < limited.permits")
 

@@ -6,7 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_skipqueue.admission import rate_sql, sql
+from django_skipqueue.admission import lone_sql, rate_sql, sql
 from django_skipqueue.models.status import Status
 from django_skipqueue.store.policy_sql import limits_now, rates_now
 
@@ -85,8 +85,8 @@ def test_those_that_hold_a_permit_are_walked_so_that_ended_ones_are_marked_as_de
 def test_an_admission_of_a_lone_job(misjudged: psycopg.Connection[Any]) -> None:
     lone = make_job(status="blocked", limit_key="alone", limit_kind="concurrency", capacity=1)
     with misjudged.transaction(force_rollback=True):
-        misjudged.execute(sql.LOCK_KEY, {"key": "alone"})
-        assert jobs_read(misjudged, sql.ADMIT_LONE, id=lone.pk, key="alone") < READ
+        misjudged.execute(lone_sql.LOCK_KEY, {"key": "alone"})
+        assert jobs_read(misjudged, lone_sql.ADMIT_LONE, id=lone.pk, key="alone") < READ
 
 
 def test_an_admission_by_rate(misjudged: psycopg.Connection[Any]) -> None:

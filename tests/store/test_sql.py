@@ -14,7 +14,7 @@ import pytest
 from psycopg.adapt import PyFormat, Transformer
 
 import django_skipqueue
-from django_skipqueue.admission import queue_sql, rate_sql
+from django_skipqueue.admission import lone_sql, queue_sql, rate_sql
 from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
 from django_skipqueue.rollups import counts, failures
@@ -56,6 +56,7 @@ SOURCES = [
         Path(admission.__file__),
         Path(queue_sql.__file__),
         Path(rate_sql.__file__),
+        Path(lone_sql.__file__),
     )
 ]
 PLANLESS = {
@@ -66,7 +67,9 @@ PLANLESS = {
 
 STATEMENTS = {
     name: text
-    for name, text in (vars(sql) | vars(policy_sql) | vars(admission) | vars(queue_sql) | vars(rate_sql)).items()
+    for name, text in (
+        vars(sql) | vars(policy_sql) | vars(admission) | vars(queue_sql) | vars(rate_sql) | vars(lone_sql)
+    ).items()
     if name.isupper() and isinstance(text, str)
 }
 

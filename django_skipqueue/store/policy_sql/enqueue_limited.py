@@ -1,6 +1,7 @@
 """Insert a job that has a limit, and admit it if it can be."""
 
-from ...admission.sql import ADMIT_LONE, ADMIT_WITHOUT_WAITING, LOCK_KEY
+from ...admission.lone_sql import ADMIT_LONE, LOCK_KEY
+from ...admission.sql import ADMIT_WITHOUT_WAITING
 from ..sql.enqueue import _INSERT
 
 _ADMIT = ADMIT_LONE.replace("%(id)s", "split_part(current_setting('skipqueue.inserted'), '|', 2)::bigint").rstrip()
