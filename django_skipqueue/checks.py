@@ -1,11 +1,10 @@
 """System checks: `manage.py check` reports mistakes in the set-up. Each check has an id and a hint."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
-from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseError
@@ -15,7 +14,10 @@ from django.db.models import ForeignKey
 from . import conf
 from .execution.middleware import import_middleware
 from .periodic.registry import all_entries
+from .placement.choose import import_placement
+from .placement.retirement import retirement
 from .runtime.preflight import engine_problem, version_problem
+from .setting_forms.databases import ROUTER, SPREAD
 from .tasks.registry import describe_duplicate, registry
 
 LEAST_HALT = timedelta(days=1)
@@ -32,12 +34,14 @@ def register_all() -> None:
         check_middleware,
         check_task_names,
         check_periodic,
+        check_placement,
         check_runworker,
         check_relations,
         check_halting,
     ):
         register(check, "django_skipqueue")
     register(check_server_version, Tags.database)
+    register(check_retiring, Tags.database)
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -53,24 +57,24 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 def check_engine(**_: Any) -> list[CheckMessage]:
-    """E002: the queue's database is missing or is not PostgreSQL."""
-    alias = _queue_database()
-    problem = engine_problem(alias) if alias is not None else None
-    return [Error(problem.message, hint=problem.hint, id="skipqueue.E002")] if problem else []
+    """E002: a database of the queue is missing or is not PostgreSQL."""
+    problems = [engine_problem(alias) for alias in _queue_databases()]
+    return [Error(problem.message, hint=problem.hint, id="skipqueue.E002") for problem in problems if problem]
 
 
 def check_server_version(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """E003: the server is too old. Sends a query, so it only runs with `check --database` and `migrate`."""
-    alias = _queue_database()
-    if alias is None or alias not in (databases or ()) or connections[alias].vendor != "postgresql":
-        return []
-    try:
-        with connections[alias].temporary_connection():
-            version: int = connections[alias].pg_version  # type: ignore[attr-defined]
-    except DatabaseError:
-        return []  # Django itself reports that it cannot connect
-    problem = version_problem(alias, version)
-    return [Error(problem.message, hint=problem.hint, id="skipqueue.E003")] if problem else []
+    """E003: a server is too old. Sends a query, so it only runs with `check --database` and `migrate`."""
+    found: list[CheckMessage] = []
+    for alias, version in _reachable(databases):
+        if problem := version_problem(alias, version):
+            found.append(Error(problem.message, hint=problem.hint, id="skipqueue.E003"))
+    return found
+
+
+def check_retiring(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """W004: a database that is to go, and what is left in it. Runs with `check --database` and `migrate`, like E003."""
+    aliases = [alias for alias, _ in _reachable(databases) if alias in conf.load().retiring]
+    return [Warning(message, hint=hint, id="skipqueue.W004") for message, hint in map(retirement, aliases) if message]
 
 
 def check_middleware(**_: Any) -> list[CheckMessage]:
@@ -177,8 +181,47 @@ def check_halting(**_: Any) -> list[CheckMessage]:
     ]
 
 
-def _queue_database() -> str | None:
-    """The alias of the queue's database; `None` if the setting is not valid, which E001 reports."""
-    given = getattr(django_settings, "SKIPQUEUE", {})
-    alias = given.get("DATABASE", conf.DEFAULTS.database) if isinstance(given, dict) else None
-    return alias if isinstance(alias, str) else None
+def check_placement(**_: Any) -> list[CheckMessage]:
+    """E009: a function in PLACEMENT that cannot be imported. E010: a task whose keys belong to two databases."""
+    try:
+        placement = conf.load().placement
+    except ImproperlyConfigured:
+        return []  # E001 reports the reason
+    if placement in (None, ROUTER):
+        return []
+    if placement == SPREAD:
+        return [
+            Error(
+                f"The jobs of {task.name!r} have several keys, which would belong to different databases.",
+                hint="Say which arguments choose the database: @job(shard_by=…). Each key counts within one database.",
+                id="skipqueue.E010",
+            )
+            for task in registry
+            if task.options.needs_shard
+        ]
+    try:
+        import_placement(placement)
+    except ImportError as error:
+        hint = "SKIPQUEUE['PLACEMENT'] is 'spread', 'router', or a function that takes a CallToPlace, or its path."
+        return [Error(f"SKIPQUEUE['PLACEMENT'] cannot be imported: {error}", hint=hint, id="skipqueue.E009")]
+    return []
+
+
+def _queue_databases() -> tuple[str, ...]:
+    """The aliases of the databases with queues; none if the settings are not valid, which E001 reports."""
+    try:
+        return conf.load().served_databases
+    except ImproperlyConfigured:
+        return ()
+
+
+def _reachable(databases: Sequence[str] | None) -> Iterator[tuple[str, int]]:
+    """Those of these databases with queues that can be reached, each with the version of its server."""
+    for alias in _queue_databases():
+        if alias in (databases or ()) and alias in connections and connections[alias].vendor == "postgresql":
+            try:
+                with connections[alias].temporary_connection():
+                    version: int = connections[alias].pg_version  # type: ignore[attr-defined]
+            except DatabaseError:
+                continue  # Django itself reports that it cannot connect
+            yield alias, version

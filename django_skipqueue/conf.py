@@ -19,7 +19,9 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from .values import alert_rules, link_template, periodic_setting, queue_settings
+from .setting_forms import databases as queue_databases
+from .setting_forms import periodic as periodic_setting
+from .values import alert_rules, link_template, queue_settings
 from .values.limits import LIMITS
 from .values.redaction import words
 
@@ -38,7 +40,17 @@ class Settings:
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds."""
 
     database: str = "default"
-    """The alias of the database that holds the queue."""
+    """The alias of the database that holds the queue; with several, of the one that jobs are put into by default, which
+    is the first of them unless this says otherwise."""
+
+    databases: NAMES = ()
+    """The aliases of the databases that hold queues; none: `database` alone."""
+
+    placement: Any = None
+    """How the database of a job is chosen: `spread`, `router`, or a function or its path; `None`: it is `database`."""
+
+    retiring: NAMES = ()
+    """The aliases of databases whose jobs are still run, and that get no new ones."""
 
     max_attempts: int = 10
     """The number of attempts before a job fails, for tasks without their own."""
@@ -93,13 +105,23 @@ class Settings:
     """The limits whose excess raises an alert, by rule, and the address of a webhook: see `values.alert_rules`."""
 
     periodic: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Schedules by name: see `values.periodic_setting`."""
+    """Schedules by name: see `setting_forms.periodic`."""
 
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
 
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
+
+    @property
+    def queue_databases(self) -> tuple[str, ...]:
+        """The aliases of the databases that new jobs may be put into."""
+        return self.databases or (self.database,)
+
+    @property
+    def served_databases(self) -> tuple[str, ...]:
+        """The aliases of the databases that have workers and pages: those, and the ones that are to go."""
+        return (*self.queue_databases, *self.retiring)
 
     @property
     def has_archive(self) -> bool:
@@ -149,6 +171,10 @@ def load() -> Settings:
     given = {key.lower(): value for key, value in _given().items()}
     if "retention" in given:
         given["retention"] = DEFAULTS.retention | given["retention"]
+    for key in ("databases", "retiring"):
+        given[key] = tuple(given.get(key, ()))
+    if given["databases"]:
+        given.setdefault("database", given["databases"][0])
     return Settings(**given)
 
 
@@ -178,6 +204,7 @@ def problems() -> Iterator[str]:
                 yield f"SKIPQUEUE[{key!r}] must be {LIMITS[name]}, not {value!r}."
         elif not _is_text(value, hints[name]):
             yield f"SKIPQUEUE[{key!r}] must be {TEXTS[hints[name]]}, not {value!r}."
+    yield from queue_databases.problems_together(given)
 
 
 def _given() -> Any:
@@ -238,6 +265,9 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "retention": retention_problems,
     "links": link_template.problems,
     "archive": _archive_problems,
+    "databases": queue_databases.alias_problems,
+    "placement": queue_databases.placement_problems,
+    "retiring": queue_databases.alias_problems,
     "alerts": alert_rules.problems,
     "periodic": periodic_setting.problems,
     "queues": queue_settings.problems,

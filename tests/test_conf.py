@@ -66,6 +66,17 @@ def test_the_archive_is_off_or_has_a_retention(settings: Any, kept: Any, archive
     assert (conf.settings.has_archive, conf.settings.archive_retention) == (archives, expected)
 
 
+def test_the_queue_has_one_database_or_several(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASE": "other"}
+    assert conf.settings.queue_databases == ("other",)
+    settings.SKIPQUEUE = {"DATABASES": ["other", "default"], "RETIRING": ["old"]}
+    assert conf.settings.database == "other", "the first"
+    assert list(conf.settings.queue_databases) == ["other", "default"]
+    assert list(conf.settings.served_databases) == ["other", "default", "old"]
+    settings.SKIPQUEUE = {"DATABASE": "default", "DATABASES": ["other", "default"]}
+    assert conf.settings.database == "default"
+
+
 WRONG: dict[str, tuple[Any, str]] = {
     "not a dict": (["WORKER_TIMEOUT"], "SKIPQUEUE must be a dict, not list."),
     "none": (None, "SKIPQUEUE must be a dict, not NoneType."),
@@ -74,7 +85,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, CAPTURE_LOGS, DATABASE, HEARTBEAT_INTERVAL, LINKS",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, CAPTURE_LOGS, DATABASE, DATABASES, HEARTBEAT_INTERVAL, ",
     ),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": (
@@ -113,6 +124,26 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "no attempts": ({"MAX_ATTEMPTS": 0}, "SKIPQUEUE['MAX_ATTEMPTS'] must be an integer from 1 to 32,767"),
     "empty text": ({"DATABASE": ""}, "SKIPQUEUE['DATABASE'] must be a str, not ''."),
+    "a text for aliases": ({"DATABASES": "default"}, "SKIPQUEUE['DATABASES'] must be a tuple of aliases of DATA"),
+    "an empty alias": ({"RETIRING": ("",)}, "SKIPQUEUE['RETIRING'] must be a tuple of aliases of DATABASES"),
+    "an alias twice": ({"DATABASES": ("other", "other")}, "SKIPQUEUE['DATABASES'] lists an alias twice"),
+    "a database that is not listed": (
+        {"DATABASE": "default", "DATABASES": ("other",)},
+        "SKIPQUEUE['DATABASE'] is 'default', which SKIPQUEUE['DATABASES'] does not list.",
+    ),
+    "retiring, and getting jobs": (
+        {"DATABASES": ("default", "other"), "RETIRING": ("other",)},
+        "SKIPQUEUE['RETIRING'] lists 'other', which still gets new jobs: take it out of one of the two.",
+    ),
+    "retiring the only one": ({"RETIRING": ("default",)}, "SKIPQUEUE['RETIRING'] lists 'default', which still gets"),
+    "no such placement": (
+        {"DATABASES": ("default",), "PLACEMENT": "random"},
+        "SKIPQUEUE['PLACEMENT'] must be None, 'spread', 'router', or a function or its path, not 'random'.",
+    ),
+    "a placement of nothing": (
+        {"PLACEMENT": "spread"},
+        "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there.",
+    ),
     "number for a text": ({"DATABASE": 1}, "SKIPQUEUE['DATABASE'] must be a str, not 1."),
     "retention not a dict": ({"RETENTION": 5}, "SKIPQUEUE['RETENTION'] must be a dict of finished statuses, not 5."),
     "retention of nothing": (

@@ -5,10 +5,10 @@ Invariant: an object that exists is valid, except for the names of arguments, wh
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import encode
@@ -103,23 +103,14 @@ def by(*names: str, on_failure: Policy = "halt", name: str | None = None) -> By:
     return By(names_of("by(…)", names), on_failure, checked_name("by", name))
 
 
-class Keyed(Protocol):
-    """An option whose key is made of arguments."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The arguments."""
-
-
-def require_arguments(option: Keyed, signature: Signature) -> None:
+def require_arguments(option: str, names: Sequence[str], signature: Signature) -> None:
     """Raise `InvalidOption` if the option names an argument that no call of such a function has."""
     takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
     named = [parameter.name for parameter in signature.parameters.values() if parameter.kind not in VARIABLE]
-    for name in option.names:
+    for name in names:
         if name not in named and not takes_any:
             known = ", ".join(named) or "no arguments"
-            what = "fair_by" if isinstance(option, Fair) else "by"
-            raise InvalidOption(f"{what} names the argument {name!r}, and the task has {known}.")
+            raise InvalidOption(f"{option} names the argument {name!r}, and the task has {known}.")
 
 
 VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)

@@ -14,11 +14,12 @@ from django.db import connections, transaction
 
 from ..conf import settings
 from ..exceptions import BatchFinished, InvalidOption
+from ..placement.choose import check_shard_key, for_batch, shard_text
 from ..store import Store
 from ..store.current_batch import CurrentBatch, current_batch
 from ..values.batches import BatchProgress
 from ..values.codec import encode
-from .call import TaskCall, as_call, defer_all, reference_to
+from .call import TaskCall, as_call, defer_all, home_of, in_batch, reference_to
 
 if TYPE_CHECKING:
     from ..models import Job, JobBatch
@@ -51,18 +52,26 @@ class Batch:
         on_finish: TaskCall | Any = None,
         name: str = "",
         database: str | None = None,
+        shard_key: str | int | None = None,
     ) -> None:
-        """`database`: the alias to use in place of `SKIPQUEUE["DATABASE"]`. Raises `InvalidOption` for other values."""
+        """`database`: the alias to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
+
+        `shard_key`: under the placement `spread`, the batch is in the same database as the jobs that have an equal one.
+        Raises `InvalidOption` for values that cannot be used.
+        """
         if database is not None and database not in connections:
             raise InvalidOption(f"database must be one of {', '.join(sorted(connections))}, not {database!r}.")
         if not isinstance(name, str):
             raise InvalidOption(f"name must be a str, not {name!r}.")
         encode("name", name)
-        self.database = database or settings.database
+        check_shard_key(shard_key)
         self.name = name
         self._id: int | None = None
         given = {"on_success": on_success, "on_failure": on_failure, "on_finish": on_finish}
-        calls = {key: as_call(key, call, self.database) for key, call in given.items() if call is not None}
+        calls = {key: as_call(key, call) for key, call in given.items() if call is not None}
+        shard = None if shard_key is None else shard_text([shard_key])
+        self.database = database or for_batch(shard, home=home_of(calls.values()))
+        calls = {key: in_batch(key, call, self.database) for key, call in calls.items()}
         for key, call in calls.items():
             if call.spec.after:
                 raise InvalidOption(
@@ -93,7 +102,7 @@ class Batch:
     @classmethod
     def get(cls, batch_id: int, *, database: str | None = None) -> "Self":
         """The batch with this id. The first use that needs its row raises `JobBatch.DoesNotExist` if there is none."""
-        batch = cls(database=database)
+        batch = cls(database=database or settings.database)
         batch._id = batch_id
         return batch
 

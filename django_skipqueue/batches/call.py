@@ -12,9 +12,11 @@ from asgiref.sync import sync_to_async
 
 from ..columns import check_columns
 from ..exceptions import InvalidOption
+from ..placement.choose import bound_to, choose
 from ..store import Store
 from ..values.callbacks import stored
 from ..values.deferred import OnConflict
+from ..values.handles import parse_handle
 from ..values.records import EncodedCall, JobReference, JobSpec
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ AfterFailure = Literal["wait", "discard", "run"]
 
 
 def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
-    """References to jobs, each given as a `Job`, an id, or a result of `django.tasks`. Raises `InvalidOption`."""
+    """References to jobs, each given as a `Job`, an id or handle, or a result of `django.tasks`.
+
+    Raises `InvalidOption`.
+    """
     if isinstance(jobs, str | bytes) or not isinstance(jobs, Iterable):
         raise InvalidOption(f"after must be a list of jobs, not {jobs!r}.")
     try:
@@ -35,9 +40,14 @@ def references_to(jobs: Iterable[Any]) -> tuple[JobReference, ...]:
 
 
 def reference_to(job: Any) -> JobReference:
-    """A reference to a `Job`, an id, or a result of `django.tasks`. Raises `TypeError` or `ValueError` for no job."""
+    """A reference to a `Job`, an id or handle, or a result of `django.tasks`.
+
+    Raises `TypeError` or `ValueError` for no job.
+    """
     if isinstance(job, int):
         return JobReference(job, None)
+    if isinstance(job, str):
+        return parse_handle(job)
     if state := getattr(job, "_state", None):
         return JobReference(int(job.id), state.db)
     job_id: Any = getattr(job, "id", None)
@@ -51,9 +61,11 @@ class TaskCall:
     spec: JobSpec
     call: EncodedCall
     database: str | None = None
-    """The alias of the database; `None`: `SKIPQUEUE["DATABASE"]`."""
+    """The alias of the database; `None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
     on_conflict: OnConflict = "skip"
     """What `defer` does if a job holds the unique key. A callback of a batch is skipped."""
+    shard: str | None = None
+    """The text of its shard key, if the task or the call has one."""
     inserted: "Callable[[Job], object] | None" = field(default=None, compare=False, repr=False)
     """Called with each job that `defer` has inserted: Django's tasks have a signal."""
 
@@ -68,7 +80,8 @@ class TaskCall:
         """Insert a job in the caller's transaction, as the task's `.defer()` does."""
         from ..models import Job
 
-        job = Job.objects.db_manager(self.database).insert(self.spec, self.call, on_conflict=self.on_conflict)
+        alias = choose(self.spec, self.call, named=self.database, shard=self.shard)
+        job = Job.objects.db_manager(alias).insert(self.spec, self.call, on_conflict=self.on_conflict)
         if self.inserted is not None and job.created:
             self.inserted(job)
         return job
@@ -94,8 +107,13 @@ class TaskCall:
         return stored(self.spec, self.call)
 
     def in_database(self, alias: str) -> "TaskCall":
-        """The same call for this database, unless it names one itself."""
-        return self if self.database else replace(self, database=alias)
+        """The same call for this database, unless it names one itself, or its key belongs to another one."""
+        return self if self.database else replace(self, database=self.bound_to or alias)
+
+    @property
+    def bound_to(self) -> str | None:
+        """The alias of the only database that the call can be in; `None`: it can be in any of them."""
+        return self.database or bound_to(self.spec, self.call, shard=self.shard)
 
 
 def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
@@ -112,7 +130,7 @@ def defer_all(calls: Iterable[TaskCall]) -> "list[Job]":
 def _what_they_share(numbered: tuple[int, TaskCall]) -> Any:
     """A value that is equal for calls that one statement can insert."""
     number, call = numbered
-    return number if call.call.unique_key is not None else (call.database, call.spec)
+    return number if call.call.unique_key is not None else (call.database, call.shard, call.spec)
 
 
 def _defer_together(calls: list[TaskCall]) -> "list[Job]":
@@ -121,7 +139,7 @@ def _defer_together(calls: list[TaskCall]) -> "list[Job]":
     first = calls[0]
     if len(calls) == 1:
         return [first.defer()]
-    jobs = Job.objects.db_manager(first.database)
+    jobs = Job.objects.db_manager(choose(first.spec, first.call, named=first.database, shard=first.shard))
     ids = Store(jobs.db).enqueue_many(first.spec, [call.call for call in calls])
     found = jobs.in_bulk(ids)
     deferred = [found[id] for id in ids]
@@ -131,18 +149,27 @@ def _defer_together(calls: list[TaskCall]) -> "list[Job]":
     return deferred
 
 
-def as_call(name: str, given: Any, alias: str) -> TaskCall:
-    """A task, or a task with arguments, as a call in this database.
-
-    Raises `InvalidOption` for anything else, and for a call in another database.
-    """
+def as_call(name: str, given: Any) -> TaskCall:
+    """A task, or a task with arguments, as a call. Raises `InvalidOption` for anything else."""
     if isinstance(given, TaskCall):
-        call = given
-    elif callable(getattr(given, "s", None)):
-        call = given.s()
-    else:
-        raise InvalidOption(f"{name} must be a task, or a task with arguments such as send.s(1), not {given!r}.")
-    call = call.in_database(alias)
-    if call.database != alias:
-        raise InvalidOption(f"{name} is a call in the database {call.database!r}, and the batch is in {alias!r}.")
-    return call
+        return given
+    if callable(getattr(given, "s", None)):
+        call: TaskCall = given.s()
+        return call
+    raise InvalidOption(f"{name} must be a task, or a task with arguments such as send.s(1), not {given!r}.")
+
+
+def in_batch(name: str, call: TaskCall, alias: str) -> TaskCall:
+    """The same call, in the database of its batch. Raises `InvalidOption` for a call that belongs to another one."""
+    placed = call.in_database(alias)
+    if placed.database != alias:
+        raise InvalidOption(
+            f"{name} is a call in the database {placed.database!r}, and the batch is in {alias!r}. Give the batch the "
+            "same database, or under the placement 'spread' the same shard_key."
+        )
+    return placed
+
+
+def home_of(calls: Iterable[TaskCall]) -> str | None:
+    """The database to which one of these calls belongs; `None`: they can be in any."""
+    return next((alias for call in calls if (alias := call.bound_to)), None)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from ..conf import settings
 from ..exceptions import InvalidOption
+from ..placement.choose import for_batch
 from ..store.current_batch import current_batch
 from ..values.records import JobReference
 from .batch import Batch
-from .call import AfterFailure, TaskCall, as_call, defer_all, references_to
+from .call import AfterFailure, TaskCall, as_call, defer_all, home_of, in_batch, references_to
 
 if TYPE_CHECKING:
     from ..models import Job
@@ -26,14 +26,17 @@ class Chain:
     """Calls of which each begins once those before it are finished. `chain()` makes one; `defer()` inserts the jobs."""
 
     def __init__(self, steps: Sequence[Step], *, after_failure: AfterFailure, database: str | None) -> None:
-        alias = database or settings.database
-        if alias not in connections:
+        if database is not None and database not in connections:
             raise InvalidOption(f"database must be one of {', '.join(sorted(connections))}, not {database!r}.")
         if not steps:
             raise InvalidOption("A chain needs at least one call.")
-        self.database = alias
+        given = [list(_calls(number, step)) for number, step in enumerate(steps, start=1)]
+        self.database = database or for_batch(None, home=home_of(call for calls in given for call in calls))
         self.after_failure: AfterFailure = after_failure
-        self.steps = [list(_calls(number, step, alias)) for number, step in enumerate(steps, start=1)]
+        self.steps = [
+            [in_batch(f"step {number} of the chain", call, self.database) for call in calls]
+            for number, calls in enumerate(given, start=1)
+        ]
 
     def defer(self) -> "list[Job]":
         """Insert the jobs, in the caller's transaction, and return them in the order of the calls.
@@ -73,7 +76,7 @@ def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | No
     steps: each a call, a task, or a list of calls that run side by side; the next step waits for all of them.
     after_failure: what happens to the next step if a call fails or is discarded: `wait` until it is retried and
     completes (default), `discard` the step, or `run` it all the same.
-    database: the alias of the database to use in place of `SKIPQUEUE["DATABASE"]`.
+    database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
 
     No call takes the result of another one as an argument: a task with `takes_context` finds them in
     `context.results`. Raises `InvalidOption` for values that cannot be used.
@@ -81,9 +84,9 @@ def chain(*steps: Step, after_failure: AfterFailure = "wait", database: str | No
     return Chain(steps, after_failure=after_failure, database=database)
 
 
-def _calls(number: int, step: Step, alias: str) -> Iterator[TaskCall]:
+def _calls(number: int, step: Step) -> Iterator[TaskCall]:
     listed = step if isinstance(step, list | tuple) else [step]
     if not listed:
         raise InvalidOption(f"Step {number} of the chain is an empty list.")
     for call in listed:
-        yield as_call(f"step {number} of the chain", call, alias)
+        yield as_call(f"step {number} of the chain", call)

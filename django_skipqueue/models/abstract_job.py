@@ -4,7 +4,9 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..conf import settings
 from ..values.codec import shorten
+from ..values.handles import handle_of
 from ..values.notes import Progress, progress_of
 from ..values.records import worker_name
 from .status import Status
@@ -49,6 +51,11 @@ class AbstractJob(models.Model):
 
     def __str__(self) -> str:
         return f"{shorten(self.task, 200)} #{self.pk}"
+
+    @property
+    def handle(self) -> str:
+        """A text that names the job with its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
+        return handle_of(self._state.db or settings.database, self.pk)
 
     @property
     def current_progress(self) -> Progress | None:

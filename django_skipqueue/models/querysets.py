@@ -5,18 +5,19 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
-from django.db import models, transaction
+from django.db import connections, models, transaction
 from django.db.models import OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Now
 
 from ..admission.queues import limited_by_queue
 from ..conf import settings
-from ..exceptions import UniqueKeyTaken
+from ..exceptions import InvalidOption, UniqueKeyTaken
 from ..store import Store
 from ..store.current_batch import in_current_batch
 from ..store.unique import explained_deadlock
 from ..values.codec import decode
 from ..values.deferred import OnConflict
+from ..values.handles import parse_handle
 from ..values.records import EncodedCall, InsertedJob, JobColumns, JobSpec
 from .expressions import HOLDS_KEY
 from .status import StatusFilters
@@ -55,6 +56,17 @@ class JobManager(_JobManager["Job"]):
     def get_queryset(self) -> JobQuerySet:
         """All jobs, in the queue's database."""
         return JobQuerySet(self.model, using=self.db)
+
+    def by_handle(self, handle: str) -> "Job":
+        """The job of a handle, such as `queue_1:42`; the id alone stands for a job in the database of this manager.
+
+        Raises `InvalidOption` for a text that is no handle, and `Job.DoesNotExist`.
+        """
+        named = parse_handle(handle)
+        if named.database not in (None, *connections):
+            raise InvalidOption(f"{handle!r} names the database {named.database!r}, and DATABASES has no such alias.")
+        found: Job = self.db_manager(named.database or self.db).get(pk=named.id)
+        return found
 
     def enqueue(
         self,

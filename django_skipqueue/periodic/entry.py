@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from ..columns import check_key
 from ..exceptions import InvalidOption, UnknownTask
 from ..tasks.registry import registry, where_to_look
+from ..tasks.shards import database_of_schedule
 from ..tasks.task import Task
 from ..values.codec import decode, encode
 from ..values.records import EncodedCall, JobSpec
@@ -90,8 +91,12 @@ class Entry:
 
     @property
     def database(self) -> str:
-        """The alias of the database in which it has its row and its jobs: that of its task. The task is known."""
-        return registry.get(self.task).database
+        """The alias of the database in which it has its row and its jobs: that of their key, or of its task.
+
+        The task is known.
+        """
+        task = registry.get(self.task)
+        return database_of_schedule(task, task.encoded(*self.call))
 
     @property
     def digest(self) -> str:

@@ -131,9 +131,9 @@ class Enqueueing(UniqueKeys, Dependencies):
             _check_replace(spec)
         with self._together(spec):
             if not (tracers and calls):
-                return self._enqueue_many(spec, calls, on_conflict)
+                return self._enqueue_many(spec, calls, on_conflict).all_in(self.alias)
             with sending(spec, len(calls)) as batch:
-                batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict)
+                batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict).all_in(self.alias)
                 return deferred
 
     def _enqueue_many(self, spec: JobSpec, calls: Sequence[EncodedCall], on_conflict: OnConflict) -> DeferredJobs:

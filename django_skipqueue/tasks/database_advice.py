@@ -1,8 +1,11 @@
 """Messages about a database that the queue cannot use."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import Error, connections
+from django.db import DatabaseError, connections
 
 from ..exceptions import QueueUnavailable
 
@@ -17,12 +20,21 @@ def postgresql_hint(alias: str) -> str:
     )
 
 
-def explain(error: Error | SynchronousOnlyOperation, alias: str) -> None:
-    """Add a hint to the error of a `.defer()` if the cause is known.
+@contextmanager
+def explained(alias: str) -> Iterator[None]:
+    """Add a hint to the error of a `.defer()` if the cause is known. `alias`: that of the database it most likely uses.
 
     Raises `QueueUnavailable` instead if the database is not PostgreSQL, and the error that names the method for async
     code instead of one that advises a thread.
     """
+    try:
+        yield
+    except (DatabaseError, SynchronousOnlyOperation) as error:
+        _explain(error, alias)
+        raise
+
+
+def _explain(error: DatabaseError | SynchronousOnlyOperation, alias: str) -> None:
     if isinstance(error, SynchronousOnlyOperation):
         raise SynchronousOnlyOperation(FROM_ASYNC_CODE) from error
     connection = connections[alias]

@@ -14,6 +14,7 @@ from .context import JobContext
 from .given import checked
 from .options import TaskOptions
 from .registry import registry
+from .shards import check_database
 from .task import ContextTask, Task, yields
 from .with_options import options_given_to
 
@@ -57,6 +58,8 @@ def job(
     fair_by: the jobs of one tenant do not keep those of another waiting: `fair_by="tenant"` names the argument, or the
     arguments. A job has one of these three.
     rate: at most so many of its jobs start in a time for each key: `rate("100/m", by="tenant")`.
+    database: the alias of the database for its jobs, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
+    shard_by: under the placement `spread`, jobs whose values of these arguments are equal are in the same database.
     takes_context: the function takes a `JobContext` before its own arguments.
 
     Raises `InvalidTask` for a function that a worker could not find again, `InvalidOption` for a value that cannot be
@@ -64,6 +67,8 @@ def job(
     """
     check_names("job", options, {*TaskOptions.__annotations__, "takes_context"})
     given = checked(options)
+    if options.get("database") is not None:
+        check_database(options["database"])
     _check_types(name=options.get("name"), atomic=options.get("atomic", False), takes_context=takes_context)
 
     def register(function: Callable[..., Any]) -> Task[Any, Any]:

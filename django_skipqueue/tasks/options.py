@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from inspect import Signature
 from typing import Any, TypedDict
 
-from ..admission.options import By, Fair, Limit, fair, require_arguments
+from ..admission.options import By, Fair, Limit, fair, names_of, require_arguments
 from ..admission.rates import Rate
 from ..backoff import Backoff
 from ..batches.call import AfterFailure
@@ -18,6 +18,7 @@ from ..exceptions import InvalidArguments, InvalidOption
 from ..values.codec import size_of
 from ..values.deferred import OnConflict
 from ..values.records import EncodedCall, JobReference, JobSpec
+from .shards import check_shard
 from .unique import UniqueBy, Until, check_on_conflict, check_until, seconds_of
 
 UniqueKey = str | Callable[..., str]
@@ -43,6 +44,7 @@ class UsingOptions(JobOptions, total=False):
 
     run_after: datetime | timedelta | None
     database: str | None
+    shard_key: str | int | None
     after: Sequence[Any] | None
     after_failure: AfterFailure | None
 
@@ -58,12 +60,14 @@ class RunOptions(JobOptions, total=False):
     sequence: By | None
     fair_by: str | tuple[str, ...] | None
     rate: Rate | None
+    shard_by: str | tuple[str, ...] | None
 
 
 class TaskOptions(RunOptions, total=False):
     """The options of `@job`, except `takes_context`. The docstring of `job` explains them."""
 
     name: str | None
+    database: str | None
     atomic: bool
 
 
@@ -86,7 +90,11 @@ class Options:
     timeout: float | None = None
     """Seconds that an attempt may take, set by `.using()`. That of `@job` is `Task.timeout`, read at each attempt."""
     database: str | None = None
-    """`None`: `SKIPQUEUE["DATABASE"]`."""
+    """`None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `SKIPQUEUE["DATABASE"]`."""
+    shard_by: str | tuple[str, ...] | None = None
+    """The arguments that choose the database under the placement `spread`."""
+    shard_key: str | int | None = None
+    """In place of their values."""
     after: tuple[JobReference, ...] = ()
     """The jobs that must be finished before."""
     after_failure: AfterFailure = "wait"
@@ -103,12 +111,25 @@ class Options:
     def __post_init__(self) -> None:
         """Raise `InvalidOption` for a value that the table cannot store or a worker cannot use."""
         check_columns({name: getattr(self, name) for name in COLUMNS})
+        check_shard(self.shard_by, self.shard_key)
         if isinstance(self.unique_key, str):
             check_key("unique_key", self.unique_key)
         elif self.unique_key is not None and not callable(self.unique_key):
             raise InvalidOption(f"unique_key must be a str, or a function that returns one, not {self.unique_key!r}.")
         self._check_limits()
         self._check_unique()
+
+    @property
+    def needs_shard(self) -> bool:
+        """Whether its jobs have several keys that hold within one database, and no option says which one that is."""
+        has_unique_key = self.unique is not None or self.unique_key is not None
+        kinds = (has_unique_key, bool(self.concurrency or self.sequence), self.rate is not None)
+        return sum(kinds) > 1 and not self.has_shard and self.database is None
+
+    @property
+    def has_shard(self) -> bool:
+        """Whether the options say which database a job belongs to under the placement `spread`."""
+        return self.shard_by is not None or self.shard_key is not None
 
     @property
     def unique_seconds(self) -> float | None:
@@ -141,9 +162,12 @@ class Options:
         """Raise `InvalidOption` if an option names an argument that the task does not take."""
         if self.unique is not None:
             self.unique.check(signature)
-        for option in (self.limit, self.rate):
-            if option is not None:
-                require_arguments(option, signature)
+        for option, named in (("by", self.concurrency), ("by", self.sequence), ("by", self.rate)):
+            if named is not None:
+                require_arguments(option, named.names, signature)
+        for option, names in (("fair_by", self.fair_by), ("shard_by", self.shard_by)):
+            if names is not None:
+                require_arguments(option, names_of(option, names), signature)
 
     def _check_unique(self) -> None:
         if not isinstance(self.unique, UniqueBy | None):

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
-from django.core.exceptions import SynchronousOnlyOperation
-from django.db import DatabaseError, connections
 
 from ..batches.call import TaskCall, references_to
 from ..conf import settings
 from ..exceptions import FlattenedValue, InvalidArguments, InvalidOption, InvalidTask
-from ..store import Store
 from ..values.codec import encode
 from ..values.deferred import DeferredJobs
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
@@ -30,9 +27,10 @@ from .advice import check_names, instead_of_method, wrong_keyword
 from .call_columns import call_columns
 from .call_texts import declared_values, parts_of, texts_of
 from .context import JobContext
-from .database_advice import explain
+from .database_advice import explained
 from .options import COLUMNS, Options, TaskOptions, UsingOptions, check_size
 from .registry import EVENT_LOOP, THREADS, registry
+from .shards import check_database, database_of, insert_many, shard_of
 from .unique import within_retention
 
 if TYPE_CHECKING:
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from ..arguments.codec import Codec
     from ..models import Job
     from ..models.abstract_job import AbstractJob
-    from ..models.querysets import JobManager
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,30 +99,26 @@ class Task(Generic[P, R]):
         a job holds the unique key, returns that job, with `job.created` False; or does as `on_conflict` says.
         """
         call = self.encoded(args, kwargs)
-        queue = self._queue()
-        try:
-            return queue.insert(self._spec(), call, on_conflict=self.options.on_conflict)
-        except (DatabaseError, SynchronousOnlyOperation) as error:
-            explain(error, queue.db)
-            raise
+        self._check_findable()
+        with explained(self.database):
+            alias = database_of(self, call)
+        with explained(alias):
+            return self._insert(alias, call)
 
     async def adefer(self, *args: P.args, **kwargs: P.kwargs) -> "Job":
         """`defer` for async code."""
         return await sync_to_async(self.defer)(*args, **kwargs)
 
     def defer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
-        """Insert a job for each of `calls`, in one round trip, and return their ids in the same order.
+        """Insert a job for each of `calls`, in one round trip to each database, and return their ids in the same order.
 
         Each call is a dict of keyword arguments, or a tuple or list of positional ones. All are checked before the
         first is written. A `unique_key` that is a function gets each call's arguments. The list that is returned also
         says which jobs were `created`, `existing` or `replaced`.
         """
-        queue, checked = self._queue(), list(self._calls(calls))
-        try:
-            return Store(queue.db).enqueue_many(self._spec(), checked, on_conflict=self.options.on_conflict)
-        except (DatabaseError, SynchronousOnlyOperation) as error:
-            explain(error, queue.db)
-            raise
+        checked = list(self._calls(calls))
+        self._check_findable()
+        return insert_many(self, checked)
 
     async def adefer_many(self, calls: Sequence[Mapping[str, Any] | Sequence[Any]]) -> DeferredJobs:
         """`defer_many` for async code."""
@@ -133,14 +126,16 @@ class Task(Generic[P, R]):
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with arguments, checked as by `.defer()`: for callbacks of a `Batch`, and for a `chain`."""
-        return TaskCall(self._spec(), self.encoded(args, kwargs), self.options.database, self.options.on_conflict)
+        call = self.encoded(args, kwargs)
+        return TaskCall(self._spec(), call, self.options.database, self.options.on_conflict, shard_of(self, call))
 
     def using(self, **options: Unpack[UsingOptions]) -> "Task[P, R]":
         """The same task with other options: `send_receipt.using(priority=5).defer(payment_id=1)`.
 
         queue_name, priority, max_attempts, timeout, unique_key, unique, until, on_conflict: as for `@job`.
         run_after: a datetime, or a timedelta that counts from the database's clock at the `.defer()`.
-        database: the alias of the database to use in place of `SKIPQUEUE["DATABASE"]`.
+        database: the alias of the database to use, in place of what `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`.
+        shard_key: under the placement `spread`, jobs with an equal one are in the same database.
         after: jobs that must be finished before this one begins.
         after_failure: what happens if one of those fails or is discarded: `wait` until it is retried and completes
         (default), `discard` this one, or `run` it all the same.
@@ -153,11 +148,8 @@ class Task(Generic[P, R]):
             given["after"] = references_to(given["after"])
         if given.get("on_conflict", self.options.on_conflict) == "rerun" != self.options.on_conflict:
             raise InvalidOption('Give on_conflict="rerun" to @job: workers have to know it of every job of the task.')
-        if given.get("database", "default") not in connections:
-            aliases = ", ".join(sorted(connections))
-            raise InvalidOption(
-                f"database must be one of {aliases}, not {given['database']!r}: DATABASES has no other."
-            )
+        if "database" in given:
+            check_database(given["database"])
         if given.keys() & {"unique", "unique_key"}:  # the one takes the place of the other
             given = {"unique": None, "unique_key": None} | given
         other = object.__new__(type(self))
@@ -240,7 +232,7 @@ class Task(Generic[P, R]):
 
     @property
     def database(self) -> str:
-        """The alias of the database in which `.defer()` inserts its jobs."""
+        """The alias of the database for its jobs, unless `SKIPQUEUE["PLACEMENT"]` chooses one for each job."""
         return self.options.database or settings.database
 
     def spec(self) -> JobSpec:
@@ -310,13 +302,16 @@ class Task(Generic[P, R]):
     def _spec(self) -> JobSpec:
         return within_retention(JobSpec(self.name, **{name: getattr(self.options, name) for name in COLUMNS}))
 
-    def _queue(self) -> "JobManager":
+    def _insert(self, alias: str, call: EncodedCall) -> "Job":
         from ..models import Job
 
+        return Job.objects.db_manager(alias).insert(self._spec(), call, on_conflict=self.options.on_conflict)
+
+    def _check_findable(self) -> None:
+        """Check that a worker will find this task by its name."""
         registry.check_unique(self)
         if django_settings.DEBUG:
             registry.warn_unless_found(self)
-        return Job.objects.db_manager(self.options.database)
 
 
 class ContextTask(Task[P, R]):

@@ -1,7 +1,9 @@
 """What became of the calls of a `defer_many`. Pure."""
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Self
+
+from .handles import handle_of
 
 OnConflict = Literal["skip", "replace", "raise", "rerun"]
 """What an enqueue does if a job holds the unique key of a call."""
@@ -14,9 +16,34 @@ now has the arguments of the call."""
 class DeferredJobs(list[int]):
     """The ids of the jobs, in the order of the calls: a list, which also says what became of each call."""
 
+    databases: Sequence[str] = ()
+    """For each call: the alias of the database with its job."""
+
     def __init__(self, ids: Iterable[int] = (), outcomes: Sequence[CallOutcome] | None = None) -> None:
         super().__init__(ids)
         self._outcomes = outcomes
+
+    def all_in(self, alias: str) -> Self:
+        """Return the same list, with this database for all of them."""
+        self.databases = [alias] * len(self)
+        return self
+
+    @classmethod
+    def merged(cls, parts: Mapping[str, tuple[Sequence[int], "DeferredJobs"]]) -> Self:
+        """One list of several: by database the positions of its calls, and what became of them."""
+        rows = sorted(
+            (position, id, outcome, alias)
+            for alias, (positions, deferred) in parts.items()
+            for position, id, outcome in zip(positions, deferred, deferred.outcomes, strict=True)
+        )
+        made = cls((id for _, id, _, _ in rows), [outcome for _, _, outcome, _ in rows])
+        made.databases = [alias for *_, alias in rows]
+        return made
+
+    @property
+    def handles(self) -> list[str]:
+        """For each call: the handle of its job, such as `queue_1:42`, which names the database as well."""
+        return [handle_of(alias, id) for alias, id in zip(self.databases, self, strict=True)]
 
     @property
     def outcomes(self) -> list[CallOutcome]:

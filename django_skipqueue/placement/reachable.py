@@ -1,0 +1,64 @@
+"""Chooses one of several databases in turn, and leaves out those that cannot be reached.
+
+Invariant: a database whose transaction is open is never left out: the caller's data is in it.
+"""
+
+import itertools
+import random
+import time
+from collections.abc import Sequence
+
+import psycopg
+from django.db import OperationalError, connections
+
+AVOIDED_SECONDS = 5.0
+"""For so long a database is left out that could not be reached: each try may take as long as its `connect_timeout`."""
+
+_turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (spreads load: processes do not begin alike)
+_avoided_until: dict[str, float] = {}
+
+
+def in_turn(aliases: Sequence[str]) -> str:
+    """The next of these databases that can be reached. If none can, one of them: its error says why."""
+    candidates = _next_first(aliases)
+    return next((alias for alias in candidates if can_be_reached(alias)), candidates[0])
+
+
+def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
+    """Those of these databases that can be reached, the next one first. If none can, one of them."""
+    candidates = _next_first(aliases)
+    return [alias for alias in candidates if can_be_reached(alias)] or candidates[:1]
+
+
+def _next_first(aliases: Sequence[str]) -> list[str]:
+    first = next(_turns) % len(aliases)
+    return [*aliases[first:], *aliases[:first]]
+
+
+def can_be_reached(alias: str) -> bool:
+    """Whether this thread has a connection to the database, or can open one. Sends nothing over one that is open."""
+    connection = connections[alias]
+    if connection.in_atomic_block:
+        return True
+    now = time.monotonic()
+    if _avoided_until.get(alias, 0.0) > now:
+        return False
+    try:
+        if connection.connection is not None and _was_closed(connection.connection):
+            connection.close()
+        connection.ensure_connection()
+    except OperationalError:
+        _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
+        return False
+    return True
+
+
+def _was_closed(raw: psycopg.Connection) -> bool:
+    """Whether the server has ended the session, as a server that stops does. Reads what has arrived, and waits not."""
+    if raw.closed:
+        return True
+    try:
+        raw.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return False

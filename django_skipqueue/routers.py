@@ -1,0 +1,36 @@
+"""`QueueRouter`, for `DATABASE_ROUTERS`: a queue that has databases of its own.
+
+Invariant: the tables of the queue are in the databases that hold queues, and in no other.
+"""
+
+from typing import Any
+
+from .conf import settings
+
+APP = "django_skipqueue"
+
+
+class QueueRouter:
+    """Sends the models of this app to the queue's database, and has their tables made in all that hold queues.
+
+    It says nothing about other apps.
+    """
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool | None:
+        """Whether this app's tables belong into this database; `None` for other apps."""
+        return db in settings.served_databases if app_label == APP else None
+
+    def db_for_read(self, model: type[Any], **hints: Any) -> str | None:
+        """The queue's database for models of this app, `None` for others."""
+        return self._database(model, hints)
+
+    def db_for_write(self, model: type[Any], **hints: Any) -> str | None:
+        """The same. `None` as well for a job that is to be placed: this is asked of the project's routers."""
+        return self._database(model, hints)
+
+    def _database(self, model: type[Any], hints: dict[str, Any]) -> str | None:
+        if model._meta.app_label != APP or "task" in hints:
+            return None
+        known = getattr(hints.get("instance"), "_state", None)
+        alias: str = getattr(known, "db", None) or settings.database
+        return alias

@@ -1,0 +1,45 @@
+"""The form of the settings `DATABASES`, `RETIRING` and `PLACEMENT`: which databases hold queues, and who gets a job.
+
+Pure. For example: `{"DATABASES": ("default", "queue_1"), "PLACEMENT": "spread", "RETIRING": ("queue_0",)}`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+SPREAD, ROUTER = "spread", "router"
+"""The placements that are not a function: by the key of a job, in turn without one; and by Django's routers."""
+
+
+def alias_problems(name: str, value: object) -> Iterator[str]:
+    """One sentence if the value is no tuple of aliases. `name` is the setting's name in the sentence."""
+    if not isinstance(value, list | tuple) or not all(isinstance(alias, str) and alias for alias in value):
+        yield f"{name} must be a tuple of aliases of DATABASES, not {value!r}."
+    elif len(set(value)) < len(value):
+        yield f"{name} lists an alias twice: {value!r}."
+
+
+def placement_problems(name: str, value: object) -> Iterator[str]:
+    """One sentence if the value is neither a placement nor the path of a function."""
+    is_path = isinstance(value, str) and all(part.isidentifier() for part in value.split(".")) and "." in value
+    if not (value in (None, SPREAD, ROUTER) or callable(value) or is_path):
+        yield f"{name} must be None, {SPREAD!r}, {ROUTER!r}, or a function or its path, not {value!r}."
+
+
+def problems_together(given: Mapping[Any, Any]) -> Iterator[str]:
+    """One sentence for each of these settings that does not fit the others."""
+    databases, retiring = (tuple(_aliases(given, key)) for key in ("DATABASES", "RETIRING"))
+    database = given.get("DATABASE")
+    if databases and isinstance(database, str) and database not in databases:
+        yield f"SKIPQUEUE['DATABASE'] is {database!r}, which SKIPQUEUE['DATABASES'] does not list."
+    home = database if isinstance(database, str) else "default"
+    for alias in retiring:
+        if alias in (databases or (home,)):
+            yield f"SKIPQUEUE['RETIRING'] lists {alias!r}, which still gets new jobs: take it out of one of the two."
+    if given.get("PLACEMENT") is not None and not databases:
+        yield "SKIPQUEUE['PLACEMENT'] chooses among SKIPQUEUE['DATABASES'], which is missing: list them there."
+
+
+def _aliases(given: Mapping[Any, Any], key: str) -> Iterator[str]:
+    value = given.get(key)
+    if isinstance(value, list | tuple):
+        yield from (alias for alias in value if isinstance(alias, str))
