@@ -21,6 +21,7 @@ from .many_workers import eight_machines, eight_workers, many_workers, one_worke
 from .processes import cold_start, idle, import_time, memory
 from .rates import rates
 from .rollups import rollups
+from .several_databases import several_databases
 from .tables import future, history, other_queue, snapshot
 from .waiting import latency, lateness, lone_scheduled
 
@@ -61,6 +62,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         limits_latency,
         rates,
         batches,
+        several_databases,
         memory,
         cold_start,
         import_time,

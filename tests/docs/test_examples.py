@@ -265,3 +265,15 @@ def test_the_functions_for_pytest_pass(shop: dict[str, Any], request: pytest.Fix
     given = shop | {"assert_deferred": testing.assert_deferred}
     function = getattr(names_of("test", "test_a_payment_gets_its_receipt(client", given=given), name)
     function(**{each: request.getfixturevalue(each) for each in inspect.signature(function).parameters})
+
+
+@pytest.mark.django_db(databases=["default", "other"])
+def test_jobs_with_equal_values_are_in_one_of_several_databases(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
+    page = names_of("several-databases", "sync")
+    for number in range(10):
+        made = page.sync.defer(account_id=number)
+        moved = page.sync.using(shard_key=number).defer(account_id=number + 1)
+        assert Job.objects.by_handle(made.handle) == made
+        assert made.handle.partition(":")[0] == moved.handle.partition(":")[0]
+    assert 0 < Job.objects.using("other").count() < 20

@@ -312,7 +312,7 @@ def test_exceptions_page_has_every_exception() -> None:
 
 def test_tasks_page_has_every_option_of_the_decorator() -> None:
     assert literals(rows("tasks")) == {*TaskOptions.__annotations__, "takes_context"}
-    only_given = {"concurrency", "sequence", "fair_by", "rate"}
+    only_given = {"concurrency", "sequence", "fair_by", "rate", "shard_by"}
     assert {*UsingOptions.__annotations__, *only_given} == {field.name for field in fields(Options)}
 
 

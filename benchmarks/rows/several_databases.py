@@ -1,0 +1,80 @@
+"""What several queue databases bring: drains over one, two and four servers that have the same share of a core each."""
+
+import os
+import subprocess
+import sys
+
+import psycopg
+
+from ..capped_servers import CannotCap, capped_servers
+from ..figures import Figures
+from ..sizes import Sizes
+from ..workers import runworker
+
+URLS = "BENCHMARKS_DATABASES"
+"""The environment variable of `benchmarks.several`."""
+
+SHARE = 0.15
+"""Of a core, for each server: four of them leave the greater part of two cores to the workers."""
+
+SERVERS = (1, 2, 4)
+
+SPAN = """
+SELECT count(*), extract(epoch FROM min(started_at))::float8, extract(epoch FROM max(finished_at))::float8
+FROM skipqueue_job WHERE status = 'completed'
+"""
+
+
+def several_databases(sizes: Sizes) -> Figures:
+    """Drains over 1, 2 and 4 servers with a capped share of a core each, by one `runworker`."""
+    try:
+        rates = {number: _drain(number, sizes.jobs // 2) for number in SERVERS}
+    except CannotCap as error:
+        print(f"several-databases: this machine cannot cap servers: {error}", file=sys.stderr)
+        return {}
+    return {f"jobs/s, {number}": rate for number, rate in rates.items()} | {
+        f"{number} ÷ 1": rates[number] / rates[1] for number in SERVERS[1:]
+    }
+
+
+def _drain(number: int, jobs_in_each: int) -> float:
+    """Jobs a second of a drain over so many servers, from the first claim to the last settle in any."""
+    with capped_servers(number, SHARE) as servers:
+        urls = [server.create_database("queue") for server in servers]
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.several", URLS: "\n".join(urls)}
+        for alias in ["default", *(f"queue_{place}" for place in range(1, number))]:
+            _manage(environment, "migrate", "--verbosity", "0", "--database", alias)
+        _manage(environment, "shell", "--command", FILL.format(count=number * jobs_in_each))
+        subprocess.run(
+            [*runworker("--drain"), "--settings", "benchmarks.several"],
+            env=environment,
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )
+        spans = [_span(url) for url in urls]
+    completed = sum(count for count, _, _ in spans)
+    if completed != number * jobs_in_each:
+        raise RuntimeError(f"{completed} of {number * jobs_in_each} jobs were completed.")
+    return completed / (max(end for *_, end in spans) - min(start for _, start, _ in spans))
+
+
+FILL = """
+from django.db import connections
+from benchmarks import jobs
+jobs.noop.defer_many([(number,) for number in range({count})])
+for connection in connections.all():
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE skipqueue_job")
+        cursor.execute("CHECKPOINT")
+"""
+
+
+def _manage(environment: dict[str, str], *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "django", *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def _span(url: str) -> tuple[int, float, float]:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(SPAN).fetchone()
+    assert row is not None
+    return row[0], row[1], row[2]
