@@ -77,7 +77,7 @@ job_cancelled = QueueSignal()
 """The attempt of a job that was cancelled while it ran has ended. Carries `attempt` (an `Attempt`)."""
 
 job_recovered = QueueSignal()
-"""A job was recovered from a dead worker. Carries `job` (a `RecoveredJob`)."""
+"""A job was recovered from a dead worker. Carries `database`, and `job` (a `RecoveredJob`)."""
 
 lease_lost = QueueSignal()
 """An outcome was not written, because the job was taken from the worker before. Carries `attempt` (an `Attempt`)."""

@@ -17,7 +17,9 @@ from django.utils.module_loading import autodiscover_modules
 from ..batches.call import TaskCall
 from ..conf import settings
 from ..tasks.options import check_size
+from ..tasks.shards import shard_of
 from ..tasks.task import yields
+from ..values.handles import handle_of, parse_handle
 from . import finishing, options
 from .definition import SkipQueueTask, definition_of, options_of, registered
 from .framework import AnyResult, AnyTask, BaseTaskBackend, InvalidTask, Task, TaskResultDoesNotExist, task_enqueued
@@ -81,12 +83,17 @@ class SkipQueueBackend(BaseTaskBackend):
         """The task with arguments. Raises as `enqueue` does."""
         self.validate_task(task)
         own, given = options_of(task), options.parsed(self.options)
-        checked = check_size(registered(task).normalized(args, kwargs), settings.max_argument_bytes)
+        known = registered(task)
+        checked = check_size(known.normalized(args, kwargs), settings.max_argument_bytes)
         wanted = spec(task, own, given, alias=self.alias)
-        return TaskCall(wanted, checked, given.database, own.on_conflict)
+        return TaskCall(wanted, checked, given.database, own.on_conflict, shard_of(known, checked))
 
     def get_result(self, result_id: str) -> AnyResult:
-        """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`."""
+        """The result with this id, whichever process enqueued it. Raises `TaskResultDoesNotExist`.
+
+        An id that names no database, of before there were several, is looked for in that of the `OPTIONS`, or else in
+        `SKIPQUEUE["DATABASE"]`.
+        """
         job = self._find(result_id)
         task = None if job is None else definition_of(job)
         if job is None or task is None:
@@ -117,7 +124,14 @@ class SkipQueueBackend(BaseTaskBackend):
     def _find(self, result_id: object) -> "Job | None":
         from ..models import Job
 
-        text = str(result_id)
-        if not text.isdecimal() or len(text) > 18 or text != str(int(text)):  # one spelling for each id of a bigint
+        home = options.parsed(self.options).default_database
+        try:
+            named = parse_handle(str(result_id))
+        except ValueError:  # no handle, or a number of thousands of digits
             return None
-        return Job.objects.using(options.parsed(self.options).database).filter(pk=int(text)).first()
+        spelled = str(named.id) if named.database is None else handle_of(named.database, named.id)
+        if spelled != str(result_id) or len(str(named.id)) > 18:  # one spelling for each id of a bigint
+            return None
+        if named.database not in (None, home, *settings.served_databases):
+            return None
+        return Job.objects.using(named.database or home).filter(pk=named.id).first()

@@ -114,7 +114,7 @@ class DjangoTask(Task[..., Any]):
         return replace(self.policy, backoff=resolved(backoff)) if backoff else self.policy
 
     @property
-    def database(self) -> str:
+    def named_database(self) -> str | None:
         """That of the `OPTIONS` of its alias."""
         return options_for(self.definition.backend).database
 
@@ -123,10 +123,9 @@ class DjangoTask(Task[..., Any]):
         given = options_for(self.definition.backend)
         return spec(self.definition, options_of(self.definition), given, alias=self.definition.backend)
 
-    def result(self, job: ClaimedJob, *, status: str) -> UnreadResult:
-        """The result of a job that has ended as `status`."""
-        alias = decode(job.metadata).get(ALIAS, self.definition.backend)
-        return unread(job, self.definition, status=status, database=options_for(alias).database)
+    def result(self, job: ClaimedJob, *, status: str, database: str) -> UnreadResult:
+        """The result of a job in this database that has ended as `status`."""
+        return unread(job, self.definition, status=status, database=database)
 
 
 class Policy(RetryPolicy):

@@ -16,7 +16,6 @@ from ..values.records import Attempt, Dependant, RecoveredJob
 from .definition import definition_of, entry
 from .framework import AnyResult, TaskResultStatus, has_listeners, log_task_finished, sender_for, task_finished
 from .mapping import ALIAS, result_of, task_status
-from .options import options_for
 
 if TYPE_CHECKING:
     from ..models.querysets import JobQuerySet
@@ -38,17 +37,15 @@ def _ended(attempt: Attempt, **_: Any) -> None:
     job, outcome = attempt.job, attempt.outcome
     task = entry(job.task)
     if task is not None and _has_listeners(outcome.status):
-        _send(task.result(job, status=outcome.status), outcome.error)
+        _send(task.result(job, status=outcome.status, database=attempt.database), outcome.error)
 
 
-def _recovered(job: RecoveredJob, **_: Any) -> None:
+def _recovered(job: RecoveredJob, database: str, **_: Any) -> None:
     """Send the signal if the recovered job has failed: its worker died in the last attempt."""
     from ..models import Job
 
-    alias = decode(job.metadata).get(ALIAS)
-    if job.status != "failed" or alias is None or not _has_listeners(job.status):
-        return
-    _send_of_row(Job.objects.using(options_for(alias).database).failed(), job.id)
+    if job.status == "failed" and decode(job.metadata).get(ALIAS) is not None and _has_listeners(job.status):
+        _send_of_row(Job.objects.using(database).failed(), job.id)
 
 
 def _dependant_discarded(job: Dependant, database: str, **_: Any) -> None:

@@ -10,14 +10,16 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.utils.timezone import make_naive
 
+from ..conf import settings
 from ..exceptions import UnknownTask
 from ..tasks.options import COLUMNS, Options
 from ..tasks.registry import registry
 from ..tasks.unique import within_retention
 from ..values.codec import decode, encode
+from ..values.handles import handle_of, parse_handle
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .options import BackendOptions, options_for
@@ -80,6 +82,11 @@ def storable(value: Any) -> Any:
 # Results
 
 
+def result_id(database: str, job_id: int) -> str:
+    """The id of the result of a job: its handle if workers serve several databases, else the id of its row."""
+    return handle_of(database, job_id) if len(settings.served_databases) > 1 else str(job_id)
+
+
 class SkipQueueResult(AnyResult):
     """Django's result. `args` and `kwargs` are JSON, as Django has them; the return value is that of the task."""
 
@@ -98,7 +105,7 @@ class SkipQueueResult(AnyResult):
     @property
     def database(self) -> str:
         """The alias of the database with its job."""
-        return options_for(self.backend).database
+        return parse_handle(self.id).database or options_for(self.backend).default_database
 
 
 def result_of(job: "Job", task: AnyTask) -> AnyResult:
@@ -110,7 +117,7 @@ def result_of(job: "Job", task: AnyTask) -> AnyResult:
     run_after = job.run_after if job.metadata.get(DEFERRED) else None
     result: AnyResult = SkipQueueResult(
         task=variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
-        id=str(job.pk),
+        id=result_id(job._state.db or settings.database, job.pk),
         status=task_status(job.status),
         enqueued_at=job.enqueued_at,
         started_at=attempts.started_at,
@@ -159,7 +166,7 @@ class UnreadResult(SkipQueueResult):
         """Set the fields that have no value yet. Sends one query."""
         from ..models import Job
 
-        job = Job.objects.using(self._database).filter(pk=int(self.id)).first()
+        job = Job.objects.using(self._database).filter(pk=parse_handle(self.id).id).first()
         if job is None:
             raise TaskResultDoesNotExist(self.id)
         stored = result_of(job, self.task)
@@ -184,7 +191,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
     run_after = _moment(job.run_after) if remembered.get(DEFERRED) else None
     known = {
         "task": variant(task, backend=alias, queue_name=job.queue_name, priority=job.priority, run_after=run_after),
-        "id": str(job.id),
+        "id": result_id(database, job.id),
         "status": task_status(status),
         "args": decode(job.args),
         "kwargs": decode(job.kwargs),
@@ -199,7 +206,7 @@ def unread(job: ClaimedJob, task: AnyTask, *, status: str, database: str) -> Unr
 
 def _moment(seconds: float) -> datetime:
     moment = datetime.fromtimestamp(seconds, UTC)
-    return moment if settings.USE_TZ else make_naive(moment)
+    return moment if django_settings.USE_TZ else make_naive(moment)
 
 
 # Tasks

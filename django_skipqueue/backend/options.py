@@ -23,8 +23,8 @@ from .framework import settings_of
 class BackendOptions:
     """One field for each key of `OPTIONS`, in lower case."""
 
-    database: str
-    """The alias of the database that holds the jobs; default: `SKIPQUEUE["DATABASE"]`."""
+    database: str | None = None
+    """The alias of the database that holds the jobs; `None`: as `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`."""
     max_attempts: int | None = None
     """Attempts before a job fails, for tasks without their own; `None`: `SKIPQUEUE["MAX_ATTEMPTS"]`."""
     backoff: Backoff | str | None = None
@@ -33,6 +33,11 @@ class BackendOptions:
     """Seconds after which an attempt is interrupted and fails; `None`: never."""
     retention: Mapping[str, Retention] = field(default_factory=dict)
     """How long finished jobs are kept, by status, where this is shorter than `SKIPQUEUE["RETENTION"]`."""
+
+    @property
+    def default_database(self) -> str:
+        """The alias of the database for an id that names none."""
+        return self.database or settings.database
 
     @property
     def times_kept(self) -> dict[str, timedelta]:
@@ -47,7 +52,7 @@ KNOWN = tuple(field.name for field in fields_of(BackendOptions))
 def parsed(given: Mapping[str, Any]) -> BackendOptions:
     """The options of one alias, with defaults. Ignores unknown options, which `problems` reports."""
     known = {name: given[name] for name in KNOWN if given.get(name) is not None}
-    return BackendOptions(**({"database": settings.database} | known))
+    return BackendOptions(**known)
 
 
 def options_for(alias: str) -> BackendOptions:
@@ -66,8 +71,10 @@ def problems(given: Mapping[str, Any]) -> Iterator[str]:
     for name in given:
         if name not in KNOWN:
             yield f"there is no option {name!r}.{did_you_mean(str(name), list(KNOWN))}"
-    if problem := engine_problem(parsed(given).database):
+    if problem := engine_problem(parsed(given).default_database):
         yield f"'database': {' '.join(problem)}"
+    elif settings.databases and given.get("database") not in (None, *settings.served_databases):
+        yield f"'database' is {given['database']!r}, which SKIPQUEUE['DATABASES'] does not list."
     try:
         Options(max_attempts=given.get("max_attempts"), timeout=given.get("timeout"))
     except InvalidOption as error:

@@ -51,7 +51,8 @@ def reference_to(job: Any) -> JobReference:
     if state := getattr(job, "_state", None):
         return JobReference(int(job.id), state.db)
     job_id: Any = getattr(job, "id", None)
-    return JobReference(int(job_id), getattr(job, "database", None))
+    named = parse_handle(job_id) if isinstance(job_id, str) else JobReference(int(job_id), None)
+    return named if named.database else named._replace(database=getattr(job, "database", None))
 
 
 @dataclass(frozen=True)

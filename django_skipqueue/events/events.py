@@ -54,6 +54,7 @@ class JobsReleased(Event):
 class JobsRecovered(Event):
     """Jobs were recovered from dead workers."""
 
+    database: str
     jobs: Sequence[RecoveredJob]
 
     @property

@@ -34,7 +34,7 @@ def _started(event: Any) -> Sent:
 
 def _recovered(event: Any) -> Sent:
     for job in event.jobs:
-        yield job.task, {"job": job}
+        yield job.task, {"database": event.database, "job": job}
 
 
 def _batches(event: Any) -> Sent:

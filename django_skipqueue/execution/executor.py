@@ -175,7 +175,8 @@ class Executor:
     def _attempt(self, running: RunningAttempt, outcome: Outcome, ended: float) -> Attempt:
         """The attempt with its outcome. If the task has committed an outcome itself, that one counts."""
         if running.completed is None:
-            return Attempt(running.job, running.with_notes(outcome), running.started, ended, self.worker)
+            final = running.with_notes(outcome)
+            return Attempt(running.job, final, running.started, ended, self.worker, database=self.database)
         if outcome.status != "completed":
             with contextlib.suppress(Exception):  # a logging filter or handler of the project
                 logs.raised_after_completion(running.job, outcome)
@@ -183,7 +184,7 @@ class Executor:
         later = noted.take_all() if noted is not None and noted.has_changed else None  # noted after the commit
         if later != written.notes:
             written = replace(written, notes=later)
-        return Attempt(running.job, written, running.started, ended, self.worker, is_written=True)
+        return Attempt(running.job, written, running.started, ended, self.worker, True, self.database)
 
     def _entry(self, running: RunningAttempt, error: BaseException, ended: float) -> dict[str, Any]:
         job, started = running.job, running.started

@@ -110,7 +110,7 @@ class Tally:
     def _add(self, column: str, attempts: Sequence[Attempt]) -> None:
         durations: defaultdict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
         queue_name = task = ""
-        for job, _, started, ended, _, _ in attempts:
+        for job, _, started, ended, _, _, _ in attempts:
             if job.task != task or job.queue_name != queue_name:  # most attempts are of the same task as the one before
                 queue_name, task = job.queue_name, job.task
                 waited, ran = durations[queue_name, task]

@@ -52,5 +52,5 @@ class Recovering(Statements):
         if any(job.status == "blocked" for job in recovered):
             notify_supervisors(self, LIMITS_PAYLOAD)
         if recovered:
-            self.send(JobsRecovered(recovered))
+            self.send(JobsRecovered(self.alias, recovered))
         return recovered

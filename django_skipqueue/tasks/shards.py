@@ -62,12 +62,12 @@ def _as_json(task: "Task[Any, Any]", name: str, value: Any) -> Any:
 
 def database_of(task: "Task[Any, Any]", call: EncodedCall) -> str:
     """The alias of the database for a job. Raises `InvalidOption` as `choose` does."""
-    return choose(task.spec(), call, named=task.options.database, shard=shard_of(task, call))
+    return choose(task.spec(), call, named=task.named_database, shard=shard_of(task, call))
 
 
 def database_of_schedule(task: "Task[Any, Any]", call: EncodedCall) -> str:
     """The alias of the database for a schedule and its jobs: the same whenever it is asked. Raises as `choose` does."""
-    return choose_fixed(task.spec(), call, named=task.options.database, shard=shard_of(task, call)) or task.database
+    return choose_fixed(task.spec(), call, named=task.named_database, shard=shard_of(task, call)) or task.database
 
 
 def insert_many(task: "Task[Any, Any]", calls: Sequence[EncodedCall]) -> DeferredJobs:
@@ -78,7 +78,7 @@ def insert_many(task: "Task[Any, Any]", calls: Sequence[EncodedCall]) -> Deferre
     spec = task.spec()
     shards = [shard_of(task, call) for call in calls] if task.options.has_shard else [None] * len(calls)
     with explained(task.database):
-        chosen = choose_many(spec, calls, named=task.options.database, shards=shards)
+        chosen = choose_many(spec, calls, named=task.named_database, shards=shards)
     parts: dict[str, list[int]] = {}
     for position, alias in enumerate(chosen):
         parts.setdefault(alias, []).append(position)

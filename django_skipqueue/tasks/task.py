@@ -231,9 +231,14 @@ class Task(Generic[P, R]):
         return call_columns(self, args, kwargs)
 
     @property
+    def named_database(self) -> str | None:
+        """The alias of the database that its options name; `None`: `SKIPQUEUE["PLACEMENT"]` chooses, or `DATABASE`."""
+        return self.options.database
+
+    @property
     def database(self) -> str:
         """The alias of the database for its jobs, unless `SKIPQUEUE["PLACEMENT"]` chooses one for each job."""
-        return self.options.database or settings.database
+        return self.named_database or settings.database
 
     def spec(self) -> JobSpec:
         """The columns that its jobs share, with which `.defer()` inserts them."""

@@ -184,6 +184,8 @@ class Attempt(NamedTuple):
     """The name of the worker that ran the attempt."""
     is_written: bool = False
     """Whether the task's own transaction has written the outcome."""
+    database: str = "default"
+    """The alias of the database with the job."""
 
     @property
     def settlement(self) -> Settlement:

@@ -121,6 +121,17 @@ def test_from_another_database_and_with_the_options_of_the_alias(old: Any) -> No
     assert not old.objects.using("other").exists()
 
 
+def test_the_placement_decides_without_a_database_in_the_options(old: Any, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "PLACEMENT": "spread"}
+    for number in range(5):
+        put(old, number)
+    run()
+    found = [row.args[0] for alias in ("default", "other") for row in Job.objects.using(alias)]
+    assert sorted(found) == list(range(5))
+    assert all(Job.objects.using(alias).exists() for alias in ("default", "other"))
+    assert not old.objects.exists()
+
+
 def test_a_batch_that_fails_leaves_everything_as_it_was(old: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(old, 1)
     monkeypatch.setattr(old.objects.none().__class__, "delete", lambda self: 1 / 0)

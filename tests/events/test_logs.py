@@ -129,7 +129,7 @@ def test_a_recovery_names_the_worker_that_had_the_job(
 ) -> None:
     since = datetime.now(UTC) - ago
     job = RecoveredJob(7, "shop.jobs.send", "mail", 2, status, "web:1/2:0123456789ab", since, "{}", since)
-    send(JobsRecovered([job]))
+    send(JobsRecovered("default", [job]))
     (record,) = lines.records
     text = f"{since.astimezone():{claimed}}"
     assert record.levelname == level

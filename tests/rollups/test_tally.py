@@ -118,7 +118,7 @@ def test_a_recovery_counts_and_so_does_the_failure_that_it_may_be() -> None:
     tally = Tally()
     at = datetime(2027, 1, 15, tzinfo=UTC)
     lost = RecoveredJob(3, "t", "q", 1, "queued", "w:1", at - timedelta(hours=1), "{}", at)
-    recovered = JobsRecovered([lost, lost._replace(id=4, status="failed")])
+    recovered = JobsRecovered("default", [lost, lost._replace(id=4, status="failed")])
     pruned = JobsPruned("default", {"completed": 1})
     send = tally.counting(sent.append)
     send(recovered)

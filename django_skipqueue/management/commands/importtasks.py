@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any
 
@@ -14,8 +15,10 @@ from ...backend.definition import DjangoTask, options_of
 from ...backend.framework import task_backends
 from ...backend.mapping import call, spec, variant
 from ...backend.options import parsed
+from ...placement.choose import choose_many
 from ...store import Store
 from ...tasks.registry import registry
+from ...tasks.shards import shard_of
 from ...values.records import EncodedCall
 
 BATCH = 1_000
@@ -31,8 +34,8 @@ class Command(BaseCommand):
     """Moves rows in batches, each a transaction of its own, so that it may be stopped at any time, and run again.
 
     Invariant: a row leaves the old table in the transaction in which its job appears, and rows that a worker of
-    django-tasks-db has locked are skipped. With the tables in two databases the job is committed first: a crash between
-    the two commits leaves both, and the next run imports that batch a second time.
+    django-tasks-db has locked are skipped. With the tables in other databases the jobs are committed first: a crash
+    between the commits leaves both, and the next run imports that batch a second time.
     """
 
     help = "Move the tasks that wait in the table of django-tasks-db into the job queue."
@@ -82,11 +85,15 @@ def _move(waiting: models.QuerySet[Any], known: Mapping[str, DjangoTask], backen
     """Move the oldest batch. Returns the number moved, by task."""
     given = parsed(backend.options)
     skip_locked = connections[waiting.db].features.has_select_for_update_skip_locked
-    with transaction.atomic(using=waiting.db), transaction.atomic(using=given.database):
+    with transaction.atomic(using=waiting.db), ExitStack() as transactions:
         rows = list(waiting.select_for_update(skip_locked=skip_locked).order_by("enqueued_at", "pk")[:BATCH])
         for (name, queue_name, priority, run_after), calls in _grouped(rows, known).items():
             task = variant(known[name].definition, queue_name=queue_name, priority=priority, run_after=run_after)
-            Store(given.database).enqueue_many(spec(task, options_of(task), given, alias=backend.alias), calls)
+            wanted = spec(task, options_of(task), given, alias=backend.alias)
+            chosen = choose_many(wanted, calls, named=given.database, shards=[shard_of(known[name], c) for c in calls])
+            for alias in dict.fromkeys(chosen):
+                transactions.enter_context(transaction.atomic(using=alias))
+                Store(alias).enqueue_many(wanted, [c for c, at in zip(calls, chosen, strict=True) if at == alias])
         waiting.model._default_manager.using(waiting.db).filter(pk__in=[row.pk for row in rows]).delete()
     return Counter(row.task_path for row in rows)
 
