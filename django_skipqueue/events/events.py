@@ -27,6 +27,7 @@ class Event:
 class JobsDeferred(Event):
     """Jobs were inserted. Workers see them once the caller's transaction commits."""
 
+    database: str
     task: str
     queue_name: str
     job_ids: Sequence[int]

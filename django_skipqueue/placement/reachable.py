@@ -19,15 +19,27 @@ _avoided_until: dict[str, float] = {}
 
 
 def in_turn(aliases: Sequence[str]) -> str:
-    """The next of these databases that can be reached. If none can, one of them: its error says why."""
+    """The next of these databases that can be reached. If none can, one of them: its error says why.
+
+    If the caller has a transaction open in one of them, and in no other, it is that one: the job commits with it.
+    """
+    if here := _with_transaction(aliases):
+        return here
     candidates = _next_first(aliases)
     return next((alias for alias in candidates if can_be_reached(alias)), candidates[0])
 
 
 def reachable_in_turn(aliases: Sequence[str]) -> list[str]:
-    """Those of these databases that can be reached, the next one first. If none can, one of them."""
+    """Those of these databases that can be reached, the next one first; or one alone, as of `in_turn`."""
+    if here := _with_transaction(aliases):
+        return [here]
     candidates = _next_first(aliases)
     return [alias for alias in candidates if can_be_reached(alias)] or candidates[:1]
+
+
+def _with_transaction(aliases: Sequence[str]) -> str | None:
+    found = [alias for alias in aliases if connections[alias].in_atomic_block]
+    return found[0] if len(found) == 1 else None
 
 
 def _next_first(aliases: Sequence[str]) -> list[str]:

@@ -80,7 +80,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         """Insert one job, commit, admit it if it has a limit, and notify the workers, in one round trip."""
         statement = sql.ENQUEUE_AND_NOTIFY if call.limit_key is None else policy_sql.ENQUEUE_AND_ADMIT
         id, now, is_queued = self._committed(cursor, statement, values)
-        self.send(JobsDeferred(spec.task, spec.queue_name, [id]))
+        self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, [id]))
         if call.limit_key is not None and is_queued:
             self.send(JobsAdmitted(self.alias, {spec.queue_name: 1}))
         elif call.limit_key is not None:
@@ -178,7 +178,7 @@ class Enqueueing(UniqueKeys, Dependencies):
             wake(self, {spec.queue_name: queued})
         wake_supervisors(self, [delay])
         if ids:
-            self.send(JobsDeferred(spec.task, spec.queue_name, ids))
+            self.send(JobsDeferred(self.alias, spec.task, spec.queue_name, ids))
         return statuses
 
 

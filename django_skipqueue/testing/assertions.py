@@ -7,8 +7,8 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
-from ..conf import settings
 from ..models import Job
+from .databases import databases
 from .descriptions import lines
 from .matching import Expectation, expectation
 
@@ -93,7 +93,7 @@ async def aassert_not_deferred(task: Any = None, /, *args: Any, **kwargs: Any) -
 def _jobs(among: Iterable[Job] | None, database: str | None) -> list[Job]:
     if among is not None:
         return list(among)
-    return list(Job.objects.using(settings.database if database is None else database).order_by("pk"))
+    return [job for alias in databases(database) for job in Job.objects.using(alias).order_by("pk")]
 
 
 def _is_expected(job: Job, expected: Expectation) -> bool:

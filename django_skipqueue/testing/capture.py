@@ -7,8 +7,8 @@ from typing import overload
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
-from ..conf import settings
 from ..models import Job
+from .databases import databases
 from .descriptions import lines
 
 
@@ -18,15 +18,15 @@ class CapturedJobs(Sequence[Job]):
     Within the block each use reads them anew. After it the list stays as it was at the end of the block.
     """
 
-    def __init__(self, database: str) -> None:
-        self._jobs = Job.objects.using(database).order_by("pk")
+    def __init__(self, aliases: Sequence[str]) -> None:
+        self._jobs = [Job.objects.using(alias).order_by("pk") for alias in aliases]
         self._kept: list[Job] | None = None
 
     @async_unsafe("capture_deferred() sends queries: in an async test, write `async with capture_deferred()`.")
     def __enter__(self) -> "CapturedJobs":
         """Start to capture."""
-        earlier = list(self._jobs.values_list("pk", flat=True))  # not the highest: fixtures may choose any ids
-        self._jobs = self._jobs.exclude(pk__in=earlier)
+        # Not those above the highest id: fixtures may choose any ids.
+        self._jobs = [jobs.exclude(pk__in=list(jobs.values_list("pk", flat=True))) for jobs in self._jobs]
         self._kept = None
         return self
 
@@ -34,7 +34,7 @@ class CapturedJobs(Sequence[Job]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Keep the jobs that are there now. After an exception no query may be possible, so that none is sent."""
-        self._kept = list(self._jobs.all()) if error is None else []
+        self._kept = self._now() if error is None else []
 
     async def __aenter__(self) -> "CapturedJobs":
         """Start to capture, in an async test."""
@@ -66,7 +66,10 @@ class CapturedJobs(Sequence[Job]):
         return "\n".join([f"<{len(jobs)} deferred jobs>", *lines(jobs)])
 
     def _found(self) -> list[Job]:
-        return list(self._jobs.all()) if self._kept is None else self._kept
+        return self._now() if self._kept is None else self._kept
+
+    def _now(self) -> list[Job]:
+        return [job for jobs in self._jobs for job in jobs.all()]
 
 
 def capture_deferred(*, database: str | None = None) -> CapturedJobs:
@@ -75,6 +78,6 @@ def capture_deferred(*, database: str | None = None) -> CapturedJobs:
     Whoever inserted them: `.defer()`, `.defer_many()`, `.enqueue()` of Django's tasks, `Job.objects.enqueue`, in any
     thread whose transaction is committed or is the test's. Without those that were rolled back.
 
-    database: the alias of the queue's database; default: `SKIPQUEUE["DATABASE"]`.
+    database: the alias of the queue's database; default: all that hold queues.
     """
-    return CapturedJobs(settings.database if database is None else database)
+    return CapturedJobs(databases(database))

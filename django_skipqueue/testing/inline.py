@@ -10,12 +10,13 @@ from typing import Any, Unpack
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
-from ..conf import settings
 from ..events.events import Event, JobsDeferred
 from ..events.sinks import SINKS, Alive
 from ..models import Job
+from .databases import databases
 from .run import RunOptions, run_jobs
 
 
@@ -25,7 +26,7 @@ class InlineJobs(list[Job]):
     def __init__(self, options: RunOptions) -> None:
         super().__init__()
         self._options = options
-        self._alias = options.get("database") or settings.database
+        self._aliases = databases(options.get("database"))
         self._waits = False
         """Whether a job waits for the end of the transaction that deferred it."""
         self._here = threading.local()
@@ -34,10 +35,11 @@ class InlineJobs(list[Job]):
     @async_unsafe("run_inline() sends queries: in an async test, write `async with run_inline()`.")
     def __enter__(self) -> "InlineJobs":
         """Run jobs from now on."""
-        connection = self._connection = connections[self._alias]
-        self._here.depth = len(connection.atomic_blocks)
-        self._replaced = vars(connection).get("savepoint_commit")
-        vars(connection)["savepoint_commit"] = self._run_after(connection.savepoint_commit)
+        self._here.depths = {alias: len(connections[alias].atomic_blocks) for alias in self._aliases}
+        self._replaced = {}
+        for connection in map(connections.__getitem__, self._aliases):
+            self._replaced[connection] = vars(connection).get("savepoint_commit")
+            vars(connection)["savepoint_commit"] = self._run_after(connection, connection.savepoint_commit)
         SINKS.append(self)
         return self
 
@@ -50,9 +52,10 @@ class InlineJobs(list[Job]):
                 self._run()
         finally:
             SINKS[:] = [sink for sink in SINKS if sink is not self]
-            del vars(self._connection)["savepoint_commit"]
-            if self._replaced is not None:
-                vars(self._connection)["savepoint_commit"] = self._replaced
+            for connection, replaced in self._replaced.items():
+                del vars(connection)["savepoint_commit"]
+                if replaced is not None:
+                    vars(connection)["savepoint_commit"] = replaced
         if error is None and self._errors:
             raise self._errors[0]
 
@@ -72,25 +75,30 @@ class InlineJobs(list[Job]):
 
     def handle(self, event: Event, alive: Alive) -> None:
         """Run the job that was just deferred, now or when its transaction is over."""
-        depth = self._depth()
-        if len(connections[self._alias].atomic_blocks) <= depth:
+        if not isinstance(event, JobsDeferred) or event.database not in self._aliases:
+            return
+        if self._is_over(connections[event.database]):
             self._run()
-        elif depth == 0:
-            transaction.on_commit(self._run, using=self._alias)
+        elif self._depth(event.database) == 0:
+            transaction.on_commit(self._run, using=event.database)
         else:
             self._waits = True  # no transaction ends in a TestCase: its savepoints do
 
-    def _depth(self) -> int:
+    def _depth(self, alias: str) -> int:
         """The transactions of this thread that do not count: those that were open when the block began."""
-        depth: int = getattr(self._here, "depth", 0)
-        return depth
+        depths: dict[str, int] = getattr(self._here, "depths", {})
+        return depths.get(alias, 0)
 
-    def _run_after(self, savepoint_commit: Any) -> Any:
+    def _is_over(self, connection: BaseDatabaseWrapper) -> bool:
+        """Whether no transaction is open that counts."""
+        return len(connection.atomic_blocks) <= self._depth(connection.alias)
+
+    def _run_after(self, connection: BaseDatabaseWrapper, savepoint_commit: Any) -> Any:
         """Django calls the given method when an atomic block within the test's transaction has ended."""
 
         def savepoint_commit_and_run(sid: str) -> None:
             savepoint_commit(sid)
-            if self._waits and len(self._connection.atomic_blocks) <= self._depth():
+            if self._waits and self._is_over(connection):
                 self._run()
 
         return savepoint_commit_and_run

@@ -10,7 +10,6 @@ from django.db.models import Max
 from django.db.models.functions import Coalesce, Now
 from django.utils.asyncio import async_unsafe
 
-from ..conf import settings
 from ..events.signal_sink import SignalSink
 from ..exceptions import JobInterrupted, UnknownTask
 from ..models import Job, Queue, RateBucket
@@ -20,6 +19,7 @@ from ..store import Store
 from ..values.records import Attempt, ClaimedJob
 from ..worker.outcome_reports import EVENTS, ended_otherwise
 from .commits import CommittingExecutor, OpenTransactions
+from .databases import databases
 
 WORKER = "test"
 """The name of the worker in the rows of the jobs."""
@@ -49,14 +49,17 @@ def run_jobs(
     raise_errors: raise the first exception that leaves a task, after its outcome is written; default: an exception is
     the outcome of its job, as in a worker. `Retry`, `Snooze` and `Discard` are never raised.
     limit: raise RuntimeError after this many attempts, so that jobs that defer each other for ever do not run on.
-    database: the alias of the queue's database; default: `SKIPQUEUE["DATABASE"]`.
+    database: the alias of the queue's database; default: all that hold queues, one after the other, until none has a
+    job left. The limit counts for each.
     """
-    alias = settings.database if database is None else database
-    forced = Forced(alias, queue_names, until=until) if include_scheduled or until is not None else None
-    run = Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit)
+    runs = []
+    for alias in databases(database):
+        forced = Forced(alias, queue_names, until=until) if include_scheduled or until is not None else None
+        runs.append(Run(alias, queue_names, forced=forced, raise_errors=raise_errors, limit=limit))
     with capturing():
-        run.drain()
-    return run.jobs()
+        while sum(run.drain() for run in runs) and len(runs) > 1:  # a job may defer one into another database
+            pass
+    return [job for run in runs for job in run.jobs()]
 
 
 class RunOptions(TypedDict, total=False):
@@ -132,14 +135,16 @@ class Run:
         self._executor = CommittingExecutor(worker=WORKER, database=alias)
         self._ran: list[int] = []
 
-    def drain(self) -> None:
-        """Run jobs until none is left. Raises as `run_jobs` does."""
+    def drain(self) -> bool:
+        """Run jobs until none is left. Returns whether there were any. Raises as `run_jobs` does."""
+        before = len(self._ran)
         while job := self._next():
             if len(self._ran) == self._limit:
                 self._store.release([job.ref])
                 raise RuntimeError(f"{self._limit} attempts were made and there are still jobs to run.")
             self._ran.append(job.id)
             self._run(job)
+        return len(self._ran) > before
 
     def jobs(self) -> list[Job]:
         """The jobs that ran, in the order of their first attempts, as they are now; without those deleted since."""

@@ -3,6 +3,9 @@
 from ..exceptions import InvalidOption
 from .records import JobReference
 
+MOST_DIGITS = 19
+"""Of an id: those of the largest bigint."""
+
 
 def handle_of(alias: str, job_id: int) -> str:
     """The handle of a job."""
@@ -12,6 +15,6 @@ def handle_of(alias: str, job_id: int) -> str:
 def parse_handle(text: str) -> JobReference:
     """The job that a handle, or the id alone, names. Raises `InvalidOption` for a text that is neither."""
     alias, colon, number = text.rpartition(":")
-    if not (number.isascii() and number.isdigit()) or (colon and not alias):
+    if not (number.isascii() and number.isdigit()) or len(number) > MOST_DIGITS or (colon and not alias):
         raise InvalidOption(f"{text!r} is no handle: that is the alias of a database and an id, such as 'default:42'.")
     return JobReference(int(number), alias or None)

@@ -104,7 +104,7 @@ def test_the_events_say_that_it_was_deferred_and_admitted() -> None:
     inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), call)
     assert inserted
     assert inserted.status == "queued"
-    assert events == [JobsDeferred("a.task", "a", [inserted.id]), JobsAdmitted("default", {"a": 1})]
+    assert events == [JobsDeferred("default", "a.task", "a", [inserted.id]), JobsAdmitted("default", {"a": 1})]
 
 
 def test_beyond_the_limit_it_waits(defer: Defer, heard: Callable[[], list[str]]) -> None:

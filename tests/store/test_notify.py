@@ -425,7 +425,7 @@ class TestInOneMessage:
         events: list[Any] = []
         inserted = Store("default", send=events.append).enqueue(JobSpec("a.task", "a"), EncodedCall("[]", "{}", None))
         assert inserted
-        assert events == [JobsDeferred("a.task", "a", [inserted.id])]
+        assert events == [JobsDeferred("default", "a.task", "a", [inserted.id])]
         assert Job.objects.values_list("enqueued_at", "run_after").get() == (inserted.enqueued_at, inserted.run_after)
 
     @pytest.mark.parametrize("how", ["refused at once", "by a wrapper", "before the commit", "the connection ended"])

@@ -1,0 +1,133 @@
+"""Databases in turn: one that cannot be reached is left out, and nothing is written twice."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import OperationalError, connections, transaction
+
+from django_skipqueue import job, unique_by
+from django_skipqueue.models import Job
+from django_skipqueue.placement import reachable
+from django_skipqueue.placement.reachable import can_be_reached, in_turn, reachable_in_turn
+from django_skipqueue.tasks.registry import Registry
+
+from ..app.jobs import noop
+from ..harness.proxy import Proxy
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+Placed = Callable[..., None]
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The way to the database `other`."""
+    made = Proxy()
+    connection = connections["other"]
+    connection.close()
+    monkeypatch.setattr(connection, "settings_dict", {**connection.settings_dict, **made.settings})
+    yield made
+    connection.close()
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _spread(placed: Placed) -> None:
+    placed("spread")
+
+
+def where(count: int) -> Counter[str | None]:
+    return Counter(noop.defer()._state.db for _ in range(count))
+
+
+def test_all_get_jobs_in_turn() -> None:
+    assert where(6) == {"default": 3, "other": 3}
+
+
+def test_a_database_that_refuses_connections_gets_none(proxy: Proxy) -> None:
+    proxy.refuse()
+    assert where(6) == {"default": 6}
+    assert noop.defer_many([{}] * 4).databases == ["default"] * 4
+    assert proxy.accepted == 0
+
+
+def test_one_whose_sessions_were_ended_while_they_were_idle_gets_none(proxy: Proxy) -> None:
+    assert where(2) == {"default": 1, "other": 1}
+    proxy.refuse()
+    proxy.cut()
+    assert where(6) == {"default": 6}
+
+
+def test_one_whose_sessions_were_ended_and_that_is_there_gets_its_share(proxy: Proxy) -> None:
+    assert where(2) == {"default": 1, "other": 1}
+    proxy.cut()
+    assert where(4) == {"default": 2, "other": 2}
+
+
+def test_it_is_left_alone_for_a_while_and_then_tried_again(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy.refuse()
+    where(2)
+    proxy.refuse(False)
+    assert where(4) == {"default": 4}
+    monkeypatch.setattr(reachable, "_avoided_until", {"other": time.monotonic()})
+    assert where(4) == {"default": 2, "other": 2}
+
+
+def test_if_none_can_be_reached_the_error_says_why(proxy: Proxy, placed: Placed) -> None:
+    proxy.refuse()
+    placed("spread", DATABASES=("other",))
+    for _ in range(2):
+        with pytest.raises(OperationalError):
+            noop.defer()
+    assert reachable_in_turn(("other",)) == ["other"]
+
+
+def test_a_job_with_a_key_waits_for_no_other_database(proxy: Proxy, registry: Registry) -> None:
+    task: Any = job(unique=unique_by("number"))(numbered)
+    there = next(number for number in range(99) if task.defer(number)._state.db == "other")
+    proxy.refuse()
+    proxy.cut()
+    connections["other"].close()
+    with pytest.raises(OperationalError):
+        task.defer(there)
+    assert not Job.objects.using("default").filter(unique_key__contains=f"={there})").exists()
+
+
+def numbered(number: int) -> None:
+    """A task with a key takes this function."""
+
+
+def test_within_a_transaction_a_database_is_never_left_out(proxy: Proxy) -> None:
+    with transaction.atomic(using="other"):
+        noop.using(database="other").defer()
+        reachable._avoided_until["other"] = time.monotonic() + 60
+        assert can_be_reached("other")
+        with transaction.atomic(using="default"):
+            assert where(2) == {"default": 1, "other": 1}
+        transaction.set_rollback(True, using="other")
+    assert not can_be_reached("other")
+    assert not Job.objects.using("other").exists()
+
+
+@pytest.mark.parametrize("alias", ["default", "other"])
+def test_a_job_commits_with_the_transaction_that_is_open(alias: str) -> None:
+    with transaction.atomic(using=alias):
+        assert where(3) == {alias: 3}
+        assert noop.defer_many([{}] * 3).databases == [alias] * 3
+        transaction.set_rollback(True, using=alias)
+    assert not Job.objects.using(alias).exists()
+
+
+def test_in_async_code() -> None:
+    async def defer() -> str:
+        return (await noop.adefer()).handle
+
+    assert {async_to_sync(defer)().partition(":")[0] for _ in range(2)} == {"default", "other"}
+
+
+def test_the_turn_goes_on() -> None:
+    assert {in_turn(("default", "other")) for _ in range(2)} == {"default", "other"}
