@@ -32,6 +32,7 @@ FLOORS = (
     {"admin.charts", "admin.ui"},
     {"metrics"},
     {"doctor", "explanations", "indexes"},
+    {"steward"},
     {"operators", "running", "supervisor"},
     {"services", "worker"},
     {"alerts", "claiming", "rollups"},

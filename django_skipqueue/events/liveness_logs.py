@@ -49,6 +49,24 @@ def worker_not_started(worker: str, error: OSError, retry_in: float) -> None:
     write_about_worker(logging.ERROR, "worker_not_started", worker, retry_in=in_words(retry_in), reason=str(error))
 
 
+def supervisor_died(supervisor: str, cause: str, restart_in: float | None) -> None:
+    """A supervisor process ended unexpectedly; its steward starts another, unless it stops."""
+    restart = {} if restart_in is None else {"restart_in": in_words(restart_in)}
+    write(logging.ERROR, "supervisor_died", {"supervisor": supervisor, "cause": cause, **restart})
+
+
+def supervisor_not_started(supervisor: str, error: OSError, retry_in: float) -> None:
+    """The operating system refused to start another process for a steward."""
+    shown = {"supervisor": supervisor, "retry_in": in_words(retry_in), "reason": str(error)}
+    write(logging.ERROR, "supervisor_not_started", shown)
+
+
+def steward_gone(supervisor: str, timeout: float) -> None:
+    """The steward of this supervisor has died. The supervisor stops as after a first signal."""
+    shown = {"supervisor": supervisor, "stopping_within": in_words(timeout)}
+    write(logging.ERROR, "steward_gone", shown)
+
+
 def supervisor_gone(worker: str, timeout: float) -> None:
     """The supervisor of this worker has died. The worker writes its own heartbeat still, finishes and stops."""
     write_about_worker(logging.ERROR, "supervisor_gone", worker, stopping_within=in_words(timeout))
@@ -132,6 +150,12 @@ def scrape_failed(part: str, error: BaseException) -> None:
 def lines_dropped(count: int) -> None:
     """Lines were dropped, because log handlers were slower than the lines came."""
     write(logging.WARNING, "lines_dropped", {"count": count, "reason": "the log was blocked, or too slow"})
+
+
+def database_unreachable(alias: str, reason: str) -> None:
+    """One of several databases could not be reached when the command started; the others are served."""
+    hint = "it is served once it can be reached"
+    write(logging.ERROR, "database_unreachable", {"database": alias, "hint": hint, "error": reason})
 
 
 def database_lost(who: str, error: BaseException, retry_in: float) -> None:

@@ -1,8 +1,11 @@
 """Checks that a database can hold the queue, for the system checks and before a worker starts."""
 
-from typing import NamedTuple
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
 
-from django.db import Error, connections
+from django.db import Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.loader import MigrationLoader
 
@@ -12,12 +15,36 @@ from .own_connections import dedicated_connection
 
 OLDEST_POSTGRESQL = 15
 
+CHECK_TIME = 5.0
+"""Seconds for which one of several databases may delay the start of the command."""
+
+
+class QueueUnreachable(QueueUnavailable):
+    """The server of the database does not answer. It may do so later."""
+
+    def __init__(self, alias: str, reason: str) -> None:
+        super().__init__(f"The database {alias!r} cannot be reached: {reason}")
+        self.alias = alias
+        self.reason = reason
+
 
 class Problem(NamedTuple):
     """Why a database cannot hold the queue."""
 
     message: str
     hint: str
+
+
+def check_databases(aliases: Sequence[str]) -> list[QueueUnreachable]:
+    """Check several databases as `check_database` does. Returns an error for each that cannot be reached now."""
+    unreachable = []
+    for alias in aliases:
+        try:
+            with answers_required():
+                check_database(alias)
+        except QueueUnreachable as error:
+            unreachable.append(error)
+    return unreachable
 
 
 def engine_problem(alias: str) -> Problem | None:
@@ -52,7 +79,7 @@ def check_database(alias: str) -> None:
             missing = missing_migrations(connection)
     except Error as error:
         reason = " ".join(str(error).split())
-        raise QueueUnavailable(f"The database {alias!r} cannot be reached: {reason}") from error
+        raise QueueUnreachable(alias, reason) from error
     if problem := version_problem(alias, version):
         raise QueueUnavailable(" ".join(problem))
     if missing:
@@ -60,6 +87,22 @@ def check_database(alias: str) -> None:
             f"The database {alias!r} lacks the queue's tables or a change to them ({', '.join(missing)}). "
             f"Run: {migrate_command(alias)}"
         )
+
+
+@contextmanager
+def answers_required(seconds: float = CHECK_TIME) -> Iterator[None]:
+    """Raise `OperationalError` in a block that takes longer: a stalled server sends no error. For the main thread."""
+
+    def give_up(*_: Any) -> NoReturn:
+        raise OperationalError(f"no answer for {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def missing_migrations(connection: BaseDatabaseWrapper) -> list[str]:

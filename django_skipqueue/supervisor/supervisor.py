@@ -22,7 +22,17 @@ from ..runtime.dispatcher import EventDispatcher
 from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
 from ..runtime.loop import Loop
 from ..runtime.own_connections import close_before_fork
-from ..runtime.protocol import EXIT_CLEAN, EXIT_RECYCLED, EXIT_STUCK, RECYCLE, STOP, STOP_NOW, signal_name
+from ..runtime.protocol import (
+    COMMANDS_SIZE,
+    EXIT_CLEAN,
+    EXIT_RECYCLED,
+    EXIT_STUCK,
+    RECYCLE,
+    STOP,
+    STOP_NOW,
+    decode_commands,
+    signal_name,
+)
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import Service, Timer
 from ..runtime.wakeup import Wakeup
@@ -39,9 +49,10 @@ from ..worker.own_row import described
 from ..worker.worker import Worker
 from .call_workers import CallWorkers
 from .contention import Contention
+from .forked_process import LAST_LINES
 from .health import Health
 from .health_port import HealthPort
-from .process import LAST_LINES, DeadProcess, WorkerProcess
+from .process import DeadProcess, WorkerProcess
 from .pulse import Pulse
 from .recover_own import RecoverOwn
 from .systemd import NotifySystemd
@@ -53,15 +64,26 @@ KILL_AFTER = 10.0
 
 
 class Supervisor:
-    """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
+    """Runs in the main thread of its process. The end of `lifeline`, a pipe, stops it as SIGTERM does.
+
+    Under a steward it takes commands from this pipe, and ignores signals. A signal to the whole service reaches the
+    steward as well as this process. If both counted it, the first signal would be taken for the second.
+    """
 
     def __init__(
-        self, options: WorkerOptions, *, lifeline: int | None = None, health_listener: socket.socket | None = None
+        self,
+        options: WorkerOptions,
+        *,
+        lifeline: int | None = None,
+        health_listener: socket.socket | None = None,
+        log: LogQueue | None = None,
+        has_steward: bool = False,
     ) -> None:
-        """`health_listener`: answer probes on this listening socket."""
+        """`health_listener`: answer probes on this listening socket. `log`: the log queue of this process."""
         close_before_fork()  # connections that the project may have opened at import
         self.options = options
         self._lifeline = lifeline
+        self._has_steward = has_steward
         self._wakeup = Wakeup()
         self._dispatcher = EventDispatcher()
         self._tally = Tally()
@@ -70,7 +92,7 @@ class Supervisor:
         self._control = ControlConnection(
             self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
         )
-        self._log = LogQueue()
+        self._log = log or LogQueue()
         self._processes = [
             WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
         ]
@@ -136,7 +158,8 @@ class Supervisor:
     def run(self) -> None:
         """Keep workers running until a signal stops the supervisor, or all have ended."""
         self._start_threads()
-        self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
+        taken = (lambda _: None) if self._has_steward else self._signals.append
+        self._wakeup.on_signals(taken, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
             self._pulse.turn()
@@ -181,7 +204,7 @@ class Supervisor:
                         process.stop(RECYCLE)
                     case "stop":
                         liveness_logs.stop_requested(process.name, self.options.shutdown_timeout)
-                        self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
+                        self._stop(STOP)
 
     def _working(self) -> bool:
         if any(process.pid or process.start_at < NEVER for process in self._processes):
@@ -198,20 +221,21 @@ class Supervisor:
             name = signal_name(self._signals.pop(0))
             if not self._stopping:
                 liveness_logs.stopping(name, self.options.shutdown_timeout)
-                self._stop(STOP, time.monotonic() + self.options.shutdown_timeout + KILL_AFTER)
+                self._stop(STOP)
             else:
                 liveness_logs.stopping_now(name)
-                self._stop(STOP_NOW, time.monotonic() + KILL_AFTER)
+                self._stop(STOP_NOW)
 
     def _kill(self) -> None:
         for process in self._processes:
             process.signal(signal.SIGKILL)
         self._kill_at = NEVER
 
-    def _stop(self, command: bytes, kill_at: float) -> None:
+    def _stop(self, command: bytes) -> None:
         self._stopping = True
         self._systemd.stopping()
-        self._kill_at = min(self._kill_at, kill_at)
+        grace = self.options.shutdown_timeout if command == STOP else 0.0
+        self._kill_at = min(self._kill_at, time.monotonic() + grace + KILL_AFTER)
         self._recover_deadline = self._kill_at if command == STOP else time.monotonic() + 1
         for process in self._processes:
             process.start_at = NEVER
@@ -249,7 +273,7 @@ class Supervisor:
         self._log.stop(LAST_LINES)
         pause_listeners(LAST_LINES)
 
-    def _become_worker(self, process: WorkerProcess, lifeline: int) -> int:
+    def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
         """In the child: close the resources of the supervisor, and run a worker."""
         for other in self._processes:
             other.close_inherited()
@@ -298,6 +322,18 @@ class Supervisor:
         """Sleep until a service is due, a signal arrives or the lifeline ends."""
         until = self._recover_deadline if self._recover_deadline > time.monotonic() else NEVER
         if self._loop.sleep(until=until, lifeline=self._lifeline, unless=lambda: self._signals):
+            self._read_lifeline()
+
+    def _read_lifeline(self) -> None:
+        """Read commands of the steward. At the end of the pipe, stop: the steward is gone, or the reloader."""
+        assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
+        data = os.read(self._lifeline, COMMANDS_SIZE)
+        for command, _ in decode_commands(data):
+            self._stop(command)
+        if not data:
             self._lifeline = None
-            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
+            if self._has_steward and not self._stopping:
+                liveness_logs.steward_gone(self.options.name, self.options.shutdown_timeout)
+                self._stop(STOP)
+            elif not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
                 self._signals.append(signal.SIGTERM)

@@ -105,7 +105,8 @@ def test_it_can_serve_another_database(runworker: Run) -> None:
 def options(*arguments: str) -> WorkerOptions:
     """What the command makes of its command line."""
     parsed = command.Command().create_parser("manage.py", "runworker").parse_args(list(arguments))
-    return command.Command()._options(vars(parsed))
+    [chosen] = command.Command()._options(vars(parsed))
+    return chosen
 
 
 @pytest.fixture(autouse=True)

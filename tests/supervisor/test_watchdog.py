@@ -11,7 +11,8 @@ import pytest
 from django_skipqueue.models import Job
 from django_skipqueue.runtime.protocol import EXIT_STUCK
 from django_skipqueue.runtime.stamps import Stamps
-from django_skipqueue.supervisor.process import LONGEST_RESTART_DELAY, ORDERLY_RESTART_DELAY, DeadProcess, WorkerProcess
+from django_skipqueue.supervisor.forked_process import LONGEST_RESTART_DELAY
+from django_skipqueue.supervisor.process import ORDERLY_RESTART_DELAY, DeadProcess, WorkerProcess
 from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, SILENT_AFTER, STACKS_SIGNAL, STACKS_TIME, Watchdog
 
 from ..app import jobs

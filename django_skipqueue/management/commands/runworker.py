@@ -6,18 +6,21 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
 
 from ... import __version__, conf
-from ...events import logs
+from ...events import liveness_logs, logs
 from ...events.log_format import counted, printable
 from ...exceptions import QueueUnavailable
 from ...runtime.own_connections import dedicated_connection
-from ...runtime.preflight import check_database
+from ...runtime.preflight import QueueUnreachable, answers_required, check_database, check_databases
 from ...runtime.worker_options import WorkerOptions
+from ...steward.steward import Steward
 from ...store import Store
 from ...supervisor.health_port import open_port
 from ...supervisor.supervisor import Supervisor
@@ -45,7 +48,11 @@ class Command(BaseCommand):
         _add_what_it_runs(add)
         _add_times(add, settings)
         add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
-        add("--database", default=settings.database, help="the alias of the database that holds the queue")
+        add(
+            "--database",
+            default=",".join(settings.served_databases),
+            help="the alias of the database that holds the queue; of several, separated by commas",
+        )
         _add_health(add)
         add("--log-format", type=_log_format, help="text or json: one JSON object a line; default: text")
         add.switch("--reload", help="restart when code changes; default: when DEBUG is on and this is a terminal")
@@ -65,25 +72,29 @@ class Command(BaseCommand):
         if options["reload"] or (options["reload"] is None and django_settings.DEBUG and sys.stderr.isatty()):
             sys.exit(Reloader([sys.executable, *sys.orig_argv[1:], "--no-reload"]).run_child())
         lifeline = report_modules(os.environ)
-        worker = self._options(options)
-        try:
-            check_database(worker.database)
-        except QueueUnavailable as error:
-            raise CommandError(str(error)) from None
-        listener = _open_port(options["health_host"], options["health_port"])
-        logs.starting(_introduction(worker, reloads=lifeline is not None))
-        _name_unknown_queues(worker)
-        Supervisor(worker, lifeline=lifeline, health_listener=listener).run()
+        workers = self._options(options)
+        unreachable = _check([each.database for each in workers])
+        listener = _open_port(options, workers)
+        logs.starting(_introduction(workers, reloads=lifeline is not None))
+        for error in unreachable:
+            liveness_logs.database_unreachable(error.alias, error.reason)
+        _name_unknown_queues(workers)
+        if len(workers) == 1:
+            Supervisor(workers[0], lifeline=lifeline, health_listener=listener).run()
+        else:
+            sys.exit(Steward(workers, lifeline=lifeline).run())
 
-    def _options(self, options: dict[str, Any]) -> WorkerOptions:
-        queue_names = tuple(
-            dict.fromkeys(name.strip() for name in (options["queues"] or "").split(",") if name.strip())
-        )
+    def _options(self, options: dict[str, Any]) -> list[WorkerOptions]:
+        """The options of the supervisor of each database."""
+        databases = _names(options["database"])
+        if not databases:
+            raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
+        queue_names = _names(options["queues"] or "")
         if options["queues"] and not queue_names:
             raise CommandError("--queues (SKIPQUEUE_QUEUES) names no queue.")
-        return WorkerOptions(
+        chosen = WorkerOptions(
             name=options["name"],
-            database=options["database"],
+            database=databases[0],
             queue_names=queue_names,
             concurrency=options["concurrency"],
             processes=options["processes"],
@@ -97,6 +108,9 @@ class Command(BaseCommand):
             worker_timeout=options["worker_timeout"],
             heartbeat_interval=conf.settings.heartbeat_interval,
         )
+        if len(databases) == 1:
+            return [chosen]
+        return [replace(chosen, database=alias, name=f"{chosen.name}@{alias}") for alias in databases]
 
 
 def _add_what_it_runs(add: "_Options") -> None:
@@ -246,22 +260,50 @@ def _within(option: str) -> Callable[[str], float]:
     return number
 
 
-def _name_unknown_queues(worker: WorkerOptions) -> None:
+def _names(text: str) -> tuple[str, ...]:
+    """The names in a text, in which commas separate them: each once."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _check(databases: list[str]) -> list[QueueUnreachable]:
+    """Raise `CommandError` if a database cannot hold the queue. Returns an error for each that cannot be reached.
+
+    The only database must be reached; one of several keeps the others from nothing.
+    """
+    try:
+        if len(databases) > 1:
+            return check_databases(databases)
+        check_database(databases[0])
+    except QueueUnavailable as error:
+        raise CommandError(str(error)) from None
+    return []
+
+
+def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
     """Log each queue given by --queues that no task and no unfinished job uses: it may be mistyped."""
-    if not worker.queue_names:
+    queue_names = workers[0].queue_names
+    known = {task.options.queue_name for task in registry}
+    try:
+        for worker in workers if queue_names else ():
+            with answers_required(), dedicated_connection(worker.database):
+                known.update(Store(worker.database).queues_with_jobs(with_paused=True))
+    except Error:  # nobody can tell which queues this database has
         return
-    with dedicated_connection(worker.database):
-        waiting = Store(worker.database).queues_with_jobs(with_paused=True)
-    known = sorted({*(task.options.queue_name for task in registry), *waiting})
-    for name in worker.queue_names:
+    for name in queue_names:
         if name not in known:
-            logs.unknown_queue(name, known)
+            logs.unknown_queue(name, sorted(known))
 
 
-def _open_port(host: str, port: int | None) -> socket.socket | None:
+def _open_port(options: dict[str, Any], workers: list[WorkerOptions]) -> socket.socket | None:
     """Listen for probes. Raises `CommandError` if the address cannot be used."""
+    host, port = options["health_host"], options["health_port"]
     if port is None:
         return None
+    if len(workers) > 1:
+        raise CommandError(
+            "--health-port (SKIPQUEUE_HEALTH_PORT) serves one database. Run one `runworker --database ALIAS` for each, "
+            f"with a port of its own: {', '.join(each.database for each in workers)}."
+        )
     try:
         return open_port(host, port)
     except OSError as error:
@@ -277,11 +319,15 @@ OF_THE_PACKAGE = "django_skipqueue."
 """The start of the names of tasks that are no project's own."""
 
 
-def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
-    """The first log lines: queues, processes, tasks, and how to stop."""
+def _introduction(workers: list[WorkerOptions], *, reloads: bool) -> list[str]:
+    """The first log lines: queues, processes, databases, tasks, and how to stop."""
+    worker = workers[0]
     queues = f"queues {', '.join(worker.queue_names)}" if worker.queue_names else "every queue that has jobs"
     processes = counted(worker.processes, "process", "processes")
     in_each = " in each" if worker.processes > 1 else ""
+    aliases = ", ".join(repr(each.database) for each in workers)
+    databases = f"on database {aliases}" if len(workers) == 1 else f"on each of the databases {aliases}"
+    name = worker.name.removesuffix(f"@{worker.database}") if len(workers) > 1 else worker.name
     names = sorted(task.name for task in registry if not task.name.startswith(OF_THE_PACKAGE))
     more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(names[:SHOWN]) + more or "is your jobs module in an installed app?"
@@ -289,8 +335,8 @@ def _introduction(worker: WorkerOptions, *, reloads: bool) -> list[str]:
     woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
     reloaded = "restarts when code changes; " if reloads else ""
     return [
-        f"django_skipqueue {__version__}: {printable(worker.name)} serves {queues}",
-        f"{processes}, {counted(worker.concurrency, 'job')} at once{in_each}, on database {worker.database!r}",
+        f"django_skipqueue {__version__}: {printable(name)} serves {queues}",
+        f"{processes}, {counted(worker.concurrency, 'job')} at once{in_each}, {databases}",
         f"{counted(len(names), 'task')}: {shown}",
         f"{woken}; {reloaded}stop with Ctrl-C or SIGTERM",
     ]

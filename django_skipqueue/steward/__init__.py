@@ -1,0 +1,1 @@
+"""The parent of several supervisors, where several databases hold queues."""

@@ -1,0 +1,144 @@
+"""The parent of several supervisors, each for the queue of one database: keeps them running, and stops them together.
+
+Invariant: it opens no database connection and runs no user code, so that no database delays another. While it forks, no
+other thread exists.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ..events import liveness_logs
+from ..runtime.log_queue import LogQueue, pause_listeners, resume_listeners
+from ..runtime.own_connections import close_before_fork
+from ..runtime.protocol import EXIT_CLEAN, STOP, STOP_NOW, describe_exit, signal_name
+from ..runtime.wakeup import Wakeup
+from ..runtime.worker_options import WorkerOptions
+from ..supervisor.forked_process import LAST_LINES, ForkedProcess
+from ..supervisor.supervisor import Supervisor
+from ..values.times import NEVER
+
+KILLED = 128
+"""Added to the number of the signal that has killed a process, as shells do."""
+
+LONGEST_SLEEP = 60.0
+"""Seconds. A sleep needs an end, even if nothing is due."""
+
+
+@dataclass(eq=False)
+class SupervisorProcess(ForkedProcess):
+    """One supervisor of the steward."""
+
+    options: WorkerOptions
+    last_code: int = EXIT_CLEAN
+    """How the last process ended; below 0 a signal."""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that a `runworker` for this database alone would have had."""
+        if self.last_code == EXIT_CLEAN:
+            return 0
+        return self.last_code if self.last_code > 0 else KILLED - self.last_code
+
+
+class Steward:
+    """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
+
+    def __init__(self, options: Sequence[WorkerOptions], *, lifeline: int | None = None) -> None:
+        """`options`: those of each supervisor."""
+        close_before_fork()  # connections that the project may have opened at import
+        self._lifeline = lifeline
+        self._wakeup = Wakeup()
+        self._log = LogQueue()
+        self._processes = [SupervisorProcess(each.name, each) for each in options]
+        self._signals: list[int] = []
+        self._stopping = False
+
+    def run(self) -> int:
+        """Keep the supervisors running until all have ended by themselves or by a signal. Returns the exit code."""
+        self._log.start()
+        self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
+        self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
+        while self._working():
+            self._handle_signals()
+            self._notice_ended()
+            self._start_due()
+            if self._working():
+                self._wait()
+        self._log.end(LAST_LINES)
+        return max(process.exit_code for process in self._processes)
+
+    def _working(self) -> bool:
+        return any(process.pid or process.start_at < NEVER for process in self._processes)
+
+    # Signals
+
+    def _handle_signals(self) -> None:
+        while self._signals:
+            name = signal_name(self._signals.pop(0))
+            if not self._stopping:
+                liveness_logs.stopping(name, self._processes[0].options.shutdown_timeout)
+                self._stop(STOP)
+            else:
+                liveness_logs.stopping_now(name)
+                self._stop(STOP_NOW)
+
+    def _stop(self, command: bytes) -> None:
+        self._stopping = True
+        for process in self._processes:
+            process.start_at = NEVER
+            process.stop(command)
+
+    # Processes
+
+    def _start_due(self) -> None:
+        due = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
+        if not due:
+            return
+        self._log.stop(LAST_LINES)
+        pause_listeners(LAST_LINES)
+        for process in due:
+            try:
+                process.fork(partial(self._become_supervisor, process))
+            except OSError as error:  # no memory, or too many processes or open files
+                liveness_logs.supervisor_not_started(process.name, error, process.restart_later())
+        resume_listeners()
+        self._log.start()
+
+    def _become_supervisor(self, process: SupervisorProcess, lifeline: int, log: LogQueue) -> int:
+        """In the child: close the resources of the steward, and supervise."""
+        for each in self._processes:
+            each.close_inherited()
+        self._wakeup.close()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+        Supervisor(process.options, lifeline=lifeline, log=log, has_steward=True).run()
+        return EXIT_CLEAN
+
+    def _notice_ended(self) -> None:
+        for process in self._processes:
+            code = process.reap()
+            if code is not None:
+                self._ended(process, code)
+
+    def _ended(self, process: SupervisorProcess, code: int) -> None:
+        """Replace a supervisor that died. One that ended by itself has no work left, or was stopped."""
+        process.pid, process.last_code = 0, code
+        if code != EXIT_CLEAN:
+            restart_in = None if self._stopping else process.restart_later()
+            liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
+
+    # Waiting
+
+    def _wait(self) -> None:
+        """Sleep until a supervisor is to start, a signal arrives or the lifeline ends."""
+        start_at = min(process.start_at for process in self._processes)  # never, of one that runs
+        files = [] if self._lifeline is None else [self._lifeline]
+        longest = min(start_at - time.monotonic(), LONGEST_SLEEP)
+        if self._wakeup.wait(longest, unless=lambda: self._signals, files=files):
+            self._lifeline = None  # nothing is written into it: it has ended
+            if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well
+                self._signals.append(signal.SIGTERM)
