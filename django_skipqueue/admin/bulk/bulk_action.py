@@ -12,6 +12,7 @@ from django.contrib.admin.sites import all_sites
 from django.contrib.auth import get_user_model
 from django.http import HttpRequest, QueryDict
 
+from ...conf import settings
 from ...models import Job, Queue
 from ...operators.worker_health import Workforce
 from ...tasks.registry import registry
@@ -79,8 +80,8 @@ class BulkAction:
         return next(site for site in all_sites if site.name == self.site)._registry[Job]
 
     def enqueue(self, queue_name: str) -> Job:
-        """Hand it to the workers of this queue."""
-        task = registry.get(BULK_TASK).using(queue_name=queue_name, priority=PRIORITY)
+        """Hand it to the workers of this queue, in the database of the jobs."""
+        task = registry.get(BULK_TASK).using(queue_name=queue_name, priority=PRIORITY, database=settings.database)
         values: Mapping[str, Any] = asdict(self)
         return task.defer(**values)
 

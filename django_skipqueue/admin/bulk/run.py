@@ -12,6 +12,7 @@ from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 from django.http import HttpRequest
 
+from ...conf import using_database
 from ...exceptions import LeaseLost
 from ...models import Job
 from ...tasks.context import JobContext
@@ -27,7 +28,15 @@ MOST_OPERATIONS = 50
 
 
 def run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
-    """Go on where the last attempt ended, to the end of the list. Returns how many jobs were changed and skipped."""
+    """Go on where the last attempt ended, to the end of the list. Returns how many jobs were changed and skipped.
+
+    All of it is in the database of this job: the jobs of the list, and their verbs.
+    """
+    with using_database(context.database):
+        return _run(context, action)
+
+
+def _run(context: JobContext, action: Mapping[str, Any]) -> dict[str, int]:
     bulk = BulkAction(**action)
     request = _request(bulk, context.job)
     walk = Walk(bulk, context.job, request, bulk.model_admin().get_changelist_instance(request))

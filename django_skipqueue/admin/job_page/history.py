@@ -13,6 +13,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db.models import QuerySet
 
 from ...models import Job
+from ..ui.shown_database import logged_id
 from .operations import SNOOZE, Operation, operations_of
 
 SHOWN = 200
@@ -52,7 +53,7 @@ def _logged(job: Job) -> QuerySet[LogEntry]:
     """The entries of the log about the job: of those that are looked at, a range of the primary key."""
     newest = LogEntry.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     about_jobs = ContentType.objects.get_for_model(Job)
-    return LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type=about_jobs, object_id=str(job.pk))
+    return LogEntry.objects.filter(pk__gt=newest - LOOKED_AT, content_type=about_jobs, object_id=logged_id(job.pk))
 
 
 def _twin(operation: Operation, entries: Iterable[LogEntry]) -> LogEntry | None:

@@ -1,32 +1,29 @@
 """What the admins of all models need for views of their own: addresses, and the context of Django's templates.
 
-Invariant: every view, ours or Django's, has the time limit of `time_limit`, unless it is marked as having one.
+Invariant: every view, ours or Django's, shows the database that its address names, by `shown_database`. It has the time
+limit of `time_limit`, unless it is marked as having one.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 
+from .own_log import OwnLog
+from .shown_database import in_its_database
 from .time_limit import time_limited
 
-if TYPE_CHECKING:
-    AnyModelAdmin = admin.ModelAdmin[Any]
-else:
-    AnyModelAdmin = admin.ModelAdmin
 
-
-class OwnViews(AnyModelAdmin):
+class OwnViews(OwnLog):
     """For classes that the admin registers. A view has the name `django_skipqueue_MODEL_NAME`, as Django's own have."""
 
     @property
     def urls(self) -> list[URLPattern]:
-        """The addresses as the admin site takes them, each with a view whose queries are limited."""
+        """The addresses as the admin site takes them, each with a view of one database whose queries are limited."""
         patterns = self.get_urls()
         for pattern in patterns:
-            pattern.callback = time_limited(self, pattern.callback)
+            pattern.callback = in_its_database(self, time_limited(self, pattern.callback))
         return patterns
 
     def page(self, address: str, name: str, view: Callable[..., HttpResponse]) -> URLPattern:

@@ -43,13 +43,18 @@ def limits_itself(view: View) -> View:
     return view
 
 
+def limits_its_time(view: View) -> bool:
+    """Whether the view is marked so."""
+    return getattr(view, LIMITS_ITSELF, False)
+
+
 def time_limited(model_admin: Any, view: View) -> View:
     """The view as one transaction: a request with a query that takes longer than `QUERY_SECONDS` answers 503.
 
     The page is rendered before the transaction ends, since templates send queries as well. A view that `limits_itself`
     is returned as it is.
     """
-    if getattr(view, LIMITS_ITSELF, False):
+    if limits_its_time(view):
         return view
 
     @wraps(view)

@@ -12,13 +12,14 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 
 from ...models import Job
+from ..ui.shown_database import logged_id
 from .forms import Instruction
 from .verb import Verb
 
 
 def record(request: HttpRequest, jobs: Mapping[int, str], message: str, *, flag: int = CHANGE) -> None:
     """Write an entry for each of the jobs: ids with their names."""
-    LogEntry.objects.bulk_create(_entry(request, message, flag, str(pk), name) for pk, name in jobs.items())
+    LogEntry.objects.bulk_create(_entry(request, message, flag, logged_id(pk), name) for pk, name in jobs.items())
 
 
 def record_all(request: HttpRequest, verb: Verb, message: str, instruction: Instruction) -> None:

@@ -52,7 +52,9 @@
     };
 
     const fetchPage = async () => {
-        const answer = await fetch("?fragment=1", {
+        const address = new URL(window.location.href);
+        address.searchParams.set("fragment", "1"); // what else it says stays: such as the database
+        const answer = await fetch(address, {
             credentials: "same-origin",
             redirect: "error", // to the login
             signal: AbortSignal.timeout(PATIENCE),

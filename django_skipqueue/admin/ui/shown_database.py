@@ -1,0 +1,144 @@
+"""Which of several databases a page shows: `?database=queue_1`, and the links that switch to another.
+
+Invariant: the whole of a request uses the database that its address names, and no page of another one is shown instead.
+The views know nothing of it: the parameter is taken off the request, and put into each address of the response. With
+one database the request and the response stay as they are.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.admin.utils import quote, unquote
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.loader import render_to_string
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.translation import gettext
+
+from ...conf import load, settings, using_database
+from ...placement.reachable import can_be_reached
+from .addresses import PARAMETER, Carrier
+from .time_limit import RETRY_SECONDS, limits_its_time
+
+SWITCHED = ("changelist", "dashboard", "failures", "limits", "doctor")
+"""The pages that every database has. From others, such as that of one job, the switch leads to a list."""
+
+View = Callable[..., HttpResponse]
+
+
+def are_several() -> bool:
+    """Whether there is a database to choose."""
+    return len(settings.served_databases) > 1
+
+
+def logged_id(pk: object) -> str:
+    """The id of an object in Django's log: with its database, unless that is the one of an address that names none.
+
+    So an entry does not stand in the history of the object with the same id in another database.
+    """
+    is_home = not are_several() or settings.database == load().database
+    return str(pk) if is_home else f"{settings.database}:{pk}"
+
+
+def in_its_database(model_admin: Any, view: View) -> View:
+    """The view, for the database that the request names: answers 404 for an alias that is not served."""
+
+    @wraps(view)
+    def shown(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not are_several():
+            return view(request, *args, **kwargs)
+        alias = request.GET.get(PARAMETER, settings.database)
+        _take_off(request)
+        if elsewhere := _by_handle(request):
+            return HttpResponseRedirect(elsewhere)
+        if alias not in settings.served_databases:
+            return _finished(model_admin, request, "", _plain(model_admin, "admin/404.html", 404)(request))
+        with using_database(alias):
+            return _finished(model_admin, request, alias, _reached(model_admin, view)(request, *args, **kwargs))
+
+    return shown
+
+
+def _take_off(request: HttpRequest) -> None:
+    """Leave what the views know: Django's lists take other parameters for filters."""
+    query = request.GET.copy()
+    query.pop(PARAMETER, None)
+    request.GET = query  # type: ignore[assignment]  # a view that changes it changes its own copy
+
+
+def _by_handle(request: HttpRequest) -> str:
+    """The address of the object that the log names by its database and its id; empty for an id alone."""
+    match = request.resolver_match
+    alias, colon, pk = unquote(match.kwargs.get("object_id", "") if match else "").partition(":")
+    if not (match and colon and alias in settings.served_databases):
+        return ""
+    path = reverse(match.view_name, kwargs={"object_id": quote(pk)}, current_app=match.namespace)
+    return f"{path}?{urlencode({PARAMETER: alias})}"
+
+
+def _reached(model_admin: Any, view: View) -> View:
+    """The view; a page that says so if the database cannot be reached. A view that limits its time says it itself."""
+    alias = settings.database
+    title = gettext("The database %(alias)s cannot be reached") % {"alias": alias}
+    unreachable = _plain(model_admin, "admin/django_skipqueue/unreachable.html", 503, title=title)
+
+    def reached(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if limits_its_time(view):
+            return view(request, *args, **kwargs)
+        if not can_be_reached(alias):
+            return unreachable(request)
+        try:
+            return view(request, *args, **kwargs)
+        except OperationalError:
+            if can_be_reached(alias):
+                raise
+            return unreachable(request)
+
+    return reached
+
+
+def _plain(model_admin: Any, template: str, status: int, **context: Any) -> View:
+    """A page for those who are logged in, which needs no database of a queue."""
+
+    def page(request: HttpRequest) -> HttpResponse:
+        everywhere = {**model_admin.admin_site.each_context(request), "opts": model_admin.opts}
+        headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+        return TemplateResponse(request, template, everywhere | context, status=status, headers=headers)
+
+    return model_admin.admin_site.admin_view(page)  # type: ignore[no-any-return]
+
+
+def _finished(model_admin: Any, request: HttpRequest, alias: str, response: HttpResponse) -> HttpResponse:
+    """The response with the database in its addresses, and with the switch at the top of its content."""
+    if isinstance(response, TemplateResponse):
+        response.render()
+    carrier = Carrier(alias or settings.database, request.path, request.GET.urlencode(), _prefixes(model_admin))
+    if "Location" in response.headers:
+        response.headers["Location"] = carrier.address(response.headers["Location"])
+    if response.headers.get("Content-Type", "").startswith("text/html") and response.content:
+        page = carrier.html(response.content.decode(response.charset))
+        response.content = carrier.with_switch(page, _switch(model_admin, request, alias))
+    return response
+
+
+def _prefixes(model_admin: Any) -> list[str]:
+    """The paths below which our pages are: in this admin site, and in the one that addresses lead to by default."""
+    names = {model_admin.admin_site.name, None}
+    app = {"app_label": model_admin.opts.app_label}
+    return [reverse("admin:app_list", kwargs=app, current_app=name) for name in names]
+
+
+def _switch(model_admin: Any, request: HttpRequest, alias: str) -> str:
+    """Links to this page in each database; `alias`: the one that is shown, if any."""
+    match = request.resolver_match
+    name = (match and match.url_name) or ""
+    own = name.removeprefix(f"{model_admin.opts.app_label}_{model_admin.opts.model_name}_") in SWITCHED
+    path = request.path if own else model_admin.address("changelist")
+    links = [
+        (each, f"{path}?{urlencode({PARAMETER: each})}", each == alias, each in settings.retiring)
+        for each in settings.served_databases
+    ]
+    return render_to_string("admin/django_skipqueue/ui/databases.html", {"links": links})

@@ -1,0 +1,78 @@
+"""The links and forms of a page, as a browser finds them."""
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+OURS = "/admin/django_skipqueue/"
+
+
+@dataclass
+class Form:
+    """A form: where it goes, and what it sends."""
+
+    action: str
+    method: str
+    fields: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def alias(self) -> str | None:
+        """The database that the request of this form names."""
+        values = self.fields.get("database", []) if self.method == "get" else []
+        return values[0] if values else alias_of(self.action if self.method == "post" else "")
+
+
+class Page(HTMLParser):
+    """The links and forms to pages of the queue; those of the switch apart."""
+
+    def __init__(self, html: str, address: str) -> None:
+        super().__init__()
+        self.address = address
+        self.links: list[str] = []
+        self.switch: dict[str, str] = {}
+        self.forms: list[Form] = []
+        self._in_switch = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        given = dict(attrs)
+        if tag == "nav":
+            self._in_switch = given.get("class") == "skipqueue-databases"
+        elif tag in ("a", "area") and given.get("href", "#") != "#":
+            self._add_link(urljoin(self.address, given["href"]))
+        elif tag == "form":
+            path = urlsplit(self.address).path
+            action = given.get("action") or path  # a page may be embedded: only what the form itself says counts
+            self.forms.append(Form(urljoin(path, action), (given.get("method") or "get").lower()))
+        elif tag in ("input", "button") and self.forms and given.get("name"):
+            if "formaction" in given:
+                self._add_link(urljoin(self.address, given["formaction"]))
+            self.forms[-1].fields.setdefault(given["name"], []).append(given.get("value") or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "nav":
+            self._in_switch = False
+
+    def _add_link(self, address: str) -> None:
+        if self._in_switch:
+            self.switch[str(alias_of(address))] = address
+        elif address.startswith(OURS) and address != OURS:
+            self.links.append(address)
+
+    @property
+    def own_forms(self) -> list[Form]:
+        """The forms that lead to a page of the queue."""
+        return [form for form in self.forms if form.action.startswith(OURS)]
+
+
+def alias_of(address: str) -> str | None:
+    """The database that an address names."""
+    found = parse_qs(urlsplit(address).query).get("database")
+    assert not found or len(found) == 1, address
+    return found[0] if found else None
+
+
+def with_alias(address: str, alias: str) -> str:
+    """The address for this database."""
+    return f"{address}{'&' if '?' in address else '?'}database={alias}"

@@ -1,0 +1,113 @@
+"""Which database a page shows, and what it shows of one that is not served or cannot be reached."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.test import Client
+
+from django_skipqueue.admin import JobAdmin
+from django_skipqueue.conf import settings as queue_settings
+from django_skipqueue.models import Job
+from django_skipqueue.placement import reachable
+
+from ...app.rows import make_job
+from ..conftest import LIST, page
+from ..pages import JOBS
+from .parsed import Page, with_alias
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+DASHBOARD = f"/admin/{JOBS}dashboard/"
+
+
+@pytest.fixture(autouse=True)
+def _two_databases(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The alias of a database that has gone away: nobody listens at its address."""
+    monkeypatch.setattr(reachable, "_avoided_until", {})
+    connection = connections["other"]
+    connection.close()
+    known = dict(connection.settings_dict)
+    connection.settings_dict |= {"HOST": "127.0.0.1", "PORT": "1"}
+    yield "other"
+    connection.close()
+    connection.settings_dict |= known
+
+
+def ids_on(client: Client, address: str) -> list[int]:
+    return [job.pk for job in client.get(address).context["cl"].result_list]
+
+
+def test_without_the_parameter_it_is_the_one_of_the_setting(operator: Client, settings: Any) -> None:
+    here, there = make_job(pk=1), make_job(using="other", pk=2)
+    assert ids_on(operator, LIST) == [here.pk]
+    assert ids_on(operator, with_alias(LIST, "other")) == [there.pk]
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other"), "DATABASE": "other"}
+    assert ids_on(operator, LIST) == [there.pk]
+    assert ids_on(operator, with_alias(LIST, "default")) == [here.pk]
+
+
+def test_the_switch_says_which_one_is_shown(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
+    html = operator.get(with_alias(f"{LIST}?status=failed", "other")).text
+    assert Page(html, LIST).switch == {alias: with_alias(LIST, alias) for alias in ("default", "other")}
+    assert html.count('aria-current="true">other (retiring)</a>') == 1
+
+
+def test_from_the_page_of_one_job_the_switch_leads_to_the_list(operator: Client) -> None:
+    job = make_job()
+    switch = Page(operator.get(page("change", job.pk)).text, LIST).switch
+    assert switch == {alias: with_alias(LIST, alias) for alias in ("default", "other")}
+
+
+@pytest.mark.parametrize("address", [LIST, DASHBOARD, page("change", 1), page("retry", 1)])
+def test_a_database_that_is_not_served_is_not_found(operator: Client, settings: Any, address: str) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default",), "DATABASE": "default", "RETIRING": ("other",)}
+    make_job("failed", pk=1)
+    for alias in ("third", "", "other%00"):
+        response = operator.post(f"{address}?database={alias}")
+        assert response.status_code == 404
+        assert set(Page(response.text, address).switch) == {"default", "other"}
+    assert Job.objects.get(pk=1).status == "failed"
+
+
+@pytest.mark.parametrize("alias", ["third", "other"])
+def test_those_who_are_not_logged_in_learn_of_no_database(client: Client, alias: str) -> None:
+    response = client.get(with_alias(LIST, alias))
+    assert response.status_code == 302
+    assert response.headers["Location"].startswith("/admin/login/?next=")
+
+
+def test_a_request_leaves_no_database_behind(operator: Client) -> None:
+    operator.get(with_alias(LIST, "other"))
+    assert queue_settings.database == "default"
+
+
+def test_a_database_that_cannot_be_reached_has_a_page_that_says_so(operator: Client, gone: str) -> None:
+    make_job()
+    for address in (LIST, DASHBOARD, page("change", 1)):
+        response = operator.get(with_alias(address, gone))
+        assert response.status_code == 503
+        assert "The database other cannot be reached" in response.text
+        assert set(Page(response.text, address).switch) == {"default", "other"}
+    assert operator.get(LIST).status_code == 200
+    assert operator.get(with_alias(f"{LIST}doctor/", gone)).status_code == 200
+
+
+def test_so_has_one_that_goes_away_during_a_request(
+    operator: Client, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    def lose(*args: Any) -> None:
+        request.getfixturevalue("gone")
+        connections["other"].ensure_connection()
+
+    monkeypatch.setattr(JobAdmin, "get_queryset", lose)
+    response = operator.get(with_alias(LIST, "other"))
+    assert response.status_code == 503
+    assert "The database other cannot be reached" in response.text
