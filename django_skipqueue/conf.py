@@ -325,6 +325,12 @@ def using_database(alias: str) -> Iterator[None]:
         _chosen_database.reset(token)
 
 
+def chosen_or_all() -> tuple[str, ...]:
+    """The alias that this thread has chosen, or those of all databases that workers serve."""
+    chosen = _chosen_database.get()
+    return load().served_databases if chosen is None else (chosen,)
+
+
 class _Lazy:
     """Reads each attribute from the loaded settings, so that importing this module reads no setting."""
 

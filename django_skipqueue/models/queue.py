@@ -1,15 +1,19 @@
 """`Queue`: one queue that is paused, limited or rated, or was. Any other queue needs no row."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
-from django.db import models
+from django.db import OperationalError, models
 from django.utils.translation import gettext_lazy as _
 
 from ..admission.queues import columns_of, rate_columns_of
-from ..conf import settings
+from ..conf import chosen_or_all, settings
 from ..exceptions import InvalidOption
 from ..store import Store
 from .querysets import QueueManager
+
+T = TypeVar("T")
 
 
 class Queue(models.Model):
@@ -40,52 +44,78 @@ class Queue(models.Model):
         return self.name
 
     @staticmethod
-    def pause(name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "") -> None:
+    def pause(
+        name: str, *, for_: timedelta | None = None, by: str = "", reason: str = "", database: str | None = None
+    ) -> None:
         """Pause a queue: no claim that begins after the commit takes a job of it. Jobs that are claimed still run.
 
         `for_`: the time after which it goes on by itself; `None`: until somebody resumes it. A pause of a paused queue
-        replaces the first one. Raises `InvalidOption` for a value that cannot be used.
+        replaces the first one. `database`: the alias of one database; by default the queue is paused in all that hold
+        queues, and if one refuses, in the others. Raises `InvalidOption` for a value that cannot be used.
         """
-        Store(settings.database).pause_queue(name, for_=for_, by=by, reason=reason)
+        in_each(database, lambda store: store.pause_queue(name, for_=for_, by=by, reason=reason))
 
     @staticmethod
-    def resume(name: str, *, by: str = "") -> bool:
-        """Resume a queue, and notify its workers after the commit. Returns whether it was paused."""
-        return Store(settings.database).resume_queue(name, by=by)
+    def resume(name: str, *, by: str = "", database: str | None = None) -> bool:
+        """Resume a queue, and notify its workers after the commit. Returns whether it was paused.
+
+        `database`: as of `pause`.
+        """
+        return any(in_each(database, lambda store: store.resume_queue(name, by=by)))
 
     @staticmethod
-    def limit(name: str, concurrency: int | None, *, by: str = "") -> None:
+    def limit(name: str, concurrency: int | None, *, by: str = "", database: str | None = None) -> None:
         """Let at most so many jobs of a queue run at once, instead of the number of the settings; `None`: any number.
 
         It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `concurrency` for this queue, `None`
         included. Jobs that run are left alone: no other is admitted until fewer run. Raises `InvalidOption` for a value
         that cannot be used, and for a queue without a `concurrency` in the settings, unless it was changed before.
+        `database`: as of `pause`; the number counts in each of them.
         """
         if columns_of(name).limit_key is None:
             _require_changed(name, "concurrency", "concurrency")
-        Store(settings.database).limit_queue(name, concurrency, by=by)
+        in_each(database, lambda store: store.limit_queue(name, concurrency, by=by))
 
     @staticmethod
-    def limit_by_settings(name: str, *, by: str = "") -> None:
-        """Let the number of the settings hold again for this queue."""
-        Store(settings.database).limit_queue_by_settings(name, by=by)
+    def limit_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
+        """Let the number of the settings hold again for this queue. `database`: as of `pause`."""
+        in_each(database, lambda store: store.limit_queue_by_settings(name, by=by))
 
     @staticmethod
-    def rate(name: str, rate: str | None, *, by: str = "") -> None:
+    def rate(name: str, rate: str | None, *, by: str = "", database: str | None = None) -> None:
         """Let at most so many jobs of a queue start in a time, such as "50/s"; `None`: any number.
 
         It holds for the jobs that were enqueued while `SKIPQUEUE["QUEUES"]` had a `rate` for this queue, `None`
         included. Jobs that are queued and have not been claimed wait again. Raises `InvalidOption` for a value that
-        cannot be used, and for a queue without a `rate` in the settings, unless it was changed before.
+        cannot be used, and for a queue without a `rate` in the settings, unless it was changed before. `database`: as
+        of `pause`; the rate counts in each of them.
         """
         if rate_columns_of(name).rate_key is None:
             _require_changed(name, "rate", "rate_interval")
-        Store(settings.database).rate_queue(name, rate, by=by)
+        in_each(database, lambda store: store.rate_queue(name, rate, by=by))
 
     @staticmethod
-    def rate_by_settings(name: str, *, by: str = "") -> None:
-        """Let the rate of the settings hold again for this queue."""
-        Store(settings.database).rate_queue_by_settings(name, by=by)
+    def rate_by_settings(name: str, *, by: str = "", database: str | None = None) -> None:
+        """Let the rate of the settings hold again for this queue. `database`: as of `pause`."""
+        in_each(database, lambda store: store.rate_queue_by_settings(name, by=by))
+
+
+def in_each(database: str | None, verb: Callable[[Store], T]) -> list[T]:
+    """Apply the verb in this database; `None`: in all that hold queues, in the others too if one cannot be reached.
+
+    Raises the first error of a database, with the aliases of those where nothing was done.
+    """
+    done: list[T] = []
+    failed: dict[str, OperationalError] = {}
+    for alias in chosen_or_all() if database is None else (database,):
+        try:
+            done.append(verb(Store(alias)))
+        except OperationalError as error:
+            failed[alias] = error
+    for first in failed.values():
+        first.add_note(f"Nothing was done in the database {', '.join(failed)}. Repeat it there.")
+        raise first
+    return done
 
 
 def _require_changed(name: str, option: str, column: str) -> None:

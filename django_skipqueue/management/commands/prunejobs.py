@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...conf import load_or_default
+from ...conf import chosen_or_all
 from ...exceptions import QueueUnavailable
 from ...runtime.preflight import check_database
 from ...store import Store
@@ -22,15 +22,24 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         parser.add_argument(
-            "--database", default=load_or_default().database, help="the alias of the database that holds the queue"
+            "--database",
+            help="the alias of the database that holds the queue; default: all that do",
         )
 
     def handle(self, **options: Any) -> None:
-        """Prune until no job is left to prune."""
+        """Prune until no job is left to prune. If a database cannot be used, the others are pruned all the same."""
+        aliases = (options["database"],) if options["database"] else chosen_or_all()
+        problems = [problem for alias in aliases if (problem := self._prune(alias, is_named=len(aliases) > 1))]
+        if problems:
+            raise CommandError(" ".join(problems))
+
+    def _prune(self, alias: str, *, is_named: bool) -> str:
+        """Prune the jobs of one database. Returns why it cannot be used; empty if it can."""
         try:
-            check_database(options["database"])
+            check_database(alias)
         except QueueUnavailable as error:
-            raise CommandError(str(error)) from None
-        store = Store(options["database"])
-        self.stdout.write(summary(prune_all(store)))
+            return str(error)
+        store = Store(alias)
+        self.stdout.write(f"{f'{alias}: ' if is_named else ''}{summary(prune_all(store))}")
         keep_all_partitions(store)
+        return ""

@@ -1,5 +1,6 @@
 """`skipqueue demo`: a believable stream of jobs, to look at the admin and to try the other subcommands."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,10 @@ class Demo(Subcommand):
 
     name = "demo"
     help = "Run example jobs for some minutes: fast, flaky, failing, scheduled, periodic and limited ones, and batches"
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """Its jobs are in one database."""
+        return False
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""

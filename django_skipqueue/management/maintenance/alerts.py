@@ -20,6 +20,7 @@ class Alerts(Subcommand):
 
     name = "alerts"
     help = "Check the limits of ALERTS, announce incidents that begin or end, and list those that are open"
+    needs_all = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""

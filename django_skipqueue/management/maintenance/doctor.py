@@ -27,6 +27,7 @@ class Doctor(Subcommand):
 
     name = "doctor"
     help = "Examine the queue and its database, and say what to do about each finding"
+    needs_all = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""

@@ -2,10 +2,13 @@
 
 import json
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import CommandParser
 
+from ...conf import settings as conf
+from ...conf import using_database
 from ...operators.worker_health import Workforce
 from ..terminal import option_types
 from ..terminal.console import Console
@@ -37,18 +40,27 @@ class Defer(Subcommand):
         add("--queue", metavar="QUEUE", help="the queue; default: that of the task")
         add("--priority", type=int, metavar="NUMBER", help="-100 to 100, higher first; default: that of the task")
 
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """A job is put into one database."""
+        return False
+
     def run(self, console: Console, **options: Any) -> Exit:
-        """Enqueue it."""
+        """Enqueue it: in the database that is named, or where its placement says."""
         task = registered_task(options["task"]).using(
-            run_after=options["delay"], queue_name=options["queue"], priority=options["priority"]
+            run_after=options["delay"],
+            queue_name=options["queue"],
+            priority=options["priority"],
+            database=options["database"],
         )
         call = options["arguments"]
         job = task.defer(**call) if isinstance(call, dict) else task.defer(*call)
-        console.line(str(job.pk))
+        console.line(str(job.pk) if len(conf.served_databases) == 1 else job.handle)
         if not job.created:
             console.say(f"Nothing was enqueued: job {job.pk} is not finished, and holds the unique key.")
             return Exit.NEGATIVE
-        if not Workforce.now().serving(job.queue_name):
+        with using_database(job._state.db or conf.database):
+            is_served = bool(Workforce.now().serving(job.queue_name))
+        if not is_served:
             console.say(f"No live worker serves the queue {job.queue_name}.")
         return Exit.DONE
 

@@ -1,7 +1,7 @@
 """`skipqueue schedules`: the schedules, and the verbs for one of them."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -34,6 +34,10 @@ class Schedules(Subcommand):
         parser.add_argument("verb", nargs="?", choices=sorted(VERBS), metavar="VERB", help=verbs)
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="the name of the schedule")
         parser.add_argument("--json", action="store_true", help="print a JSON object for each schedule")
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """A schedule is in one database."""
+        return options["verb"] is None
 
     def run(self, console: Console, **options: Any) -> Exit:
         """List them, or change one."""

@@ -4,6 +4,7 @@ Invariant: no statement counts further than a cap, so that the answer takes no l
 """
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -38,6 +39,10 @@ class Status(Subcommand):
             help="again and again, until Ctrl-C; without a duration, every 2s",
         )
         add("--json", action="store_true", help="print a JSON object")
+
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """What is shown again and again is one database."""
+        return not options["watch"]
 
     def run(self, console: Console, **options: Any) -> Exit:
         """Show it once, or until interrupted."""

@@ -36,6 +36,8 @@ class Console:
         self._err: OutputWrapper = command.stderr
         self._shows_progress = False
         self._progress_at = time.monotonic()
+        self.database: str | None = None
+        """The alias of the database that the data is of, if a subcommand goes over several."""
         self._colour = wants_colour(cast("TextIO", self._out)) if colour is None else colour
 
     @property
@@ -58,7 +60,8 @@ class Console:
 
     def json(self, value: Mapping[str, Any]) -> None:
         """Write a JSON object as a line of data. Times are written in ISO 8601, with their zone."""
-        self._out.write(json.dumps(value, default=_as_json))
+        of_one = {} if self.database is None else {"database": self.database}
+        self._out.write(json.dumps({**of_one, **value}, default=_as_json))
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> None:
         """Write aligned columns of data; `right` names those that are aligned to the right."""

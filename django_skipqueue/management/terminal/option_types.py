@@ -29,12 +29,20 @@ def duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def job_id(text: str) -> int:
-    """`42`, or `#42` as in the admin."""
-    number = text.removeprefix("#")
-    if not is_id(number):
+class JobId(int):
+    """The id of a job, with the alias of its database if that was given."""
+
+    database: str | None = None
+
+
+def job_id(text: str) -> JobId:
+    """`42`, `#42` as in the admin, or the handle `queue_1:42`."""
+    alias, colon, number = text.removeprefix("#").rpartition(":")
+    if not is_id(number) or (colon and not alias):
         raise ArgumentTypeError(f"{text!r} is not the id of a job.")
-    return int(number)
+    made = JobId(number)
+    made.database = alias or None
+    return made
 
 
 def argument(text: str) -> tuple[str, str]:

@@ -3,14 +3,15 @@
 To add one, write a class in a module of `management/skipqueue/`, and add it to `SUBCOMMANDS` there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError, Error
 
-from ...conf import settings, using_database
+from ...conf import chosen_or_all, settings, using_database
+from ...events.log_format import printable
 from ...exceptions import QueueUnavailable, SkipQueueError
 from ...runtime.own_connections import dedicated_connection, guard
 from ...runtime.preflight import check_database, engine_problem
@@ -53,9 +54,53 @@ class Subcommand:
             "--database", metavar="ALIAS", help="the alias of the database that holds the queue (default: DATABASE)"
         )
 
+    def goes_over_all(self, options: Mapping[str, Any]) -> bool:
+        """Whether it is about all databases that hold queues, if none is named."""
+        return True
+
     def execute(self, console: Console, **options: Any) -> Exit:
+        """Run it in the database that is named, in those of the ids, or in all of them. Returns the worst exit code."""
+        parts = self._parts(options)
+        if len(parts) == 1:
+            return self._execute(parts[0][0], console, **parts[0][1])
+        codes: list[int] = []
+        for alias, part in parts:
+            console.database = alias
+            if not options.get("json"):
+                console.line(f"{'' if alias == parts[0][0] else chr(10)}Database {printable(alias)}")
+            try:
+                codes.append(self._execute(alias, console, **part))
+            except CommandError as error:
+                console.say(f"{alias}: {error}")
+                codes.append(error.returncode)
+            if codes[-1] == Exit.INTERRUPTED:
+                break
+        return self._worst(codes)
+
+    def _parts(self, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """The databases, each with the options for it: the ids of its own jobs among them."""
+        home, ids = chosen_database(options), options.get("ids") or []
+        if ids:
+            aliases = dict.fromkeys(getattr(id, "database", None) or home for id in ids)
+            return [
+                (alias, options | {"ids": [id for id in ids if (getattr(id, "database", None) or home) == alias]})
+                for alias in aliases
+            ]
+        is_for_all = options["database"] is None and self.goes_over_all(options)
+        return [(alias, options) for alias in (chosen_or_all() if is_for_all else (home,))]
+
+    needs_all = False
+    """Whether the answer is no as soon as it is no for one of several databases."""
+
+    def _worst(self, codes: Sequence[int]) -> Exit:
+        for code in (Exit.INTERRUPTED, Exit.USAGE, Exit.ERROR):
+            if code in codes:
+                return code
+        is_no = (any if self.needs_all else all)(code == Exit.NEGATIVE for code in codes)
+        return Exit.NEGATIVE if is_no else Exit.DONE
+
+    def _execute(self, alias: str, console: Console, **options: Any) -> Exit:
         """Run it on a connection of its own. An error of the database becomes one sentence."""
-        alias = chosen_database(options)
         try:
             if problem := engine_problem(alias):
                 raise QueueUnavailable(" ".join(problem))

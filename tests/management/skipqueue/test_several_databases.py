@@ -1,0 +1,131 @@
+"""The command line where several databases hold queues: it goes over all of them, or does what a handle names."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from django.db import OperationalError, connections
+
+from django_skipqueue.conf import using_database
+from django_skipqueue.models import Job, Queue
+
+from ...app.jobs import noop
+from .running import skipqueue
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+BOTH = ("default", "other")
+
+
+@pytest.fixture(autouse=True)
+def _several(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": BOTH}
+
+
+@pytest.fixture
+def twins() -> dict[str, Job]:
+    """A failed job in each database, with equal ids."""
+    made = {}
+    for alias in BOTH:
+        made[alias] = noop.using(database=alias).defer()
+        Job.objects.using(alias).filter(pk=made[alias].pk).update(id=7)
+        made[alias] = Job.objects.using(alias).get(pk=7)
+        made[alias].discard()
+    return made
+
+
+@pytest.fixture
+def down(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The database `other` cannot be reached."""
+    nowhere = {**connections.settings["other"], "HOST": "127.0.0.1", "PORT": "1"}
+    nowhere["OPTIONS"] = {}
+    connections["other"].close()
+    monkeypatch.setattr(connections["other"], "settings_dict", nowhere)
+    monkeypatch.setitem(connections.settings, "other", nowhere)
+    yield
+    connections["other"].close()
+
+
+def statuses() -> list[str]:
+    return [Job.objects.using(alias).get(pk=7).status for alias in BOTH]
+
+
+def test_status_and_lists_are_of_all(twins: dict[str, Job]) -> None:
+    for command in (["status"], ["list", "--status", "discarded"], ["doctor"]):
+        out = skipqueue(*command).out
+        assert out.index("Database default") < out.index("Database other")
+    listed = [json.loads(line) for line in skipqueue("list", "--status", "discarded", "--json").out.splitlines()]
+    assert [(each["database"], each["id"]) for each in listed] == [("default", 7), ("other", 7)]
+
+
+def test_one_that_is_named() -> None:
+    assert "Database" not in skipqueue("status", "--database", "other").out
+
+
+def test_a_handle_names_a_job_and_leaves_its_twin_alone(twins: dict[str, Job]) -> None:
+    skipqueue("retry", "other:7")
+    assert statuses() == ["discarded", "queued"]
+    skipqueue("retry", "7")
+    assert statuses() == ["queued", "queued"]
+    out = skipqueue("show", "other:7", "default:7").out
+    assert out.index("Database other") < out.index("Database default")
+
+
+def test_a_verb_with_a_filter_is_for_all(twins: dict[str, Job]) -> None:
+    result = skipqueue("retry", "--status", "discarded", "--yes", "--all")
+    assert (result.code, statuses()) == (0, ["queued", "queued"])
+
+
+def test_no_in_one_of_them_is_no_only_where_all_must_be_well(twins: dict[str, Job]) -> None:
+    twins["other"].retry()
+    assert skipqueue("list", "--status", "discarded").code == 0
+    assert skipqueue("list", "--status", "failed").code == 3
+    assert skipqueue("health").code == 3
+
+
+def test_one_that_is_down_keeps_no_other_from_being_done(twins: dict[str, Job], down: None) -> None:
+    result = skipqueue("retry", "--status", "discarded", "--yes", "--all")
+    assert result.code == 1
+    assert "other: The database 'other' cannot be reached" in result.err
+    assert Job.objects.get(pk=7).status == "queued"
+
+
+def test_a_queue_is_paused_everywhere(twins: dict[str, Job]) -> None:
+    paused = [Queue.objects.using(alias).paused() for alias in BOTH]
+    skipqueue("pause", "mail")
+    assert [each.count() for each in paused] == [1, 1]
+    assert Queue.resume("mail")
+    assert [each.all().count() for each in paused] == [0, 0]
+    Queue.pause("mail", database="other")
+    assert [each.all().count() for each in paused] == [0, 1]
+    with using_database("default"):
+        assert not Queue.resume("mail")
+        Queue.pause("post")
+    assert [each.all().count() for each in paused] == [1, 1]
+
+
+def test_a_verb_of_a_queue_names_where_nothing_was_done(down: None) -> None:
+    with pytest.raises(OperationalError) as raised:
+        Queue.pause("mail")
+    assert raised.value.__notes__ == ["Nothing was done in the database other. Repeat it there."]
+    assert Queue.objects.paused().count() == 1
+
+
+def test_a_job_is_put_where_its_placement_says(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": BOTH, "PLACEMENT": lambda call: "other"}
+    assert skipqueue("defer", noop.name).out.startswith("other:")
+    assert skipqueue("defer", noop.name, "--database", "default").out.startswith("default:")
+
+
+def test_what_is_no_id_is_refused() -> None:
+    for text in (":7", "other:", "other:x"):
+        assert f"'{text}' is not the id of a job" in skipqueue("retry", text).err
+
+
+def test_prunejobs_prunes_all(down: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CommandError, match="'other' cannot be reached"):
+        call_command("prunejobs")
+    assert capsys.readouterr().out.startswith("default: ")
