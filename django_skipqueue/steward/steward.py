@@ -120,7 +120,7 @@ class Steward:
 
     def _notice_ended(self) -> None:
         for process in self._processes:
-            code = process.reap()
+            code = process.take_exit_code()
             if code is not None:
                 self._ended(process, code)
 

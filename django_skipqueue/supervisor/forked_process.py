@@ -77,7 +77,7 @@ class ForkedProcess:
         if self._lifeline >= 0:
             os.close(self._lifeline)
 
-    def reap(self) -> int | None:
+    def take_exit_code(self) -> int | None:
         """Check whether the process has ended, and if so, return its exit code: below 0 a signal. Otherwise `None`.
 
         The caller sets `pid` to 0, once it has noted what the process has left.

@@ -160,7 +160,7 @@ class WorkerProcess(ForkedProcess):
 
     def ended(self) -> DeadProcess | None:
         """Check whether the process has ended, and if so, note and return it. Otherwise returns `None`."""
-        code = self.reap()
+        code = self.take_exit_code()
         if code is None:
             return None
         self._done_before = self.jobs_done
