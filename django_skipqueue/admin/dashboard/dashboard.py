@@ -11,6 +11,7 @@ from ...operators.durations import span
 from ...operators.known_names import LONGEST
 from ...store import Store
 from .cards import CARDS, Card
+from .databases import Databases
 from .ranges import RANGES, Range, range_of
 from .sections import SECTIONS, Section
 from .situation import Situation
@@ -24,6 +25,8 @@ class Dashboard:
     cards: list[tuple[Card, bool]]
     """Each with whether its link can be followed."""
     sections: list[tuple[Section, Any]]
+    databases: Databases | None
+    """The numbers of all databases; `None`: there is only one."""
     seconds: float
     """That it took to gather all of it."""
 
@@ -38,7 +41,7 @@ class Dashboard:
         situation = Situation.of(Store.default(), range_of(query.get("range")), queue_name)
         cards = [(card, may(card.permission)) for card in (make(situation) for make in CARDS)]
         sections = [(section, section.content(situation)) for section in SECTIONS]
-        return cls(situation, cards, sections, time.perf_counter() - started)
+        return cls(situation, cards, sections, Databases.now(), time.perf_counter() - started)
 
     @property
     def ranges(self) -> list[tuple[Range, str, bool]]:

@@ -1,5 +1,6 @@
 """Which database a page shows, and what it shows of one that is not served or cannot be reached."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.models import Job
 from django_skipqueue.placement import reachable
 
-from ...app.rows import make_job
+from ...app.rows import make_job, make_worker
 from ..conftest import LIST, page
 from ..pages import JOBS
 from .parsed import Page, with_alias
@@ -111,3 +112,34 @@ def test_so_has_one_that_goes_away_during_a_request(
     response = operator.get(with_alias(LIST, "other"))
     assert response.status_code == 503
     assert "The database other cannot be reached" in response.text
+
+
+def table_of(client: Client) -> dict[str, list[str]]:
+    table = client.get(DASHBOARD).text.partition('aria-labelledby="skipqueue-databases"')[2].partition("</table>")[0]
+    rows = re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', table, re.DOTALL)
+    texts = [
+        [re.sub(r"<[^>]*>", "", each).strip() for each in (name, *re.split("</td>", cells))] for name, cells in rows
+    ]
+    return {name: [cell for cell in cells if cell] for name, *cells in texts}
+
+
+def test_the_dashboard_has_the_numbers_of_all(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
+    make_job()
+    make_job("failed")
+    for status in ("queued", "queued", "running", "failed"):
+        make_job(status, using="other")
+    make_worker(using="other", pk="w")
+    table = table_of(operator)
+    assert {name: [*cells[:3], cells[4]] for name, cells in table.items()} == {
+        "default": ["1", "0", "1", "0"],
+        "other retiring": ["2", "1", "1", "1"],
+        "all": ["3", "1", "2", "1"],
+    }
+
+
+def test_one_that_cannot_be_reached_has_a_line_there(operator: Client, gone: str) -> None:
+    make_job()
+    table = table_of(operator)
+    assert table[gone] == ["cannot be reached"]
+    assert (table["default"][0], table["all"][0]) == ("1", "1")

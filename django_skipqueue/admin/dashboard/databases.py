@@ -1,0 +1,125 @@
+"""The table "Databases" of a queue in several: the numbers of each, and their sum.
+
+Invariant: one that cannot be reached, or does not answer in time, has a line without numbers. The others have theirs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import DatabaseError
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.urls import reverse
+
+from ...conf import settings, using_database
+from ...models import Status
+from ...operators.counts import Count, grouped
+from ...operators.durations import roughly
+from ...operators.list_order import Indexed
+from ...operators.worker_health import Workforce
+from ...placement.reachable import can_be_reached
+from ...store import Store
+from ..ui.addresses import PARAMETER
+
+QUERY_SECONDS = 1.0
+"""For each query of one database."""
+
+DAY = timedelta(hours=24)
+NOTHING = "\N{EN DASH}"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of one database, or of all that answer."""
+
+    queued: int
+    running: int
+    failed: Count
+    waits: float
+    """For how many seconds the oldest job has been due; 0: none waits."""
+    workers: int
+
+    @classmethod
+    def now(cls, store: Store) -> "Numbers":
+        """Those of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
+        queues = store.queues_now()
+        return cls(
+            queued=sum(queue.queued for queue in queues),
+            running=sum(queue.running for queue in queues),
+            failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
+            waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
+            workers=len(Workforce.now().not_dead),
+        )
+
+    @classmethod
+    def sum(cls, all_of_them: "list[Numbers]") -> "Numbers":
+        """The sum; of the times, the longest."""
+        failed = Count(
+            sum(each.failed.shown for each in all_of_them), any(each.failed.is_capped for each in all_of_them)
+        )
+        return cls(
+            queued=sum(each.queued for each in all_of_them),
+            running=sum(each.running for each in all_of_them),
+            failed=failed,
+            waits=max((each.waits for each in all_of_them), default=0.0),
+            workers=sum(each.workers for each in all_of_them),
+        )
+
+    @property
+    def cells(self) -> list[str]:
+        """As the table has them."""
+        oldest = roughly(self.waits) if self.waits > 0 else NOTHING
+        return [grouped(self.queued), grouped(self.running), str(self.failed), oldest, grouped(self.workers)]
+
+
+@dataclass(frozen=True)
+class DatabaseRow:
+    """One database."""
+
+    alias: str
+    numbers: Numbers | None
+    """`None`: it cannot be reached."""
+
+    @property
+    def address(self) -> str:
+        """Its dashboard."""
+        return reverse("admin:django_skipqueue_job_dashboard", query={PARAMETER: self.alias})
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether it gets no new jobs."""
+        return self.alias in settings.retiring
+
+
+@dataclass(frozen=True)
+class Databases:
+    """All databases that are served."""
+
+    rows: list[DatabaseRow]
+
+    @classmethod
+    def now(cls) -> "Databases | None":
+        """Ask each of them; `None`: there is only one."""
+        aliases = settings.served_databases
+        return cls([DatabaseRow(alias, _numbers(alias)) for alias in aliases]) if len(aliases) > 1 else None
+
+    @property
+    def sum(self) -> Numbers:
+        """Of those that answered."""
+        return Numbers.sum(list(self._answered()))
+
+    def _answered(self) -> Iterator[Numbers]:
+        yield from (row.numbers for row in self.rows if row.numbers is not None)
+
+
+def _numbers(alias: str) -> Numbers | None:
+    """The numbers of this database; `None` if it does not answer."""
+    if not can_be_reached(alias):
+        return None
+    store = Store(alias)
+    try:
+        with using_database(alias), store.short_transaction(QUERY_SECONDS):
+            return Numbers.now(store)
+    except DatabaseError:
+        return None
