@@ -20,6 +20,7 @@ from ...values.notes import Progress
 from ...values.outcomes import MESSAGE_LIMIT
 from ...values.records import worker_name
 from ...values.redaction import MASK, Redacted
+from ..ui.shown_database import are_several
 from ..verbs.table import RETRY
 from .attempts import Attempt, attempts_of
 from .defer_call import defer_call
@@ -50,6 +51,11 @@ class JobPage(ShownState):
     def is_running(self) -> bool:
         """Whether a worker runs it."""
         return bool(self.job.status == Status.RUNNING)
+
+    @property
+    def handle(self) -> str:
+        """The job with its database, if there are several databases; else empty."""
+        return str(self.job.handle) if are_several() else ""
 
     @property
     def live_text(self) -> str:

@@ -7,16 +7,19 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from ...models import Job
+from ..ui.addresses import PARAMETER
 from ..ui.cells import badge_of
 from ..ui.paginator import IndexedPaginator
 from ..ui.refreshing import refreshing
+from ..ui.shown_database import named_by_handle
 from ..verbs.table import BUTTONS
 from . import job_cells
 from .actions import JobActions
@@ -88,7 +91,9 @@ class JobAdmin(JobActions):
 
     @refreshing
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The list of jobs; by POST, what its actions do."""
+        """The list of jobs; by POST, what its actions do. A search for a handle leads to the page of its job."""
+        if request.method == "GET" and (named := named_by_handle(request.GET.get(SEARCH_VAR, ""))):
+            return HttpResponseRedirect(self.address("change", named.id, query={PARAMETER: named.database}))
         return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:

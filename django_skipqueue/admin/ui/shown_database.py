@@ -19,7 +19,11 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from ...conf import load, settings, using_database
+from ...exceptions import InvalidOption
+from ...operators.ids import is_id
 from ...placement.reachable import can_be_reached
+from ...values.handles import parse_handle
+from ...values.records import JobReference
 from .addresses import PARAMETER, Carrier
 from .time_limit import RETRY_SECONDS, limits_its_time
 
@@ -32,6 +36,15 @@ View = Callable[..., HttpResponse]
 def are_several() -> bool:
     """Whether there is a database to choose."""
     return len(settings.served_databases) > 1
+
+
+def named_by_handle(text: str) -> JobReference | None:
+    """The job that a handle such as `queue_1:42` names, of one of several databases; `None` for other texts."""
+    try:
+        named = parse_handle(text.strip())
+    except InvalidOption:
+        return None
+    return named if are_several() and named.database in settings.served_databases and is_id(str(named.id)) else None
 
 
 def logged_id(pk: object) -> str:

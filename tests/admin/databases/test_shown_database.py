@@ -143,3 +143,19 @@ def test_one_that_cannot_be_reached_has_a_line_there(operator: Client, gone: str
     table = table_of(operator)
     assert table[gone] == ["cannot be reached"]
     assert (table["default"][0], table["all"][0]) == ("1", "1")
+
+
+def test_the_page_of_a_job_has_its_handle(operator: Client, settings: Any) -> None:
+    job = make_job(using="other")
+    fact = "<dt>Handle</dt><dd>"
+    assert f"{fact}other:{job.pk}</dd>" in operator.get(with_alias(page("change", job.pk), "other")).text
+    settings.SKIPQUEUE = {"DATABASE": "other"}
+    assert fact not in operator.get(page("change", job.pk)).text
+
+
+@pytest.mark.parametrize("shown", ["default", "other"])
+def test_a_search_for_a_handle_opens_the_page_of_the_job(operator: Client, shown: str) -> None:
+    response = operator.get(with_alias(f"{LIST}?q=other:42", shown))
+    assert response.headers["Location"] == with_alias(page("change", 42), "other")
+    for words in ("third:42", "42", f"other:{2**63}"):
+        assert operator.get(with_alias(f"{LIST}?q={words}", shown)).status_code == 200
