@@ -5,12 +5,15 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext
 
+from ...conf import settings, using_database
 from ...exceptions import UnknownTask
 from ...explanations.unique_keys import key_is_held
 from ...models import Job
 from ...tasks.registry import registry
 from ...values.codec import shorten
+from ..ui.addresses import PARAMETER
 from ..ui.cells import badge_of
+from ..ui.shown_database import are_several
 from ..verbs import log, one_job
 from ..verbs.copy_job import why_not_copied
 from ..verbs.edited_call import EDIT, LOG_ENTRY, LOG_ENTRY_OF_COPY, EditForm
@@ -63,9 +66,11 @@ class EditViews(BulkViews):
     def _show_made(self, request: HttpRequest, job: Job, made: Job) -> HttpResponse:
         values = {"id": job.pk, "copy": made.pk}
         log.record(request, {job.pk: str(job)}, str(LOG_ENTRY) % values)
-        log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
+        with using_database(made._state.db or settings.database):
+            log.record(request, {made.pk: str(made)}, str(LOG_ENTRY_OF_COPY) % values)
+            query = {PARAMETER: settings.database} if are_several() else None
         self.message_user(request, str(EDIT.done) % values, messages.SUCCESS)
-        return HttpResponseRedirect(self.address("change", made.pk))
+        return HttpResponseRedirect(self.address("change", made.pk, query=query))
 
     def _refuse(self, request: HttpRequest, job: Job, reason: str) -> HttpResponse:
         self.message_user(request, reason, messages.WARNING)

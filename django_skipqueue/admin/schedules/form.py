@@ -11,11 +11,13 @@ from django.conf import settings
 from django.contrib.admin.widgets import AdminTextInputWidget
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings as queue_settings
 from ...exceptions import InvalidOption, SkipQueueError
 from ...models import Schedule
 from ...operators.arguments import redacted
 from ...periodic.entry import Entry, jitter_seconds
 from ...periodic.timetable import timetable, zone_names
+from ...setting_forms.databases import SPREAD
 from ...tasks.registry import registry
 from ...values.redaction import UnknownMask, restored
 
@@ -95,10 +97,16 @@ class ScheduleForm(forms.ModelForm):
             self.add_error("interval" if cleaned["interval"] and not cleaned["cron"] else "cron", str(error))
             return cleaned
         try:
-            Entry(source="admin", **{name: cleaned[name] for name in DEFINITION}).check()
+            entry = Entry(source="admin", **{name: cleaned[name] for name in DEFINITION})
+            entry.check()
+            belongs_to = entry.database if queue_settings.placement == SPREAD else queue_settings.database
         except SkipQueueError as error:
             text = self._shown.text(str(error)) if self._saved else str(error)  # the error may quote an argument
             self.add_error("name" if text.startswith("name") else "kwargs", text)
+            return cleaned
+        if belongs_to != queue_settings.database:
+            refusal = _("The key of these jobs belongs to the database %(alias)s. Add the schedule there.")
+            self.add_error("kwargs", refusal % {"alias": belongs_to})
         return cleaned
 
     def _restored(self, name: str) -> Any:

@@ -15,9 +15,13 @@ from django import forms
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings, using_database
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Job
 from ...operators.arguments import may_be_searched
+from ...placement.choose import bound_to
+from ...setting_forms.databases import SPREAD
+from ...tasks.shards import shard_of
 from ...tasks.task import Task
 from ...values.codec import encode, shorten
 from ...values.records import EncodedCall
@@ -191,7 +195,15 @@ class EditForm(forms.Form):
 
     def enqueue(self) -> Job:
         """Enqueue the new job; `created` is False on a job that holds the unique key already."""
-        return Job.objects.insert(spec_of(self.job), self.encoded)
+        with using_database(self._database):
+            return Job.objects.insert(spec_of(self.job), self.encoded)
+
+    @property
+    def _database(self) -> str:
+        """The database that the key of the new call belongs to; the one of the job if it has none."""
+        if settings.placement != SPREAD:
+            return settings.database
+        return bound_to(spec_of(self.job), self.encoded, shard=shard_of(self.task, self.encoded)) or settings.database
 
     def _encoded(self) -> EncodedCall:
         encoded = self.task.encoded(*self.call)
