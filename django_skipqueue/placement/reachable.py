@@ -10,9 +10,13 @@ from collections.abc import Sequence
 
 import psycopg
 from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 AVOIDED_SECONDS = 5.0
 """For so long a database is left out that could not be reached: each try may take as long as its `connect_timeout`."""
+
+CONNECT_SECONDS = 3
+"""For so long a server that does not answer is waited for, unless the project's OPTIONS have a `connect_timeout`."""
 
 _turns = itertools.count(random.randrange(1_000_000))  # noqa: S311 (spreads load: processes do not begin alike)
 _avoided_until: dict[str, float] = {}
@@ -58,11 +62,19 @@ def can_be_reached(alias: str) -> bool:
     try:
         if connection.connection is not None and _was_closed(connection.connection):
             connection.close()
-        connection.ensure_connection()
+        if connection.connection is None:
+            _limit_connecting(connection)
+            connection.ensure_connection()
     except OperationalError:
         _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
         return False
     return True
+
+
+def _limit_connecting(connection: BaseDatabaseWrapper) -> None:
+    """Have this thread's connection give up in time: without a limit, libpq waits for minutes."""
+    options = {"connect_timeout": CONNECT_SECONDS, **connection.settings_dict.get("OPTIONS", {})}
+    connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
 
 
 def _was_closed(raw: psycopg.Connection) -> bool:

@@ -55,6 +55,12 @@ def test_a_database_that_refuses_connections_gets_none(proxy: Proxy) -> None:
     assert proxy.accepted == 0
 
 
+def test_one_that_does_not_answer_is_not_waited_for(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reachable, "CONNECT_SECONDS", 2)
+    proxy.stall()
+    assert where(6) == {"default": 6}
+
+
 def test_one_whose_sessions_were_ended_while_they_were_idle_gets_none(proxy: Proxy) -> None:
     assert where(2) == {"default": 1, "other": 1}
     proxy.refuse()
