@@ -1,0 +1,147 @@
+"""Several databases read at once: the time of the slowest, an end to each wait, and nothing left open."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.utils import translation
+from django.utils.translation import gettext
+
+from django_skipqueue.conf import settings
+from django_skipqueue.models import Job
+from django_skipqueue.placement.at_once import read_at_once
+from django_skipqueue.store import Store
+
+from ..app.rows import make_job
+from ..app.waiting import DEADLINE, wait_until
+from ..harness.proxy import Proxy
+from ..harness.reached import NOBODY, is_read, reached_at
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+BOTH = ("default", "other")
+PATIENT: dict[str, float] = {"connect_seconds": DEADLINE, "seconds": DEADLINE}
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    """The way to the database `other`."""
+    made = Proxy()
+    with reached_at("other", made.settings):
+        yield made
+        made.close()  # ends what connects still
+
+
+def depth(store: Store) -> int:
+    """The jobs of the database that is used in this thread."""
+    assert settings.database == store.alias
+    return Job.objects.queued().count()
+
+
+def test_each_is_read_in_a_thread_of_its_own() -> None:
+    make_job()
+    make_job(using="other")
+    make_job(using="other")
+    meeting = threading.Barrier(2)
+
+    def read(store: Store) -> int:
+        meeting.wait(DEADLINE)  # one after the other, nobody would come
+        return depth(store)
+
+    assert read_at_once(BOTH, read, **PATIENT) == {"default": 1, "other": 2}
+
+
+def test_the_threads_close_what_they_have_opened() -> None:
+    def read(store: Store) -> tuple[int, str]:
+        return store.backend_pid(), threading.current_thread().name
+
+    found = read_at_once(BOTH, read, **PATIENT)
+    pids, names = zip(*(each for each in found.values() if each), strict=True)
+    assert names == ("read default", "read other")
+    wait_until(lambda: not sessions(pids), "their sessions are gone")
+
+
+def sessions(pids: Any) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s)", [list(pids)])
+        return int(cursor.fetchone()[0])
+
+
+def test_a_database_with_an_open_transaction_is_read_within_it() -> None:
+    with transaction.atomic(using="other"):
+        make_job(using="other")
+        pid = Store("other").backend_pid()
+        read = read_at_once(BOTH, lambda store: (depth(store), store.backend_pid()), **PATIENT)
+    assert read["default"]
+    assert read["default"][0] == 0
+    assert read["other"] == (1, pid)
+
+
+def test_one_where_nobody_listens_has_no_result() -> None:
+    make_job()
+    with reached_at("gone", NOBODY):
+        assert read_at_once((*BOTH, "gone"), depth, **PATIENT) == {"default": 1, "other": 0, "gone": None}
+
+
+def test_one_whose_statements_fail_has_no_result() -> None:
+    def read(store: Store) -> int:
+        return len(store.rows("SELECT 1" if store.alias == "default" else "SELECT nothing"))
+
+    assert read_at_once(BOTH, read, **PATIENT) == {"default": 1, "other": None}
+
+
+def test_one_that_does_not_accept_connections_is_waited_for_no_longer_than_to_connect(proxy: Proxy) -> None:
+    proxy.stall()
+    began = time.monotonic()
+    found = read_at_once(BOTH, depth, connect_seconds=0.05, seconds=DEADLINE)
+    assert time.monotonic() - began < DEADLINE / 4
+    assert found["other"] is None
+    proxy.flow()
+
+
+def test_one_that_stalls_within_a_statement_is_given_up_and_its_thread_ends(proxy: Proxy) -> None:
+    def read(store: Store) -> int:
+        store.backend_pid()
+        if store.alias == "other":
+            proxy.stall()
+        return depth(store)
+
+    began = time.monotonic()
+    found = read_at_once(BOTH, read, connect_seconds=DEADLINE, seconds=3.0)
+    assert time.monotonic() - began < DEADLINE / 4
+    assert found["other"] is None
+    wait_until(lambda: not is_read("other"), "the thread has ended")
+
+
+def test_a_thread_that_connects_too_late_reads_nothing(proxy: Proxy) -> None:
+    read_by: list[str] = []
+    proxy.stall()
+    read_at_once(("other",), lambda store: read_by.append(store.alias), connect_seconds=0.05, seconds=DEADLINE)
+    proxy.flow()
+    wait_until(lambda: not is_read("other"), "the thread has ended")
+    assert read_by == []
+
+
+def test_a_bug_is_raised_in_the_callers_thread() -> None:
+    def read(store: Store) -> int:
+        raise ZeroDivisionError(store.alias)
+
+    with pytest.raises(ZeroDivisionError, match="default"):
+        read_at_once(BOTH, read, **PATIENT)
+
+
+def test_the_language_of_the_caller_is_that_of_the_threads() -> None:
+    with translation.override("de"):
+        found = read_at_once(BOTH, lambda store: gettext("Queued"), **PATIENT)
+        assert found == dict.fromkeys(BOTH, gettext("Queued"))
+        assert gettext("Queued") != "Queued"
+
+
+def test_the_callers_connections_stay_open() -> None:
+    connections["default"].ensure_connection()
+    raw = connections["default"].connection
+    read_at_once(BOTH, depth, **PATIENT)
+    assert connections["default"].connection is raw
