@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from ..conf import settings
 from ..values.alert_rules import RULES
 from .events import AlertOver, AlertRaised
 from .log_format import in_words, printable
@@ -27,8 +28,12 @@ def webhook_failed(host: str, reason: str) -> None:
 
 
 def sentence(event: AlertRaised | AlertOver) -> str:
-    """`oldest_waiting in queue mail is 6m12s, limit 5m00s`; at the end of an incident also how long it lasted."""
-    place = f" in queue {printable(event.queue_name)}" if event.queue_name else ""
+    """`oldest_waiting in queue mail is 6m12s, limit 5m00s`; at the end of an incident also how long it lasted.
+
+    With several databases: `oldest_waiting in queue mail of queue_1 …`.
+    """
+    queue = f" in queue {printable(event.queue_name)}" if event.queue_name else ""
+    place = f"{queue} of {event.database}" if settings.serves_several else queue
     value, limit = amount(event.rule, event.value), amount(event.rule, event.limit)
     if isinstance(event, AlertOver):
         return f"{event.rule}{place} lasted {_lasted(event)}, last value {value}, limit {limit}"
@@ -43,7 +48,8 @@ def amount(rule: str, value: float) -> str:
 
 def _shown(event: AlertRaised | AlertOver) -> dict[str, str]:
     queue = {"queue": event.queue_name} if event.queue_name else {}
-    return {"rule": event.rule, **queue, "value": amount(event.rule, event.value)}
+    database = {"database": event.database} if settings.serves_several else {}
+    return {"rule": event.rule, **queue, **database, "value": amount(event.rule, event.value)}
 
 
 def _lasted(event: AlertOver) -> str:
