@@ -7,15 +7,22 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NoReturn
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from ...conf import chosen_or_all
 from ...events.log_format import printable
 from ...models import Worker
 from ...operators.durations import span
+from ...placement.at_once import read_at_once
+from ...runtime.preflight import engine_problem
+from ...store import Store
 from ..terminal import option_types
 from ..terminal.console import Console
 from ..terminal.subcommand import Exit, Subcommand
@@ -57,8 +64,11 @@ class Health(Subcommand):
         )
 
     def execute(self, console: Console, **options: Any) -> Exit:
-        """Run it on a connection of its own, for no longer than the timeout."""
+        """Ask one database on a connection of its own, or several at once, for no longer than the timeout."""
         seconds = options["timeout"].total_seconds()
+        aliases = (options["database"],) if options["database"] else chosen_or_all()
+        if len(aliases) > 1:
+            return _of_several(console, aliases, seconds, options)
         timer = threading.Timer(seconds, _give_up, [f"unhealthy: no answer from the database within {seconds:g} s"])
         timer.daemon = True
         timer.start()
@@ -69,21 +79,59 @@ class Health(Subcommand):
 
     def run(self, console: Console, **options: Any) -> Exit:
         """Find the youngest heartbeat, and compare its age."""
-        name, queue, max_age = options["name"], options["queue"], options["max_age"]
+        health = _Health.now(**options)
+        health.show(console)
+        return Exit.DONE if health.is_well else Exit.NEGATIVE
+
+
+@dataclass(frozen=True)
+class _Health:
+    """Whether a worker is alive, in a sentence."""
+
+    is_well: bool
+    sentence: str
+
+    @classmethod
+    def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
+        """That of the workers of this name, or of this host, in the database that is used in this thread."""
         chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
         workers = Worker.objects.filter(chosen).annotate(age=Now() - F("heartbeat_at")).order_by("-heartbeat_at")
         serving = (each for each in workers[:MOST] if queue is None or not each.queues or queue in each.queues)
         youngest: Any = next(serving, None)
         if youngest is None:
             place = f"named {name}" if name else f"on {socket.gethostname()}"
-            console.say(f"unhealthy: no worker {place}{f' serves the queue {queue}' if queue else ''}")
-            return Exit.NEGATIVE
+            return cls(False, f"no worker {place}{f' serves the queue {queue}' if queue else ''}")
         heartbeat = f"{printable(youngest.name)} wrote its last heartbeat {span(youngest.age)} ago"
         if youngest.age > max_age:
-            console.say(f"unhealthy: {heartbeat}, more than {span(max_age)}")
-            return Exit.NEGATIVE
-        console.line(f"healthy: {heartbeat}")
-        return Exit.DONE
+            return cls(False, f"{heartbeat}, more than {span(max_age)}")
+        return cls(True, heartbeat)
+
+    def show(self, console: Console, of: str = "") -> None:
+        """Write the sentence, which begins with `of`."""
+        if self.is_well:
+            console.line(f"{of}healthy: {self.sentence}")
+        else:
+            console.say(f"{of}unhealthy: {self.sentence}")
+
+
+def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:
+    """Ask them at once. One without an answer is no reason to restart the workers of the others."""
+    for alias in aliases:
+        if problem := engine_problem(alias):
+            raise CommandError(" ".join(problem))
+
+    def read(store: Store) -> _Health:
+        with store.short_transaction(seconds):
+            return _Health.now(**options)
+
+    found = read_at_once(aliases, read, connect_seconds=seconds, seconds=seconds)
+    for alias, health in found.items():
+        if health is None:
+            console.say(f"{alias}: cannot be used, or no answer from the database within {seconds:g} s")
+        else:
+            health.show(console, of=f"{alias}: ")
+    answers = [health.is_well for health in found.values() if health is not None]
+    return Exit.ERROR if not answers else Exit.DONE if all(answers) else Exit.NEGATIVE
 
 
 def _give_up(message: str) -> NoReturn:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from ...app.rows import make_worker
+from ...harness.proxy import Proxy
+from ...harness.reached import NOBODY, reached_at
 from ..skipqueue.running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -89,3 +91,53 @@ def test_a_real_worker_is_healthy(runworker: Callable[..., Any]) -> None:
     workers(1)
     assert skipqueue("health", "--name", f"probe-{os.getpid()}").code == 0
     assert skipqueue("health").code == 0
+
+
+# Several databases
+
+
+@pytest.fixture
+def several(settings: Any) -> tuple[str, ...]:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    return "default", "other"
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_each_of_several_has_a_line(several: tuple[str, ...]) -> None:
+    make_worker(name="web-1/1", hostname=HERE)
+    result = skipqueue("health", "--timeout", "40s")
+    assert result.code == 3
+    assert result.out.startswith("default: healthy: web-1/1 wrote")
+    assert result.err == f"other: unhealthy: no worker on {HERE}\n"
+    make_worker(name="web-1/2", hostname=HERE, using="other")
+    assert skipqueue("health", "--timeout", "40s").code == 0
+    assert skipqueue("health", "--database", "other").out.startswith("healthy: web-1/2")
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_one_that_is_down_does_not_have_the_workers_of_the_others_restarted(several: tuple[str, ...]) -> None:
+    make_worker(name="web-1/1", hostname=HERE)
+    with reached_at("other", NOBODY):
+        result = skipqueue("health", "--timeout", "40s")
+        assert (result.code, result.out.startswith("default: healthy")) == (0, True)
+        assert "other: cannot be used" in result.err
+        with reached_at("default", NOBODY):
+            assert skipqueue("health", "--timeout", "40s").code == 1
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_one_that_does_not_answer_leaves_the_time_to_the_others(several: tuple[str, ...]) -> None:
+    make_worker(name="web-1/1", hostname=HERE)
+    proxy = Proxy()
+    proxy.stall()
+    with reached_at("other", proxy.settings):
+        result = skipqueue("health", "--timeout", "3s")
+        proxy.close()
+    assert (result.code, result.out.startswith("default: healthy")) == (0, True)
+
+
+def test_an_alias_that_does_not_exist_is_named(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "queue_9")}
+    result = skipqueue("health")
+    assert result.code == 1
+    assert "DATABASES has no alias 'queue_9'" in result.err

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
 from django_skipqueue.conf import using_database
 from django_skipqueue.models import Job, Queue
 
 from ...app.jobs import noop
+from ...harness.reached import NOBODY, reached_at
 from .running import skipqueue
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -38,15 +39,10 @@ def twins() -> dict[str, Job]:
 
 
 @pytest.fixture
-def down(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def down() -> Iterator[None]:
     """The database `other` cannot be reached."""
-    nowhere = {**connections.settings["other"], "HOST": "127.0.0.1", "PORT": "1"}
-    nowhere["OPTIONS"] = {}
-    connections["other"].close()
-    monkeypatch.setattr(connections["other"], "settings_dict", nowhere)
-    monkeypatch.setitem(connections.settings, "other", nowhere)
-    yield
-    connections["other"].close()
+    with reached_at("other", NOBODY):
+        yield
 
 
 def statuses() -> list[str]:
@@ -91,6 +87,15 @@ def test_one_that_is_down_keeps_no_other_from_being_done(twins: dict[str, Job], 
     assert result.code == 1
     assert "other: The database 'other' cannot be reached" in result.err
     assert Job.objects.get(pk=7).status == "queued"
+
+
+@pytest.mark.parametrize("command", [["status"], ["alerts"], ["doctor"], ["limits"]])
+def test_the_numbers_of_the_others_are_shown(down: None, settings: Any, command: list[str]) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("other", "default"), "ALERTS": {"oldest_waiting": 300}}
+    noop.using(database="default").defer()
+    result = skipqueue(*command, "--json")
+    assert result.code == 1
+    assert "default" in [each["database"] for each in result.objects] or command == ["limits"]
 
 
 def test_a_queue_is_paused_everywhere(twins: dict[str, Job]) -> None:
