@@ -40,8 +40,7 @@ class Settings:
     """One field for each key of `SKIPQUEUE`, in lower case. Times are seconds."""
 
     database: str = "default"
-    """The alias of the database that holds the queue; with several, of the one that jobs are put into by default, which
-    is the first of them unless this says otherwise."""
+    """The alias of the queue's database; of several, the one that jobs are put into by default: the first."""
 
     databases: NAMES = ()
     """The aliases of the databases that hold queues; none: `database` alone."""
@@ -122,6 +121,11 @@ class Settings:
     def served_databases(self) -> tuple[str, ...]:
         """The aliases of the databases that have workers and pages: those, and the ones that are to go."""
         return (*self.queue_databases, *self.retiring)
+
+    @property
+    def serves_several(self) -> bool:
+        """Whether there is more than one of these: then databases are named, and can be chosen."""
+        return len(self.served_databases) > 1
 
     @property
     def has_archive(self) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .metrics.catalogue import METRICS
-from .metrics.scrape import scrape
-from .store import Store
+from .metrics.databases import scrape_all
 from .values.exposition import Family, Histogram, cumulative
 
 try:
@@ -38,7 +37,7 @@ class SkipqueueCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics as they are now."""
-        return map(_converted, scrape(Store.default()))
+        return map(_converted, scrape_all())
 
 
 def _converted(family: Family) -> Any:

@@ -84,7 +84,7 @@ def storable(value: Any) -> Any:
 
 def result_id(database: str, job_id: int) -> str:
     """The id of the result of a job: its handle if workers serve several databases, else the id of its row."""
-    return handle_of(database, job_id) if len(settings.served_databases) > 1 else str(job_id)
+    return handle_of(database, job_id) if settings.serves_several else str(job_id)
 
 
 class SkipQueueResult(AnyResult):

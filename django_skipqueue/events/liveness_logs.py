@@ -142,9 +142,10 @@ def service_back(service: str) -> None:
     write(logging.INFO, "service_back", {"service": service})
 
 
-def scrape_failed(part: str, error: BaseException) -> None:
-    """A query of `/metrics` failed; the other parts are served."""
-    write(logging.WARNING, "scrape_failed", {"part": part, "error": in_a_line(error)})
+def scrape_failed(part: str, error: BaseException, *, database: str | None = None) -> None:
+    """A query of `/metrics` failed; the other parts are served. `database`: the alias, of several."""
+    of_several = {} if database is None else {"database": database}
+    write(logging.WARNING, "scrape_failed", {"part": part, **of_several, "error": in_a_line(error)})
 
 
 def lines_dropped(count: int) -> None:

@@ -1,4 +1,7 @@
-"""Every metric of the queue. The labels `queue` and `task` have at most `labels.MOST` values."""
+"""Every metric of the queue. The labels `queue` and `task` have at most `labels.MOST` values.
+
+With several databases each has the label `database` as well, which `databases` adds.
+"""
 
 from ..values.exposition import Metric
 
@@ -100,6 +103,9 @@ STATEMENT_TIME = Metric(
     SCOPE,
 )
 
+DATABASE_UP = Metric(
+    "skipqueue_database_up", "gauge", "1 if the database has answered the scrape; with several only.", ("database",)
+)
 ERROR = Metric("skipqueue_scrape_error", "gauge", "1 if this part of the metrics is missing.", ("part",))
 SCRAPE_TIME = Metric("skipqueue_scrape_seconds", "gauge", "Seconds that the queries of this scrape took.")
 

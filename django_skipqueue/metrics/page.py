@@ -10,9 +10,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from ..conf import settings
-from ..store import Store
 from ..values.exposition import CONTENT_TYPE, exposition
-from .scrape import scrape
+from .databases import scrape_all
 
 FORBIDDEN = "For staff who may view jobs, or with `Authorization: Bearer …` and the token SKIPQUEUE['METRICS_TOKEN'].\n"
 
@@ -29,7 +28,7 @@ def view(request: HttpRequest) -> HttpResponse:
 
 def page() -> HttpResponse:
     """All metrics. The caller has checked who asks."""
-    return HttpResponse(exposition(scrape(Store.default())), content_type=CONTENT_TYPE)
+    return HttpResponse(exposition(scrape_all()), content_type=CONTENT_TYPE)
 
 
 def _has_token(request: HttpRequest) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from django.db import Error
 
+from ..conf import settings
 from ..events import liveness_logs
 from ..operators.time_budget import TimeBudget
 from ..store import Store
@@ -73,7 +74,7 @@ def _collected(part: Part, store: Store, seconds: float) -> list[Family] | None:
         with store.short_transaction(seconds):
             return list(part.collect(store))
     except Error as error:
-        liveness_logs.scrape_failed(part.name, error)
+        liveness_logs.scrape_failed(part.name, error, database=store.alias if settings.serves_several else None)
         return None
 
 

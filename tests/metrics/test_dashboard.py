@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from django_skipqueue.metrics.catalogue import METRICS
+from django_skipqueue.metrics.databases import with_database
 
 STATIC = Path(__file__).parents[2] / "docs/_static"
 DASHBOARD = json.loads((STATIC / "grafana-dashboard.json").read_text())
 RULES = yaml.safe_load((STATIC / "prometheus-alerts.yml").read_text())
 
 LABELS: dict[str, set[str]] = {}
-"""The labels of each series, by its name."""
-for metric in METRICS:
+"""The labels of each series, by its name; with several databases."""
+for metric in map(with_database, METRICS):
     if metric.kind == "histogram":
         LABELS[f"{metric.name}_bucket"] = {*metric.labels, "le"}
         LABELS[f"{metric.name}_sum"] = LABELS[f"{metric.name}_count"] = set(metric.labels)
@@ -69,6 +70,25 @@ def test_every_metric_is_on_the_dashboard() -> None:
     shown = set[str]().union(*(names(target["expr"]) for panel in panels() for target in panel["targets"]))
     bases = {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
     assert {metric.name for metric in METRICS} == bases
+
+
+def test_a_panel_is_of_the_databases_that_are_chosen() -> None:
+    for panel in panels():
+        for target in panel["targets"]:
+            series = re.findall(r'(?<!")\bskipqueue_\w+({[^}]*})?', target["expr"])
+            assert all('database=~"$database"' in selector for selector in series), target["expr"]
+    chosen = {each["name"]: each for each in DASHBOARD["templating"]["list"]}["database"]
+    assert chosen["allValue"] == ".*", "with one database no series has the label"
+
+
+def test_an_alert_is_of_one_database() -> None:
+    """The excess of one is not hidden among the others, and the summary names it."""
+    of_all = {"SkipqueueFailedShare": "a task", "SkipqueueNoMetrics": "everything"}
+    for rule in rules():
+        grouped = re.findall(r"\bby \(([^)]*)\)", rule["expr"])
+        if rule["alert"] not in of_all:
+            assert all("database" in labels for labels in grouped), rule["alert"]
+            assert "$labels.database" in rule["annotations"]["summary"]
 
 
 def test_panels_have_places_of_their_own_and_say_what_they_show() -> None:

@@ -35,7 +35,7 @@ View = Callable[..., HttpResponse]
 
 def are_several() -> bool:
     """Whether there is a database to choose."""
-    return len(settings.served_databases) > 1
+    return settings.serves_several
 
 
 def named_by_handle(text: str) -> JobReference | None:

@@ -11,9 +11,9 @@ from django.test import Client
 from django_skipqueue.admin import JobAdmin
 from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.models import Job
-from django_skipqueue.placement import reachable
 
 from ...app.rows import make_job, make_worker
+from ...harness.reached import NOBODY, reached_at
 from ..conftest import LIST, page
 from ..pages import JOBS
 from .parsed import Page, with_alias
@@ -29,16 +29,10 @@ def _two_databases(settings: Any) -> None:
 
 
 @pytest.fixture
-def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def gone() -> Iterator[str]:
     """The alias of a database that has gone away: nobody listens at its address."""
-    monkeypatch.setattr(reachable, "_avoided_until", {})
-    connection = connections["other"]
-    connection.close()
-    known = dict(connection.settings_dict)
-    connection.settings_dict |= {"HOST": "127.0.0.1", "PORT": "1"}
-    yield "other"
-    connection.close()
-    connection.settings_dict |= known
+    with reached_at("other", NOBODY) as alias:
+        yield alias
 
 
 def ids_on(client: Client, address: str) -> list[int]:
