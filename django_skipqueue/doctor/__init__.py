@@ -3,7 +3,7 @@
 Invariant: a check changes nothing, reads no more than the `LIMIT` of its statement, and cannot break another check.
 """
 
-from .examination import examine
+from .examination import examine, examine_at_once
 from .finding import Finding, Severity
 
-__all__ = ["Finding", "Severity", "examine"]
+__all__ = ["Finding", "Severity", "examine", "examine_at_once"]

@@ -7,7 +7,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..store import Store
-from . import jobs, limits, load, locks, schedules, server, snapshots, tables, workers
+from . import jobs, limits, load, locks, retiring, schedules, server, snapshots, tables, workers
 from .finding import Finding
 
 
@@ -62,4 +62,7 @@ CHECKS = (
     Check("hidden-sessions", server.hidden_sessions, _("No session is hidden")),
     Check("clock-skew", workers.clock_skew, _("The clocks agree")),
 )
-"""All checks. Findings of the same severity keep this order."""
+"""The checks of every database. Findings of the same severity keep this order."""
+
+RETIRING = Check("retiring-database", retiring.retiring, _("No database is in RETIRING"))
+"""The check of a database in `RETIRING`, which comes last."""

@@ -1,15 +1,19 @@
-"""Run every check, each in a short transaction of its own."""
+"""Run every check, each in a short transaction of its own; of several databases at once."""
+
+from collections.abc import Sequence
 
 import psycopg
 from django.db import Error
 from django.utils.translation import gettext
 
+from ..conf import settings
 from ..events.log_format import in_a_line
 from ..operators.durations import span
 from ..operators.time_budget import TimeBudget
+from ..placement.at_once import read_at_once
 from ..runtime.preflight import engine_problem
 from ..store import Store
-from .checks import CHECKS, Check
+from .checks import CHECKS, RETIRING, Check
 from .finding import Finding, Severity
 
 CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
@@ -17,6 +21,9 @@ CHECK_SECONDS, LEAST_SECONDS = 1.0, 0.1
 
 EXAMINATION_SECONDS = 10.0
 """Seconds for all checks: the page of the doctor is one request."""
+
+CONNECT_SECONDS, SPARE_SECONDS = 2.0, 1.0
+"""Seconds to reach each of several databases, and for the last checks of the slowest."""
 
 
 def examine(store: Store) -> list[Finding]:
@@ -28,17 +35,34 @@ def examine(store: Store) -> list[Finding]:
     if problem := engine_problem(store.alias):
         return [_unusable(problem.message, problem.hint)]
     findings: list[Finding] = []
+    checks = (*CHECKS, RETIRING) if store.alias in settings.retiring else CHECKS
     try:
         store.connection.ensure_connection()
-        budget = TimeBudget(EXAMINATION_SECONDS, parts=len(CHECKS), most=CHECK_SECONDS, least=LEAST_SECONDS)
-        for check in CHECKS:
+        budget = TimeBudget(EXAMINATION_SECONDS, parts=len(checks), most=CHECK_SECONDS, least=LEAST_SECONDS)
+        for check in checks:
             findings += _run(check, store, budget.share())
         findings = _explained(findings)
     except Error as error:
-        findings.append(
-            _unusable(in_a_line(error), gettext("See whether the server runs, and whether its log says why."))
-        )
+        findings.append(_out_of_reach(in_a_line(error)))
     return sorted(findings, key=lambda finding: finding.severity.rank)
+
+
+def examine_at_once(aliases: Sequence[str]) -> dict[str, list[Finding]]:
+    """The findings of each of these databases, all of them examined at the same time."""
+    found = read_at_once(
+        [alias for alias in aliases if engine_problem(alias) is None],
+        examine,
+        connect_seconds=CONNECT_SECONDS,
+        seconds=CONNECT_SECONDS + EXAMINATION_SECONDS + SPARE_SECONDS,
+    )
+    return {alias: _of_one(alias, found) for alias in aliases}
+
+
+def _of_one(alias: str, found: dict[str, list[Finding] | None]) -> list[Finding]:
+    if alias not in found:
+        return examine(Store(alias))  # which says what is wrong with the setting
+    silent = gettext("It cannot be reached, or does not answer in time.")
+    return found[alias] or [_out_of_reach(silent)]
 
 
 def _explained(findings: list[Finding]) -> list[Finding]:
@@ -85,6 +109,10 @@ def _failed(check: Check, error: Error, seconds: float) -> Finding:
         values["error"],
         gettext("Look at the other findings. If none explains it, report it as a bug."),
     )
+
+
+def _out_of_reach(found: str) -> Finding:
+    return _unusable(found, gettext("See whether the server runs, and whether its log says why."))
 
 
 def _unusable(found: str, advice: str) -> Finding:

@@ -9,7 +9,8 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 
-from ...doctor import Finding, Severity, examine
+from ...conf import settings
+from ...doctor import Finding, Severity, examine, examine_at_once
 from ...operators.durations import span
 from ...store import Store
 from ..ui.cells import badge
@@ -28,6 +29,8 @@ class ShownFinding:
     """A finding, with its severity as a word and a colour."""
 
     finding: Finding
+    database: str = ""
+    """The alias of the database, of several; empty: there is only one."""
 
     @property
     def badge(self) -> SafeString:
@@ -40,7 +43,7 @@ class DoctorPage:
     """One examination."""
 
     problems: tuple[ShownFinding, ...]
-    well: tuple[Finding, ...]
+    well: tuple[ShownFinding, ...]
     """The checks that found nothing."""
     seconds: float
     """How long the examination took."""
@@ -48,12 +51,12 @@ class DoctorPage:
 
     @classmethod
     def now(cls) -> "DoctorPage":
-        """Examine the queue of the database that the setting names."""
+        """Examine all databases that hold queues."""
         at, start = localtime(), time.monotonic()
-        findings = examine(Store.default())
+        shown = _examined()
         return cls(
-            tuple(ShownFinding(each) for each in findings if each.severity != Severity.OK),
-            tuple(each for each in findings if each.severity == Severity.OK),
+            tuple(each for each in shown if each.finding.severity != Severity.OK),
+            tuple(each for each in shown if each.finding.severity == Severity.OK),
             time.monotonic() - start,
             at,
         )
@@ -62,3 +65,12 @@ class DoctorPage:
     def duration(self) -> str:
         """How long the examination took, as text."""
         return span(self.seconds)
+
+
+def _examined() -> list[ShownFinding]:
+    """The findings, the worst first; of the same severity, those of each database together."""
+    if not settings.serves_several:
+        return [ShownFinding(each) for each in examine(Store.default())]
+    found = examine_at_once(settings.served_databases)
+    shown = [ShownFinding(each, alias) for alias, findings in found.items() for each in findings]
+    return sorted(shown, key=lambda each: each.finding.severity.rank)

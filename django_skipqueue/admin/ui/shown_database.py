@@ -27,8 +27,8 @@ from ...values.records import JobReference
 from .addresses import PARAMETER, Carrier
 from .time_limit import RETRY_SECONDS, limits_its_time
 
-SWITCHED = ("changelist", "dashboard", "failures", "limits", "doctor")
-"""The pages that every database has. From others, such as that of one job, the switch leads to a list."""
+SWITCHED = ("changelist", "dashboard", "failures", "limits")
+"""The pages that each database has. From others, as of one job or of all databases, the switch leads to a list."""
 
 View = Callable[..., HttpResponse]
 

@@ -98,6 +98,14 @@ def test_the_numbers_of_the_others_are_shown(down: None, settings: Any, command:
     assert "default" in [each["database"] for each in result.objects] or command == ["limits"]
 
 
+def test_the_doctor_has_a_finding_for_one_that_is_down(down: None) -> None:
+    codes = {
+        each["database"]: [one["code"] for one in each["findings"]] for each in skipqueue("doctor", "--json").objects
+    }
+    assert codes["other"] == ["database-unusable"]
+    assert "autovacuum" in codes["default"]
+
+
 def test_a_queue_is_paused_everywhere(twins: dict[str, Job]) -> None:
     paused = [Queue.objects.using(alias).paused() for alias in BOTH]
     skipqueue("pause", "mail")

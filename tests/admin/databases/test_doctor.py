@@ -1,0 +1,116 @@
+"""The page of the doctor with several databases: the findings of all, also while one is down."""
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from django_skipqueue.doctor import examination
+
+from ...app.rows import make_job, make_worker
+from ...app.waiting import DEADLINE
+from ...harness.proxy import Proxy
+from ...harness.reached import NOBODY, reached_at
+from ..conftest import LIST
+from .parsed import Page, with_alias
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+BOTH = ("default", "other")
+DOCTOR = f"{LIST}doctor/"
+
+
+@pytest.fixture(autouse=True)
+def _several(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.SKIPQUEUE = {"DATABASES": BOTH}
+    monkeypatch.setattr(examination, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
+
+
+@pytest.fixture
+def gone(settings: Any) -> Iterator[str]:
+    """A third database, at whose address nobody listens."""
+    settings.SKIPQUEUE = {"DATABASES": ("gone", *BOTH)}
+    with reached_at("gone", NOBODY) as alias:
+        yield alias
+
+
+def findings(html: str) -> list[tuple[str, str]]:
+    """The code and the database of each finding that is not well, in their order."""
+    sections = re.findall(r'<section class="skipqueue-card" data-code="([\w-]+)".*?</h2>', html, re.DOTALL)
+    headings = re.findall(r"<h2.*?</span>\s*(\w+): .*?</h2>", html, re.DOTALL)
+    return list(zip(sections, headings, strict=True))
+
+
+def make_orphan(using: str) -> None:
+    """A critical finding."""
+    make_job("running", using=using, locked_by="web-3/1:abcdef123456", locked_at=timedelta(minutes=-12))
+
+
+def test_each_finding_names_its_database_and_the_worst_comes_first(operator: Client) -> None:
+    make_worker()
+    make_job("completed", finished_at=timedelta(days=-3))
+    make_orphan("other")
+    html = operator.get(DOCTOR).text
+    found = findings(html)
+    assert found.index(("orphaned-job", "other")) < found.index(("prune-lag", "default"))
+    assert ("orphaned-job", "default") not in found
+    for alias in BOTH:
+        assert f"<li>{alias}: Autovacuum is on " in html
+
+
+def test_with_one_database_no_finding_names_it(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {}
+    make_orphan("default")
+    html = operator.get(DOCTOR).text
+    assert "</span> Running jobs whose worker is gone" in html
+    assert "<li>Autovacuum is on " in html
+
+
+def test_one_that_cannot_be_reached_is_a_finding_beside_those_of_the_others(operator: Client, gone: str) -> None:
+    make_orphan("other")
+    for address in (DOCTOR, with_alias(DOCTOR, gone), with_alias(DOCTOR, "other")):
+        response = operator.get(address)
+        assert response.status_code == 200
+        found = findings(response.text)
+        assert ("database-unusable", gone) in found
+        assert ("orphaned-job", "other") in found
+        assert [each for each in found if each[1] == gone] == [("database-unusable", gone)]
+
+
+def test_so_is_one_that_the_settings_do_not_have(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": (*BOTH, "nosuch")}
+    html = operator.get(DOCTOR).text
+    assert ("database-unusable", "nosuch") in findings(html)
+    assert "&#x27;nosuch&#x27;" in html
+
+
+def test_two_that_do_not_answer_cost_the_time_of_one(
+    operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "CONNECT_SECONDS", 2.0)
+    settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
+    proxy = Proxy()
+    proxy.stall()
+    with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
+        began = time.monotonic()
+        found = findings(operator.get(DOCTOR).text)
+        took = time.monotonic() - began
+        proxy.close()
+    assert {each[1] for each in found if each[0] == "database-unusable"} == {"slow_1", "slow_2"}
+    assert took < 3.9, "each of them costs two seconds"
+
+
+def test_a_database_that_is_to_go_says_what_is_left(operator: Client, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
+    make_job(using="other")
+    html = operator.get(DOCTOR).text
+    assert ("retiring-database", "other") in findings(html)
+    assert "Jobs left in other: 1." in html
+
+
+def test_the_switch_leads_to_the_lists(operator: Client) -> None:
+    assert Page(operator.get(DOCTOR).text, LIST).switch == {alias: with_alias(LIST, alias) for alias in BOTH}

@@ -1,0 +1,40 @@
+"""A database that is to go: the doctor says what is left in it."""
+
+from typing import Any
+
+import pytest
+
+from django_skipqueue.doctor import Severity, examine
+from django_skipqueue.placement import retirement
+from django_skipqueue.store import Store
+
+from ..app.rows import make_job
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+CODE = "retiring-database"
+
+
+@pytest.fixture(autouse=True)
+def _retiring(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
+
+
+def test_jobs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status in ("queued", "queued", "scheduled", "running", "completed", "failed"):
+        make_job(status, using="other")
+    (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
+    assert (finding.severity, finding.found) == (Severity.INFO, "Jobs left in other: 4.")
+    monkeypatch.setattr(retirement, "MOST_COUNTED", 1)
+    assert "Jobs left in other: 1+." in [each.found for each in examine(Store("other"))]
+
+
+def test_one_that_is_empty_can_be_taken_out() -> None:
+    make_job("failed", using="other")
+    (finding,) = (each for each in examine(Store("other")) if each.code == CODE)
+    assert (finding.severity, finding.title) == (Severity.INFO, "A database that gets no new jobs is empty")
+    assert finding.advice.startswith("Take it out of SKIPQUEUE['RETIRING'].")
+
+
+def test_the_others_have_no_such_line() -> None:
+    assert CODE not in [each.code for each in examine(Store("default"))]
