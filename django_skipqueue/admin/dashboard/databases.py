@@ -1,29 +1,33 @@
 """The table "Databases" of a queue in several: the numbers of each, and their sum.
 
 Invariant: one that cannot be reached, or does not answer in time, has a line without numbers. The others have theirs.
+All are read at once, so the page takes as long as the slowest of them, and no longer than `SECONDS` for all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db import DatabaseError
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.urls import reverse
 
-from ...conf import settings, using_database
+from ...conf import settings
 from ...models import Status
 from ...operators.counts import Count, grouped
 from ...operators.durations import roughly
 from ...operators.list_order import Indexed
 from ...operators.worker_health import Workforce
-from ...placement.reachable import can_be_reached
+from ...placement.at_once import read_at_once
 from ...store import Store
+from ...store.observe import QueueNow
 from ..ui.addresses import PARAMETER
 
-QUERY_SECONDS = 1.0
-"""For each query of one database."""
+CONNECT_SECONDS = 0.5
+"""To reach a database: so much one costs that is down."""
+
+QUERY_SECONDS, SECONDS = 1.0, 2.0
+"""For each query of one database, and for all of them with the time to connect."""
 
 DAY = timedelta(hours=24)
 NOTHING = "\N{EN DASH}"
@@ -43,7 +47,11 @@ class Numbers:
     @classmethod
     def now(cls, store: Store) -> "Numbers":
         """Those of the database that is used in this thread. Raises `DatabaseError` if it does not answer."""
-        queues = store.queues_now()
+        with store.short_transaction(QUERY_SECONDS):
+            return cls._of(store.queues_now())
+
+    @classmethod
+    def _of(cls, queues: Sequence[QueueNow]) -> "Numbers":
         return cls(
             queued=sum(queue.queued for queue in queues),
             running=sum(queue.running for queue in queues),
@@ -101,8 +109,11 @@ class Databases:
     @classmethod
     def now(cls) -> "Databases | None":
         """Ask each of them; `None`: there is only one."""
+        if not settings.serves_several:
+            return None
         aliases = settings.served_databases
-        return cls([DatabaseRow(alias, _numbers(alias)) for alias in aliases]) if len(aliases) > 1 else None
+        found = read_at_once(aliases, Numbers.now, connect_seconds=CONNECT_SECONDS, seconds=SECONDS)
+        return cls([DatabaseRow(alias, numbers) for alias, numbers in found.items()])
 
     @property
     def sum(self) -> Numbers:
@@ -111,15 +122,3 @@ class Databases:
 
     def _answered(self) -> Iterator[Numbers]:
         yield from (row.numbers for row in self.rows if row.numbers is not None)
-
-
-def _numbers(alias: str) -> Numbers | None:
-    """The numbers of this database; `None` if it does not answer."""
-    if not can_be_reached(alias):
-        return None
-    store = Store(alias)
-    try:
-        with using_database(alias), store.short_transaction(QUERY_SECONDS):
-            return Numbers.now(store)
-    except DatabaseError:
-        return None

@@ -1,6 +1,7 @@
 """Which database a page shows, and what it shows of one that is not served or cannot be reached."""
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,14 @@ from django.db import connections
 from django.test import Client
 
 from django_skipqueue.admin import JobAdmin
+from django_skipqueue.admin.dashboard import databases
 from django_skipqueue.conf import settings as queue_settings
 from django_skipqueue.models import Job
+from django_skipqueue.store import Store
 
 from ...app.rows import make_job, make_worker
+from ...app.waiting import DEADLINE, wait_until
+from ...harness.proxy import Proxy
 from ...harness.reached import NOBODY, reached_at
 from ..conftest import LIST, page
 from ..pages import JOBS
@@ -24,8 +29,10 @@ DASHBOARD = f"/admin/{JOBS}dashboard/"
 
 
 @pytest.fixture(autouse=True)
-def _two_databases(settings: Any) -> None:
+def _two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    monkeypatch.setattr(databases, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
+    monkeypatch.setattr(databases, "SECONDS", DEADLINE)
 
 
 @pytest.fixture
@@ -137,6 +144,40 @@ def test_one_that_cannot_be_reached_has_a_line_there(operator: Client, gone: str
     table = table_of(operator)
     assert table[gone] == ["cannot be reached"]
     assert (table["default"][0], table["all"][0]) == ("1", "1")
+
+
+@pytest.mark.parametrize("seconds", [databases.CONNECT_SECONDS, 1.5])
+def test_two_that_do_not_answer_cost_the_time_of_one(
+    operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "slow_1", "slow_2")}
+    monkeypatch.setattr(databases, "CONNECT_SECONDS", seconds)
+    make_job()
+    proxy = Proxy()
+    proxy.stall()
+    with reached_at("slow_1", proxy.settings), reached_at("slow_2", proxy.settings):
+        began = time.monotonic()
+        table = table_of(operator)
+        took = time.monotonic() - began
+        proxy.close()
+    assert table["slow_1"] == table["slow_2"] == ["cannot be reached"]
+    assert (table["default"][0], table["all"][0]) == ("1", "1")
+    assert took < 2.9, "a connection to one of them takes three seconds, and 1.5 for each are as much"
+
+
+def test_the_page_leaves_no_connection_open(operator: Client) -> None:
+    table_of(operator)
+    mine = {Store("other").backend_pid()}
+    wait_until(lambda: clients_of("other") == mine, "its session is gone")
+
+
+def clients_of(alias: str) -> set[int]:
+    """The sessions in this database."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        )
+        return {pid for (pid,) in cursor.fetchall()}
 
 
 def test_the_page_of_a_job_has_its_handle(operator: Client, settings: Any) -> None:
