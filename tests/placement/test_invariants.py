@@ -1,6 +1,6 @@
 """Whatever is deferred, finished and reconfigured: a unique key is alive once, and a new database takes its share."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,12 +18,17 @@ from .conftest import BOTH
 
 KEYS = 200
 
-LISTS: tuple[dict[str, Any], ...] = (
-    {"DATABASES": ("default",)},
-    {"DATABASES": ("default",), "RETIRING": ("other",)},
-    {"DATABASES": ("other",), "RETIRING": ("default",)},
+LISTS: tuple[dict[str, Any], ...] = tuple(
+    {"DATABASES": taking, "RETIRING": retiring, "PLACEMENT": "spread"}
+    for taking, retiring in (
+        (BOTH, ()),
+        (("default",), ("other",)),
+        (("other",), ("default",)),
+        (("default",), ()),
+        (("other",), ()),
+    )
 )
-"""One database takes the jobs, and the other one is on its way out, or empty."""
+"""Both databases take jobs, or one of them does, and the other is on its way out, or forgotten."""
 
 
 def unique(number: int) -> None:
@@ -35,10 +40,21 @@ def task(registry: Registry) -> Any:
     return job(unique=unique_by("number"))(unique)
 
 
-def alive() -> Iterator[str | None]:
-    for alias in BOTH:
-        for status in ("queued", "running", "scheduled", "blocked"):
-            yield from Job.objects.using(alias).filter(status=status).values_list("unique_key", flat=True)
+@dataclass(frozen=True)
+class Holder:
+    """An unfinished job with a unique key."""
+
+    alias: str
+    id: int
+    key: str | None
+
+
+def holders() -> set[Holder]:
+    return {
+        Holder(alias, *row)
+        for alias in BOTH
+        for row in Job.objects.using(alias).filter(finished_at=None).values_list("id", "unique_key")
+    }
 
 
 STEPS = st.lists(
@@ -46,41 +62,56 @@ STEPS = st.lists(
         st.tuples(st.just("defer"), st.integers(0, 3)),
         st.tuples(st.just("defer_many"), st.lists(st.integers(0, 3), min_size=1, max_size=4)),
         st.tuples(st.just("finish"), st.integers(0, 3)),
-        st.tuples(st.just("list"), st.integers(0, 2)),
+        st.tuples(st.just("list"), st.integers(0, len(LISTS) - 1)),
     ),
-    max_size=12,
+    max_size=14,
 )
 
 
 @pytest.mark.django_db(databases=["default", "other"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_a_key_is_alive_once_while_databases_retire(task: Any, steps: list[tuple[str, Any]]) -> None:
+def test_a_key_is_alive_once(task: Any, steps: list[tuple[str, Any]]) -> None:
+    """Among the jobs deferred since the last change of the list; among all, if each change looks for each key."""
     for alias in BOTH:
         Job.objects.using(alias).all().delete()
-    chosen = LISTS[0]
+    chosen, before, is_whole = LISTS[0], set[Holder](), True
     for step, value in steps:
         if step == "list":
-            is_listed = "other" in LISTS[value].get("RETIRING", ()) or "other" in LISTS[value]["DATABASES"]
-            if is_listed or not Job.objects.using("other").filter(status="queued").exists():
-                chosen = LISTS[value]
+            chosen, before = LISTS[value], holders()
+            is_whole = not before or (is_whole and all(is_looked_for(each, chosen) for each in before))
             continue
         with override_settings(SKIPQUEUE=chosen):
-            if step == "defer":
-                task.defer(value)
-            elif step == "defer_many":
-                task.defer_many([(number,) for number in value])
-            else:
-                for alias in BOTH:
-                    Job.objects.using(alias).filter(kwargs__number=value).discard()
-                    Job.objects.using(alias).filter(args=[value]).discard()
-        found = list(alive())
-        assert len(found) == len(set(found))
+            do(task, step, value)
+        for counted in [holders() - before, *([holders()] if is_whole else [])]:
+            keys = [each.key for each in counted]
+            assert len(keys) == len(set(keys))
+
+
+def is_looked_for(holder: Holder, chosen: dict[str, Any]) -> bool:
+    """Whether the call of a key meets the job that holds it: it goes there, or asks this database."""
+    with override_settings(SKIPQUEUE=chosen):
+        return holder.alias in chosen["RETIRING"] or place_of(holder.key) == holder.alias
+
+
+def do(task: Any, step: str, value: Any) -> None:
+    if step == "defer":
+        task.defer(value)
+    elif step == "defer_many":
+        task.defer_many([(number,) for number in value])
+    else:
+        for alias in BOTH:
+            Job.objects.using(alias).filter(args=[value]).discard()
+
+
+def place_of(key: str | None) -> str | None:
+    """The database of a unique key."""
+    return bound_to(JobSpec("t"), EncodedCall("[]", "{}", unique_key=key))
 
 
 def places(*aliases: str) -> list[str | None]:
     with override_settings(SKIPQUEUE={"DATABASES": aliases, "PLACEMENT": "spread"}):
-        return [bound_to(JobSpec("t"), EncodedCall("[]", "{}", unique_key=f"key {number}")) for number in range(KEYS)]
+        return [place_of(f"key {number}") for number in range(KEYS)]
 
 
 @given(number=st.integers(1, 7))
