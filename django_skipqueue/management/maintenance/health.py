@@ -36,7 +36,6 @@ class Health(Subcommand):
 
     name = "health"
     help = "For probes: exit with 0 if a worker of this host has written a heartbeat"
-    needs_all = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
