@@ -6,7 +6,8 @@ Invariant: a database whose transaction is open is never left out: the caller's 
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import psycopg
 from django.db import OperationalError, connections
@@ -63,18 +64,24 @@ def can_be_reached(alias: str) -> bool:
         if connection.connection is not None and _was_closed(connection.connection):
             connection.close()
         if connection.connection is None:
-            _limit_connecting(connection)
-            connection.ensure_connection()
+            with _limited(connection):
+                connection.ensure_connection()
     except OperationalError:
         _avoided_until[alias] = time.monotonic() + AVOIDED_SECONDS
         return False
     return True
 
 
-def _limit_connecting(connection: BaseDatabaseWrapper) -> None:
-    """Have this thread's connection give up in time: without a limit, libpq waits for minutes."""
-    options = {"connect_timeout": CONNECT_SECONDS, **connection.settings_dict.get("OPTIONS", {})}
-    connection.settings_dict = {**connection.settings_dict, "OPTIONS": options}
+@contextmanager
+def _limited(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Within this block, the connection gives up in time: without a limit, libpq waits for minutes."""
+    given = connection.settings_dict
+    options = {"connect_timeout": CONNECT_SECONDS, **given.get("OPTIONS", {})}
+    connection.settings_dict = {**given, "OPTIONS": options}
+    try:
+        yield
+    finally:
+        connection.settings_dict = given
 
 
 def _was_closed(raw: psycopg.Connection) -> bool:

@@ -61,6 +61,13 @@ def test_one_that_does_not_answer_is_not_waited_for(proxy: Proxy, monkeypatch: p
     assert where(6) == {"default": 6}
 
 
+def test_the_limit_of_a_look_leaves_the_settings_of_the_project_as_they_are() -> None:
+    connections["other"].close()
+    before = connections["other"].settings_dict
+    assert can_be_reached("other")
+    assert connections["other"].settings_dict is before
+
+
 def test_one_whose_sessions_were_ended_while_they_were_idle_gets_none(proxy: Proxy) -> None:
     assert where(2) == {"default": 1, "other": 1}
     proxy.refuse()
