@@ -70,6 +70,7 @@ MAY_IMPORT = {
     "backend/framework.py": "the class that TASKS names for an alias",
     "backend/options.py": "a backoff that the project's settings or code name",
     "execution/middleware.py": "the middleware that the project's settings name",
+    "placement/choose.py": "the function that SKIPQUEUE['PLACEMENT'] names",
 }
 
 
@@ -204,7 +205,7 @@ VALUES: dict[str, Any] = {
     "signal_name": "SIGTERM", "jobs_done": 1, "count": 1, "counts": {"failed": 1}, "timeout": 1.0,
     "changed": FORGED, "code": 1, "log_format": FORGED, "grace": 1.0, "wait_ms": 1.0, "known": [FORGED],
     "retry_in": 1.0, "restart_in": 1.0, "seconds": 1.0, "service": FORGED, "stack": FORGED, "hint": FORGED,
-    "outcome": Outcome("failed", last_error=FORGED), "part": FORGED,
+    "outcome": Outcome("failed", last_error=FORGED), "part": FORGED, "supervisor": FORGED, "alias": FORGED,
 }  # fmt: skip
 SPEAKERS = {
     name: value

@@ -40,8 +40,8 @@ class TestJobDeferred:
         job = jobs.noop.using(queue_name="q").defer()
         ids = jobs.add.defer_many([(1,), (2,)])
         assert received == [
-            ("tests.app.jobs.noop", {"queue_name": "q", "job_ids": [job.pk]}),
-            ("tests.app.jobs.add", {"queue_name": "default", "job_ids": ids}),
+            ("tests.app.jobs.noop", {"database": "default", "queue_name": "q", "job_ids": [job.pk]}),
+            ("tests.app.jobs.add", {"database": "default", "queue_name": "default", "job_ids": ids}),
         ]
 
     def test_it_tells_of_scheduled_jobs_too(self, received: Received) -> None:
@@ -52,7 +52,8 @@ class TestJobDeferred:
         make_job(unique_key="1")
         made = jobs.echo.using(unique_key=str).defer_many([(1,), (2,)])[1]
         jobs.echo.using(unique_key=str).defer(2)
-        assert received == [("tests.app.jobs.echo", {"queue_name": "default", "job_ids": [made]})]
+        said = {"database": "default", "queue_name": "default", "job_ids": [made]}
+        assert received == [("tests.app.jobs.echo", said)]
 
     def test_it_tells_nothing_of_a_call_that_was_refused(self, received: Received) -> None:
         with pytest.raises(TypeError):
