@@ -24,21 +24,26 @@ class Form:
 
 
 class Page(HTMLParser):
-    """The links and forms to pages of the queue; those of the switch apart."""
+    """The links and forms to pages of the queue; those that lead to other databases apart."""
 
     def __init__(self, html: str, address: str) -> None:
         super().__init__()
         self.address = address
         self.links: list[str] = []
         self.switch: dict[str, str] = {}
+        self.table: dict[str, str] = {}
+        """The links of the table of databases: the one of each line leads to its database."""
         self.forms: list[Form] = []
         self._in_switch = False
+        self._in_table = False
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         given = dict(attrs)
         if tag == "nav":
             self._in_switch = given.get("class") == "skipqueue-databases"
+        elif tag == "section":
+            self._in_table = given.get("aria-labelledby") == "skipqueue-databases"
         elif tag in ("a", "area") and given.get("href", "#") != "#":
             self._add_link(urljoin(self.address, given["href"]))
         elif tag == "form":
@@ -53,10 +58,14 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag == "nav":
             self._in_switch = False
+        elif tag == "section":
+            self._in_table = False
 
     def _add_link(self, address: str) -> None:
         if self._in_switch:
             self.switch[str(alias_of(address))] = address
+        elif self._in_table:
+            self.table[str(alias_of(address))] = address
         elif address.startswith(OURS) and address != OURS:
             self.links.append(address)
 

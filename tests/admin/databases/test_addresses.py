@@ -37,6 +37,7 @@ def test_every_link_and_form_carries_the_database(shown: Mapping[str, str], oper
         assert response.status_code == 200, name
         page = Page(response.text, f"/admin/{address}")
         assert set(page.switch) == {"default", "other"}, name
+        assert set(page.table) == ({"default", "other"} if name == "dashboard" else set()), name
         links, forms = links + len(page.links), forms + len(page.own_forms)
         found[name] = lost(page)
     assert {name: addresses for name, addresses in found.items() if addresses} == {}
@@ -63,7 +64,7 @@ def test_with_one_database_nothing_is_added(addresses: Mapping[str, str], operat
     for name, address in addresses.items():
         html = operator.get(f"/admin/{address}").text
         page = Page(html, f"/admin/{address}")
-        assert page.switch == {}
+        assert (page.switch, page.table) == ({}, {})
         assert [each for each in page.links if alias_of(each)] == []
         assert [form for form in page.own_forms if form.alias] == [], name
         assert "skipqueue-databases" not in html
