@@ -41,16 +41,12 @@ class InvalidOption(SkipQueueError, ValueError):
 class UniqueKeyTaken(SkipQueueError):
     """A job holds the unique key of this call, and `on_conflict` is "raise". Nothing was written."""
 
-    def __init__(self, message: str | None = None, *, job_id: int | None = None) -> None:
+    def __init__(self, message: str | None = None, *, job_id: int | None = None, handle: str | None = None) -> None:
         super().__init__(message)
         self.job_id = job_id
         """The id of that job; `None` if two calls of one `defer_many` have the key."""
-
-    @classmethod
-    def by(cls, job_ids: list[int]) -> "UniqueKeyTaken":
-        """The exception that names these jobs, the first ten of them."""
-        listed = ", ".join(map(str, job_ids[:10]))
-        return cls(f"Held by job {listed}: a unique key of this call. Nothing was written.", job_id=job_ids[0])
+        self.handle = handle
+        """Its handle, such as `queue_1:42`, which names the database as well; `None` likewise."""
 
 
 class UniqueKeyDeadlock(SkipQueueError):

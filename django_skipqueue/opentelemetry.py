@@ -9,7 +9,8 @@ Invariant: no text of a span contains a secret argument.
 from typing import Any
 
 from . import tracing
-from .tracing import Batch, Ended, Sent
+from .job_names import job_name
+from .tracing import Batch, Ended, Sent, attempted_job
 from .values.codec import decode
 from .values.outcomes import Outcome
 from .values.records import ClaimedJob
@@ -65,7 +66,7 @@ class OpenTelemetryTracer:
             if batch.size > 1:
                 span.set_attribute("messaging.batch.message_count", batch.size)
             elif batch.job_ids:
-                span.set_attribute("messaging.message.id", str(batch.job_ids[0]))
+                span.set_attribute("messaging.message.id", job_name(batch.database, batch.job_ids[0]))
             if error is not None:
                 _fail(span, _name(error), type(error).__name__)
             span.end()
@@ -82,7 +83,7 @@ class OpenTelemetryTracer:
             kind=trace.SpanKind.CONSUMER,
             attributes={
                 **_attributes("process", job.queue_name, job.task),
-                "messaging.message.id": str(job.id),
+                "messaging.message.id": attempted_job(job),
                 "skipqueue.attempt": job.attempt,
             },
         )

@@ -24,11 +24,11 @@ def run(job: Job) -> Attempt:
     `KeyboardInterrupt`, after recording a failed attempt, if the task raised it.
     """
     if job.status != Status.RUNNING or job.locked_at is None:
-        raise LeaseLost(f"Job {job.pk} is {job.status}: only a job that was claimed can be run.")
+        raise LeaseLost(f"Job {job.shown_id} is {job.status}: only a job that was claimed can be run.")
     database = job._state.db or Job.objects.db
     attempt = run_attempt(Executor(worker=job.worker_name, database=database), _as_claimed(job))
     if not attempt.is_written and not Store(database).settle([attempt.settlement]):
-        raise LeaseLost(f"Job {job.pk} is no longer held by lease {job.lease}: its outcome was not written.")
+        raise LeaseLost(f"Job {job.shown_id} is no longer held by lease {job.lease}: its outcome was not written.")
     job.status = Status(attempt.outcome.next_status)
     if isinstance(attempt.outcome.exception, KeyboardInterrupt):
         raise attempt.outcome.exception

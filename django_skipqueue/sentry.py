@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import signals, tracing
 from .conf import settings
+from .events.log_context import named_database
 from .exceptions import UnknownTask
+from .job_names import job_name
 from .tasks.registry import registry
-from .tracing import Batch, Ended, Sent
+from .tracing import Batch, Ended, Sent, attempted_job
 from .values.codec import decode
 from .values.outcomes import Outcome
 from .values.records import ClaimedJob
@@ -102,15 +104,16 @@ class SentryTracer:
             return None
         with ExitStack() as stack:
             scope = stack.enter_context(sentry_sdk.isolation_scope())
-            scope.set_tags({"task": job.task, "queue": job.queue_name, "attempt": job.attempt, "job_id": job.id})
+            tags = {"task": job.task, "queue": job.queue_name, "attempt": job.attempt, "job_id": job.id}
+            scope.set_tags(tags | named_database())
             scope.add_event_processor(partial(_describe, job))
             transaction = sentry_sdk.continue_trace(
                 _headers(job), op=OP.QUEUE_PROCESS, name=job.task, source="task", origin=ORIGIN
             )
-            sampled_by = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name}}
+            sampled_by = {"job": {"id": job.id, "task": job.task, "queue_name": job.queue_name, **named_database()}}
             span = stack.enter_context(sentry_sdk.start_transaction(transaction, custom_sampling_context=sampled_by))
             span.set_data(SPANDATA.MESSAGING_SYSTEM, "skipqueue")
-            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, str(job.id))
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, attempted_job(job))
             span.set_data(SPANDATA.MESSAGING_DESTINATION_NAME, job.queue_name)
             span.set_data(SPANDATA.MESSAGING_MESSAGE_RETRY_COUNT, job.attempt - 1)
             span.set_data(SPANDATA.MESSAGING_MESSAGE_RECEIVE_LATENCY, job.waited_ms(monotonic()))
@@ -126,7 +129,7 @@ def _sent(batch: Batch, span: Span, stack: ExitStack, error: BaseException | Non
         if batch.size > 1:
             span.set_data("messaging.batch.message_count", batch.size)
         elif batch.job_ids:
-            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, str(batch.job_ids[0]))
+            span.set_data(SPANDATA.MESSAGING_MESSAGE_ID, job_name(batch.database, batch.job_ids[0]))
 
 
 def _ended(
@@ -169,7 +172,7 @@ def _describe(job: ClaimedJob, event: "Event", _: "Hint") -> "Event":
         masked, also = task.redacted(args, kwargs), (*also, *task.redact)
     except UnknownTask:
         masked = redact(args, kwargs, also=also)
-    described = {"id": job.id, "task": job.task, "args": masked.args, "kwargs": masked.kwargs}
+    described = {"id": job.id, **named_database(), "task": job.task, "args": masked.args, "kwargs": masked.kwargs}
     event.setdefault("contexts", {})["job"] = described
     for value in event.get("exception", {}).get("values", []):
         value.update(_masked({"value": value.get("value")}, masked))

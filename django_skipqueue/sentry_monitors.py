@@ -9,6 +9,7 @@ from django.utils.text import slugify
 from sentry_sdk.crons import capture_checkin
 
 from .periodic.fire import METADATA_KEY
+from .tracing import attempted_job
 from .values.codec import decode
 from .values.records import ClaimedJob
 
@@ -46,7 +47,7 @@ def check_in_of(job: ClaimedJob) -> CheckIn | None:
     config = config_of(note) if isinstance(note, dict) else None
     if config is None:
         return None
-    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{job.id} {note.get('planned_at')}").hex
+    id = uuid.uuid5(uuid.NAMESPACE_OID, f"{attempted_job(job)} {note.get('planned_at')}").hex
     return CheckIn(slugify(str(note.get("name")).replace(".", "-"))[:SLUG_LIMIT], id, config)
 
 

@@ -55,10 +55,11 @@ class QueueSignal(Signal):
 
 
 job_deferred = QueueSignal()
-"""Jobs were inserted; workers see them once the caller's transaction commits. Carries `queue_name`, `job_ids`."""
+"""Jobs were inserted; workers see them once the caller's transaction commits. Carries `database`, `queue_name`,
+`job_ids`."""
 
 job_started = QueueSignal()
-"""An attempt starts. Sent in the thread that runs it. Carries `job` (a `ClaimedJob`), `worker` (its name),
+"""An attempt starts. Sent in the thread that runs it. Carries `database`, `job` (a `ClaimedJob`), `worker` (its name),
 `wait_ms` (milliseconds between the due time and the start)."""
 
 job_completed = QueueSignal()

@@ -9,7 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .conf import settings
+from .events import log_context
 from .events.logs import logger
+from .job_names import job_name
 from .values.codec import decode, encode
 from .values.outcomes import Outcome
 from .values.records import ClaimedJob, JobSpec
@@ -22,6 +25,8 @@ class Batch:
     given: JobSpec
     """The columns that the caller gave."""
     size: int
+    database: str
+    """The alias of the database that they are put into."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """Added to the metadata of each job. A tracer uses one key, which is its name."""
     job_ids: list[int] = field(default_factory=list)
@@ -49,7 +54,12 @@ class Tracer(Protocol):
         """Called before an INSERT. `None`: the INSERT is not traced."""
 
     def attempt(self, job: ClaimedJob) -> Ended | None:
-        """Called before an attempt. `None`: the attempt is not traced."""
+        """Called before an attempt. `None`: the attempt is not traced. `attempted_job` is the name of its job."""
+
+
+def attempted_job(job: ClaimedJob) -> str:
+    """The id of the job whose attempt begins; its handle if several databases hold queues."""
+    return job_name(log_context.database.get() or settings.database, job.id)
 
 
 tracers: list[Tracer] = []
@@ -62,9 +72,9 @@ def use(tracer: Tracer) -> None:
 
 
 @contextmanager
-def sending(spec: JobSpec, size: int) -> Iterator[Batch]:
+def sending(spec: JobSpec, size: int, database: str) -> Iterator[Batch]:
     """Trace the block, which inserts so many jobs with the batch's `spec` and sets its `job_ids`."""
-    batch = Batch(spec, size)
+    batch = Batch(spec, size, database)
     started = [_guarded(tracer.sending, batch) for tracer in tracers]
     error: BaseException | None = None
     try:

@@ -320,3 +320,13 @@ def test_without_the_library_the_error_names_the_extra() -> None:
 def test_a_tracer_that_is_used_again_takes_the_place_of_the_first(exported: Exported) -> None:
     instrument(exported.provider)
     assert [type(tracer) for tracer in tracing.tracers] == [OpenTelemetryTracer]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_of_several_databases_the_id_of_a_message_names_the_one_with_the_job(exported: Exported, settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+    deferred = jobs.noop.using(database="other").defer()
+    run_jobs()
+    for name in ("send default", "process default"):
+        [span] = exported.spans(name)
+        assert attributes(span)["messaging.message.id"] == deferred.handle

@@ -53,7 +53,7 @@ FLOORS = (
     {"store.policy_sql", "store.parameters", "store.statements"},
     {"store.sql"},
     {"logging", "tracing"},
-    {"admission"},
+    {"admission", "job_names"},
     {"columns", "events"},
     {"conf"},
     {"setting_forms"},

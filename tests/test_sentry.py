@@ -13,13 +13,16 @@ from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from django_skipqueue import Task, job, signals, tracing
+from django_skipqueue.events import log_context
 from django_skipqueue.models import Job
+from django_skipqueue.periodic.fire import METADATA_KEY
 from django_skipqueue.periodic.operate import run_now
 from django_skipqueue.sentry import SkipqueueIntegration
-from django_skipqueue.sentry_monitors import config_of
+from django_skipqueue.sentry_monitors import check_in_of, config_of
 from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import Registry
 from django_skipqueue.testing import run_jobs
+from django_skipqueue.values.records import ClaimedJob
 
 from .app import jobs
 from .harness.processes import ManagePy, wait_for_statuses
@@ -359,3 +362,31 @@ def test_a_worker_sends_what_is_left_before_it_ends(runworker: Run) -> None:
     kept = {job.errors[0]["sentry_event_id"]: job.task for job in Job.objects.all()}
     assert kept == sent
     assert len([item for kind, item in items if kind == "transaction"]) == 2
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+class TestSeveralDatabases:
+    @pytest.fixture(autouse=True)
+    def _two(self, settings: Any) -> None:
+        settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+
+    def test_an_event_names_the_one_with_the_job(self, start: Start) -> None:
+        recorder = start(traces_sample_rate=1.0)
+        deferred = jobs.fail.using(database="other", max_attempts=1).defer()
+        run_jobs()
+        [error] = recorder.errors
+        assert (error["tags"]["job_id"], error["tags"]["database"]) == (deferred.pk, "other")
+        assert (error["contexts"]["job"]["id"], error["contexts"]["job"]["database"]) == (deferred.pk, "other")
+        data = recorder.transaction(jobs.fail.name)["contexts"]["trace"]["data"]
+        assert data["messaging.message.id"] == deferred.handle
+
+    def test_jobs_with_the_same_id_have_check_ins_of_their_own(self) -> None:
+        note = {METADATA_KEY: {"name": "nightly", "cron": "0 3 * * *", "planned_at": "2026-03-01T03:00:00Z"}}
+        job = ClaimedJob(7, 1, jobs.noop.name, "default", "[]", "{}", 1, 1, 0, 0.0, 0.0, json.dumps(note))
+        found = set()
+        for alias in ("default", "other"):
+            with log_context.about(alias):
+                check_in = check_in_of(job)
+            assert check_in is not None
+            found.add(check_in.id)
+        assert len(found) == 2

@@ -15,11 +15,12 @@ from django.utils.timezone import make_naive
 
 from ..conf import settings
 from ..exceptions import UnknownTask
+from ..job_names import job_name
 from ..tasks.options import COLUMNS, Options
 from ..tasks.registry import registry
 from ..tasks.unique import within_retention
 from ..values.codec import decode, encode
-from ..values.handles import handle_of, parse_handle
+from ..values.handles import parse_handle
 from ..values.records import ClaimedJob, EncodedCall, JobSpec
 from .framework import AnyResult, AnyTask, TaskResult, TaskResultDoesNotExist, TaskResultStatus, normalize_json
 from .options import BackendOptions, options_for
@@ -84,7 +85,7 @@ def storable(value: Any) -> Any:
 
 def result_id(database: str, job_id: int) -> str:
     """The id of the result of a job: its handle if workers serve several databases, else the id of its row."""
-    return handle_of(database, job_id) if settings.serves_several else str(job_id)
+    return job_name(database, job_id)
 
 
 class SkipQueueResult(AnyResult):

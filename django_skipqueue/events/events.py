@@ -98,6 +98,8 @@ class AttemptStarted(Event):
     """The name of the worker."""
     wait_ms: float
     """Milliseconds between the due time of the job and the start."""
+    database: str = "default"
+    """The alias of the database with the job."""
 
 
 @dataclass(frozen=True)
@@ -305,5 +307,6 @@ class OutcomeRefused(Event):
 class NotifyFailed(Event):
     """Workers were not notified of a job in this queue; they will find it when they poll."""
 
+    database: str
     queue_name: str
     error: BaseException

@@ -29,7 +29,7 @@ def _attempts(event: Any) -> Sent:
 
 
 def _started(event: Any) -> Sent:
-    yield event.job.task, {"job": event.job, "worker": event.worker, "wait_ms": event.wait_ms}
+    yield event.job.task, dict(vars(event))
 
 
 def _recovered(event: Any) -> Sent:

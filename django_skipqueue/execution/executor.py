@@ -80,14 +80,17 @@ class Executor:
     async def execute_async(self, running: RunningAttempt) -> Attempt:
         """Run an `async def` task in this event loop."""
         token, noting = log_context.job.set(running.job), current_attempt.set(running)
+        named = log_context.database.set(self.database)
         attempt = await self._execute_async(running)
         # Not in a `finally`: a coroutine that is closed where it waits ends in another context.
+        log_context.database.reset(named)
         current_attempt.reset(noting)
         log_context.job.reset(token)
         return attempt
 
     def _execute(self, running: RunningAttempt) -> Attempt:
         log_context.job.set(running.job)
+        log_context.database.set(self.database)
         current_attempt.set(running)
         ended = tracing.attempt(running.job) if tracing.tracers else None
         running.begin(self.worker, self.database)
@@ -151,7 +154,8 @@ class Executor:
     def _begin(self, running: RunningAttempt) -> None:
         """Send the event that the attempt starts."""
         if wanted(AttemptStarted):
-            send(AttemptStarted(running.job, self.worker, running.job.waited_ms(running.started)))
+            waited = running.job.waited_ms(running.started)
+            send(AttemptStarted(running.job, self.worker, waited, self.database))
 
     def _in_transaction(self, task: Task[Any, Any], running: RunningAttempt) -> Outcome:
         """Run the task and write its outcome in one transaction, on this thread's connection to that database."""

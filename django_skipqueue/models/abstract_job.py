@@ -5,6 +5,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
+from ..job_names import job_name
 from ..values.codec import shorten
 from ..values.handles import handle_of
 from ..values.notes import Progress, progress_of
@@ -56,6 +57,11 @@ class AbstractJob(models.Model):
     def handle(self) -> str:
         """A text that names the job with its database, such as `queue_1:42`: see `Job.objects.by_handle`."""
         return handle_of(self._state.db or settings.database, self.pk)
+
+    @property
+    def shown_id(self) -> str:
+        """The id alone; the handle if several databases hold queues."""
+        return job_name(self._state.db or settings.database, self.pk)
 
     @property
     def current_progress(self) -> Progress | None:

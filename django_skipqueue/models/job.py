@@ -227,5 +227,6 @@ class Job(JobVerbs, AbstractJob):
     def _require_lease(self, changed: object) -> None:
         if not changed:
             raise LeaseLost(
-                f"Job {self.pk} is no longer held by lease {self.lease}: it was settled, or somebody else has taken it."
+                f"Job {self.shown_id} is no longer held by lease {self.lease}: "
+                "it was settled, or somebody else has taken it."
             )

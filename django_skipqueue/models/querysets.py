@@ -11,10 +11,10 @@ from django.db.models.functions import Coalesce, Now
 
 from ..admission.queues import limited_by_queue
 from ..conf import settings
-from ..exceptions import InvalidOption, UniqueKeyTaken
+from ..exceptions import InvalidOption
 from ..store import Store
 from ..store.current_batch import in_current_batch
-from ..store.unique import explained_deadlock
+from ..store.unique import explained_deadlock, taken_by
 from ..values.codec import decode
 from ..values.deferred import OnConflict
 from ..values.handles import parse_handle
@@ -105,7 +105,7 @@ class JobManager(_JobManager["Job"]):
             else:
                 continue  # it finished, or was claimed, between the two statements: the key is free again
             if on_conflict == "raise":
-                raise UniqueKeyTaken.by([holder.pk])
+                raise taken_by(self.db, [holder.pk])
             holder.created, holder.replaced = False, inserted is not None
             return holder
 

@@ -46,7 +46,7 @@ class Enqueueing(UniqueKeys, Dependencies):
     def _enqueue_traced(self, spec: JobSpec, call: EncodedCall, replaces: bool) -> InsertedJob | None:
         if not tracers:
             return self._enqueue(spec, call, replaces)
-        with sending(spec, 1) as batch:
+        with sending(spec, 1, self.alias) as batch:
             inserted = self._enqueue(batch.spec, call, replaces)
             batch.job_ids = [inserted.id] if inserted else []
             return inserted
@@ -102,7 +102,7 @@ class Enqueueing(UniqueKeys, Dependencies):
             rows = self._inserted(mark) if isinstance(error, Error) else []
             if not rows:
                 raise
-            self.send(NotifyFailed(values["queue_name"], error))
+            self.send(NotifyFailed(self.alias, values["queue_name"], error))
             return *rows[0], False
 
     def _end_transaction(self) -> None:
@@ -132,7 +132,7 @@ class Enqueueing(UniqueKeys, Dependencies):
         with self._together(spec):
             if not (tracers and calls):
                 return self._enqueue_many(spec, calls, on_conflict).all_in(self.alias)
-            with sending(spec, len(calls)) as batch:
+            with sending(spec, len(calls), self.alias) as batch:
                 batch.job_ids = deferred = self._enqueue_many(batch.spec, calls, on_conflict).all_in(self.alias)
                 return deferred
 

@@ -78,7 +78,7 @@ class Notification:
             with connection.cursor() as cursor:
                 cursor.execute(statement, {"channel": self.channel, "payload": self.payload})
         except Exception as error:
-            self.send(NotifyFailed(self.subject if self.channel == QUEUED else "", error))
+            self.send(NotifyFailed(self.database, self.subject if self.channel == QUEUED else "", error))
 
 
 def jobs_in(payload: str) -> tuple[str, int]:

@@ -16,7 +16,9 @@ import psycopg
 from django.db import OperationalError, transaction
 
 from ..exceptions import UniqueKeyDeadlock, UniqueKeyTaken
+from ..job_names import job_name
 from ..values.deferred import CallOutcome, DeferredJobs, OnConflict
+from ..values.handles import handle_of
 from ..values.records import EncodedCall, JobSpec
 from . import policy_sql as sql
 from .notify import wake
@@ -173,7 +175,7 @@ class UniqueKeys(Statements):
                     taken = [call.unique_key for call in missing if call.unique_key is not None]
                     holders = self.unique_key_holders(taken, seconds=spec.unique_seconds)
                     if holders and on_conflict == "raise":
-                        raise UniqueKeyTaken.by(list(holders.values()))
+                        raise taken_by(self.alias, list(holders.values()))
                     keyed |= {key: (id, "existing") for key, id in holders.items()}
                     missing = [call for call in missing if call.unique_key not in keyed]
         return _report(calls, chosen, sorted(plain), keyed)
@@ -202,6 +204,13 @@ class UniqueKeys(Statements):
         self, spec: JobSpec, ids: list[int], calls: Sequence[EncodedCall], *, queued: int, delay: float
     ) -> dict[int, str]:
         raise NotImplementedError
+
+
+def taken_by(alias: str, job_ids: Sequence[int]) -> UniqueKeyTaken:
+    """The exception that names these jobs, the first ten of them."""
+    listed = ", ".join(job_name(alias, id) for id in job_ids[:10])
+    message = f"Held by job {listed}: a unique key of this call. Nothing was written."
+    return UniqueKeyTaken(message, job_id=job_ids[0], handle=handle_of(alias, job_ids[0]))
 
 
 @contextmanager

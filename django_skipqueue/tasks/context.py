@@ -11,6 +11,7 @@ from django.db import connections, transaction
 
 from ..batches.batch import Batch
 from ..exceptions import CannotComplete, LeaseLost, ResultLost, UndecodableArguments, UnknownTask
+from ..job_names import job_name
 from ..store import Store
 from ..values.codec import decode
 from ..values.notes import checked_progress, checked_text, level_name
@@ -134,7 +135,8 @@ class JobContext:
         found = []
         for need in Store(self.database).needs(self.job_id):
             if need.status is None or (need.status == "completed" and need.is_gone):
-                raise ResultLost(f"Job {need.needs_job_id}, which job {self.job_id} has waited for, is not there.")
+                lost, waited = (job_name(self.database, id) for id in (need.needs_job_id, self.job_id))
+                raise ResultLost(f"Job {lost}, which job {waited} has waited for, is not there.")
             found.append(None if need.result is None else _typed(need.task, decode(need.result)))
         return found
 
@@ -212,7 +214,7 @@ def complete(database: str, settlement: Settlement, running: AttemptHandle) -> N
     The hook that records it is the first one: a hook that raises prevents those after it from being called.
     """
     if not Store(database).settle([settlement], raises=True):
-        held = f"Job {settlement.job_id} is no longer held by lease {settlement.lease}"
+        held = f"Job {job_name(database, settlement.job_id)} is no longer held by lease {settlement.lease}"
         raise LeaseLost(f"{held}; what its task wrote is rolled back.")
     running.require_in_time()
     transaction.on_commit(_Completion(running.note_completed, settlement.outcome), using=database)

@@ -179,7 +179,7 @@ def test_a_sink_that_raises_harms_no_other_and_is_logged(
 ) -> None:
     counting = Counting()
     monkeypatch.setattr(sinks, "SINKS", [Broken(error), counting])
-    send(NotifyFailed("default", OSError()))
+    send(NotifyFailed("default", "default", OSError()))
     assert counting.count == 1
     assert "The event sink Broken raised" in caplog.text
 
@@ -198,7 +198,7 @@ def test_a_sink_that_cannot_say_what_it_wants_gets_nothing_and_harms_nobody(
     undecided = Undecided()
     monkeypatch.setattr(sinks, "SINKS", [undecided])
     assert not wanted(NotifyFailed)
-    send(NotifyFailed("default", OSError()))
+    send(NotifyFailed("default", "default", OSError()))
     assert undecided.count == 0
     assert "The event sink Undecided raised" in caplog.text
 
@@ -213,7 +213,7 @@ class Interrupted(Counting):
 def test_the_end_of_an_attempt_is_not_taken_for_a_broken_sink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sinks, "SINKS", [Broken(JobCancelled("ended"))])
     with pytest.raises(JobCancelled):
-        send(NotifyFailed("default", OSError()))
+        send(NotifyFailed("default", "default", OSError()))
     monkeypatch.setattr(sinks, "SINKS", [Interrupted()])
     with pytest.raises(JobCancelled):
         wanted(NotifyFailed)

@@ -94,9 +94,9 @@ class TestMatrix:
         if not holds(name, until):
             assert call(task(until, "raise"), many, 2)[1] == "created"
             return
-        with pytest.raises(UniqueKeyTaken, match=f"job {holder.pk}") as caught:
+        with pytest.raises(UniqueKeyTaken, match=f"job {holder.pk}: ") as caught:
             call(task(until, "raise"), many, 2)
-        assert caught.value.job_id == holder.pk
+        assert (caught.value.job_id, caught.value.handle) == (holder.pk, holder.handle)
         assert Job.objects.count() == 1
 
     def test_replace(self, name: str, until: Any, many: bool) -> None:

@@ -54,9 +54,9 @@ class Defer(Subcommand):
         )
         call = options["arguments"]
         job = task.defer(**call) if isinstance(call, dict) else task.defer(*call)
-        console.line(str(job.pk) if len(conf.served_databases) == 1 else job.handle)
+        console.line(job.shown_id)
         if not job.created:
-            console.say(f"Nothing was enqueued: job {job.pk} is not finished, and holds the unique key.")
+            console.say(f"Nothing was enqueued: job {job.shown_id} is not finished, and holds the unique key.")
             return Exit.NEGATIVE
         with using_database(job._state.db or conf.database):
             is_served = bool(Workforce.now().serving(job.queue_name))
