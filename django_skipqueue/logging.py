@@ -22,9 +22,9 @@ OWN = frozenset(("time", "level", "logger", "message", "exception", "stack"))
 class JobContextFilter(logging.Filter):
     """Gives each record the job, and the worker, of the attempt in which it is written; `None` outside of attempts.
 
-    Sets job_id, task, queue_name, attempt, worker_id and worker_name. Attributes that the record has stay as they are,
-    so that a line of the queue itself names the job that it is about. Add it to handlers: the filters of a logger see
-    only what is written to this very logger.
+    Sets job_id, task, queue_name, attempt, worker_id and worker_name, and database if several hold queues. Attributes
+    that the record has stay as they are, so that a line of the queue itself names the job that it is about. Add it to
+    handlers: the filters of a logger see only what is written to this very logger.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -37,6 +37,7 @@ class JobContextFilter(logging.Filter):
             "queue_name": job and job.queue_name,
             "attempt": job and job.attempt,
             **worker,
+            **(log_context.named_database() if job else {}),
         }
         record.__dict__.update(found | record.__dict__)
         return True

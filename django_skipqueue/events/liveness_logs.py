@@ -156,7 +156,8 @@ def lines_dropped(count: int) -> None:
 def database_unreachable(alias: str, reason: str) -> None:
     """One of several databases could not be reached when the command started; the others are served."""
     hint = "it is served once it can be reached"
-    write(logging.ERROR, "database_unreachable", {"database": alias, "hint": hint, "error": reason})
+    shown = {"database": alias, "hint": hint, "error": reason}
+    write(logging.ERROR, "database_unreachable", shown, extra={"database": alias})
 
 
 def database_lost(who: str, error: BaseException, retry_in: float) -> None:

@@ -7,6 +7,8 @@ import logging
 import os
 from typing import Any, TextIO
 
+from ..values.handles import handle_of
+
 COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 """ANSI codes of the event, by level: dim, green, yellow, red."""
 
@@ -37,7 +39,7 @@ class LineFormatter(logging.Formatter):
         message, *others = map(printable, record.getMessage().splitlines() or [""])
         event = getattr(record, "event", None)
         if event is None and getattr(record, "job_id", None) is not None:
-            message += f" job={record.job_id}"  # type: ignore[attr-defined]
+            message += f" job={_job_of(record)}"
         words = (event or "").replace("_", " ")
         shown = words if message.startswith(words) else ""
         time = self._paint(DIM, self.formatTime(record, self.datefmt))
@@ -55,6 +57,12 @@ class LineFormatter(logging.Formatter):
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
+
+
+def _job_of(record: Any) -> str:
+    """The id of the record's job; its handle if the record has a database, so if there are several."""
+    alias = getattr(record, "database", None)
+    return handle_of(alias, record.job_id) if alias else str(record.job_id)
 
 
 def pairs(values: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any
 
-from . import alert_logs, batch_events, batch_logs, events, logs, queue_logs, schedule_logs
+from . import alert_logs, batch_events, batch_logs, events, log_context, logs, queue_logs, schedule_logs
 from .events import Event
 
 
@@ -87,4 +87,5 @@ class LogSink:
     def handle(self, event: Event, alive: Callable[[], None]) -> None:
         """See `Sink.handle`."""
         alive()
-        LINES[type(event)][1](event)
+        with log_context.about(getattr(event, "database", None)):
+            LINES[type(event)][1](event)

@@ -1,7 +1,8 @@
 """The log lines about jobs and workers: the event first, then `key=value`.
 
 `log_sink` writes the lines about events; other modules call the functions for lines without an event. `extra` has the
-figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name.
+figures for log processors. Every record has event, job_id, worker_id, worker_name and queue_name; where
+several databases hold queues, those about one of them have database as well, and so has their text.
 Invariant: no line contains an argument of a job, and no value can start a new line.
 """
 
@@ -44,6 +45,8 @@ def write(
     if not logger.isEnabledFor(level):
         return
     path, line, function, _ = logger.findCaller(stacklevel=2)
+    named = log_context.named_database()
+    shown = named | shown
     record = logger.makeRecord(
         logger.name,
         level,
@@ -53,7 +56,7 @@ def write(
         (pairs(shown),) if shown else (),
         None if error is None else (type(error), error, error.__traceback__),
         function,
-        _extra(event, **(extra or {})),
+        _extra(event, **(named | (extra or {}))),
     )
     record.exc_text = traceback  # a formatter uses this text instead of formatting exc_info
     logger.handle(record)

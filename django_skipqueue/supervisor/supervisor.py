@@ -157,6 +157,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Keep workers running until a signal stops the supervisor, or all have ended."""
+        log_context.serve(self.options.database)
         self._start_threads()
         taken = (lambda _: None) if self._has_steward else self._signals.append
         self._wakeup.on_signals(taken, (signal.SIGTERM, signal.SIGINT))

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ...conf import chosen_or_all
+from ...conf import chosen_or_all, using_database
 from ...exceptions import QueueUnavailable
 from ...runtime.preflight import check_database
 from ...store import Store
@@ -40,6 +40,7 @@ class Command(BaseCommand):
         except QueueUnavailable as error:
             return str(error)
         store = Store(alias)
-        self.stdout.write(f"{f'{alias}: ' if is_named else ''}{summary(prune_all(store))}")
-        keep_all_partitions(store)
+        with using_database(alias):
+            self.stdout.write(f"{f'{alias}: ' if is_named else ''}{summary(prune_all(store))}")
+            keep_all_partitions(store)
         return ""

@@ -1,0 +1,141 @@
+"""Log lines say which database they are about, if several hold queues."""
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from django_skipqueue.conf import using_database
+from django_skipqueue.events import liveness_logs, log_context, logs
+from django_skipqueue.events.events import AttemptsCompleted, NotifyFailed, QueueResumed
+from django_skipqueue.events.log_format import LineFormatter
+from django_skipqueue.events.sinks import send
+from django_skipqueue.logging import JobContextFilter
+from django_skipqueue.models import Job
+from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..harness.processes import ManagePy
+
+Run = Callable[..., ManagePy]
+
+JOB = ClaimedJob(7, 1, "shop.jobs.send", "mail", "[]", "{}", 2, 10, 0, 100.0, 100.25, "{}")
+ALIASES = ("default", "other")
+SEVERAL = {"DATABASES": ALIASES}
+
+
+@pytest.fixture(autouse=True)
+def _of_no_database(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """As in a process that serves none of them, such as a web server."""
+    monkeypatch.setattr(log_context, "_served", [])
+    settings.SKIPQUEUE = SEVERAL
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, logger="django_skipqueue")
+    return caplog
+
+
+def test_the_line_of_an_event(lines: pytest.LogCaptureFixture) -> None:
+    send(QueueResumed("other", "mail", by="ann"))
+    send(NotifyFailed("other", "mail", OSError("no")))
+    assert lines.messages == [
+        "queue resumed database=other queue=mail by=ann",
+        "notify failed database=other queue=mail error=OSError('no')",
+    ]
+    assert [record.__dict__["database"] for record in lines.records] == ["other", "other"]
+
+
+def test_the_lines_of_a_process_that_serves_one(lines: pytest.LogCaptureFixture) -> None:
+    log_context.serve("other")
+    send(AttemptsCompleted([Attempt(JOB, COMPLETED, 0.0, 0.01, "w@other/1", database="other")]))
+    liveness_logs.service_back("prune")
+    assert lines.messages[0].startswith("job completed database=other task=shop.jobs.send id=7 ")
+    assert lines.messages[1] == "service back database=other service=prune"
+    assert [record.__dict__["database"] for record in lines.records] == ["other", "other"]
+
+
+def test_the_lines_of_a_command_that_goes_over_all(lines: pytest.LogCaptureFixture) -> None:
+    with using_database("other"):
+        logs.not_pruned(7, OSError("no"), 60.0)
+    assert lines.messages == ["job not pruned database=other id=7 error=no retry_in=1m00s"]
+
+
+def test_a_line_that_names_a_database_already(lines: pytest.LogCaptureFixture) -> None:
+    log_context.serve("default")
+    liveness_logs.database_unreachable("other", "refused")
+    [record] = lines.records
+    assert record.getMessage().startswith("database unreachable database=other hint=")
+    assert record.__dict__["database"] == "other"
+
+
+def test_a_line_about_none_of_them(lines: pytest.LogCaptureFixture) -> None:
+    liveness_logs.stopping("SIGTERM", 10.0)
+    [record] = lines.records
+    assert "database" not in record.getMessage()
+    assert "database" not in record.__dict__
+
+
+@pytest.mark.parametrize("setting", [{}, {"DATABASE": "other"}, {"DATABASES": ("other",)}], ids=str)
+def test_with_one_database_nothing_is_added(lines: pytest.LogCaptureFixture, settings: Any, setting: Any) -> None:
+    settings.SKIPQUEUE = setting
+    log_context.serve("other")
+    send(QueueResumed("other", "mail", by="ann"))
+    logs.not_pruned(7, OSError("no"), 60.0)
+    assert lines.messages == ["queue resumed queue=mail by=ann", "job not pruned id=7 error=no retry_in=1m00s"]
+    assert not any("database" in record.__dict__ for record in lines.records)
+    assert own_line() == "INFO    hello job=7"
+
+
+def own_line() -> str:
+    """A line that the code of a task writes in an attempt, without its time."""
+    record = logging.LogRecord("shop", logging.INFO, __file__, 1, "hello", (), None)
+    token = log_context.job.set(JOB)
+    with log_context.about("other"):
+        JobContextFilter().filter(record)
+    log_context.job.reset(token)
+    return LineFormatter(colour=False, tracebacks=False).format(record).partition(" ")[2]
+
+
+def test_a_line_of_a_task_names_its_job_by_the_handle() -> None:
+    assert own_line() == "INFO    hello job=other:7"
+
+
+CODE = """
+    import logging
+    from django_skipqueue import job
+
+    @job
+    def fail():
+        logging.getLogger("shop").warning("it fails")
+        raise ValueError
+
+    @job
+    async def afail():
+        logging.getLogger("shop").warning("it fails")
+        raise ValueError
+"""
+BY_THE_COMMAND = {"supervisor_starting"}
+"""The introduction, which is about all of them."""
+
+
+@pytest.mark.django_db(transaction=True, databases=ALIASES)
+@pytest.mark.parametrize("database", ["default,other", "other"])
+def test_every_line_of_supervisors_and_workers_names_theirs(runworker: Run, database: str) -> None:
+    served = database.split(",")
+    made = {
+        (alias, Job.objects.db_manager(alias).enqueue(f"extra.jobs.{name}", max_attempts=1).pk)
+        for alias in served
+        for name in ("fail", "afail")
+    }
+    options = ("--drain", "--name", "w", "--database", database, "--log-format", "json", "--verbosity", "2")
+    process = runworker(*options, jobs=CODE, skipqueue=SEVERAL)
+    assert process.wait() == 0
+    found = [json.loads(text) for text in process.log.splitlines()]
+    assert {each.get("database") for each in found if each.get("event") not in BY_THE_COMMAND} == set(served)
+    for event in ("job_failed", None):
+        assert {(each["database"], each["job_id"]) for each in found if each.get("event") == event} == made
+    assert {each["event"] for each in found if "event" in each} >= {"worker_started", "worker_stopped", "job_started"}
