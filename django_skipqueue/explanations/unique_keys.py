@@ -26,6 +26,6 @@ def key_is_held(job: Job, holder: Job) -> str:
     key = redacted(holder.task, holder.args, holder.kwargs).text(holder.unique_key or "")
     return gettext("Nothing was done: the unique key “%(key)s” is held by job %(id)s, which is %(status)s.") % {
         "key": shorten(redacted(job.task, job.args, job.kwargs).text(key), TEXT_LIMIT),
-        "id": holder.pk,
+        "id": holder.shown_id,
         "status": holder.get_status_display(),
     }

@@ -28,7 +28,7 @@ from ..ui.cells import badge_of
 from ..ui.own_views import OwnViews
 from ..ui.paginator import CappedPaginator
 from ..verbs import log
-from ..verbs.copy_job import copy_archived_job, why_not_copied
+from ..verbs.copy_job import copy_archived_job, why_held_elsewhere, why_not_copied
 from ..verbs.table import BUTTONS, RUN_AGAIN
 from .changelist import ArchiveChangeList
 from .filters import BEFORE, FIRST, PeriodFilter, StatusFilter
@@ -138,6 +138,9 @@ class ArchivedJobAdmin(OwnViews):
             return self._redirect_missing(request, str(job_id))
         if request.method != "POST" or "confirmed" not in request.POST:
             return self._ask(request, job)
+        if reason := why_held_elsewhere(job):
+            self.message_user(request, reason, messages.WARNING)
+            return HttpResponseRedirect(self.address("change", job.pk))
         copy = copy_archived_job(job)
         values = {"id": job.pk, "copy": copy.pk}
         if not copy.created:

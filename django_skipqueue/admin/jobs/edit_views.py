@@ -42,8 +42,7 @@ class EditViews(BulkViews):
             reason = gettext("The task %(task)s is not registered in this process, so its arguments cannot be checked.")
             return self._refuse(request, job, reason % {"task": shorten(job.task, one_job.TEXT_LIMIT)})
         form = EditForm(job, task, request.POST)
-        if form.is_valid():
-            made = form.enqueue()
+        if form.is_valid() and (made := form.enqueue()):
             if made.created:
                 return self._show_made(request, job, made)
             form.add_error(None, key_is_held(job, made))

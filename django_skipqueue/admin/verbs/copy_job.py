@@ -13,6 +13,7 @@ from django.utils.translation import gettext
 
 from ...models import FINISHED, ArchivedJob, Job
 from ...values.records import EncodedCall, JobSpec
+from . import key_database
 from .verb import Changed
 
 BULK_TASK = "django_skipqueue.apply_to_all"
@@ -29,8 +30,8 @@ def copy_jobs(ids: Collection[int]) -> Changed:
     """
     copied = {}
     for job in Job.objects.filter(pk__in=ids, status__in=FINISHED).exclude(task=BULK_TASK).annotate(**TEXTS):
-        copy = _insert_copy(job)
-        if copy.created:
+        copy = None if why_held_elsewhere(job) else _insert_copy(job)
+        if copy is not None and copy.created:
             copied[job.pk] = copy.pk
     return copied
 
@@ -42,14 +43,22 @@ def why_not_copied(job: Any) -> str:
     return gettext("Job %(id)s acts for the user who asked for it, so it cannot be run again.") % {"id": job.pk}
 
 
+def why_held_elsewhere(job: Any) -> str:
+    """The message for a job whose unique key is held by one in another database, or cannot be asked for there."""
+    return key_database.why_held_elsewhere(job, spec_of(job), _call(job, json.dumps(job.args), json.dumps(job.kwargs)))
+
+
 def copy_archived_job(job: ArchivedJob) -> Job:
     """Do the same for a job in the archive. Returns the copy, or the job that holds its unique key: not `created`."""
     return _insert_copy(ArchivedJob.objects.annotate(**TEXTS).get(pk=job.pk, finished_at=job.finished_at))
 
 
 def _insert_copy(job: Any) -> Job:
-    columns = {name: getattr(job, name) for name in EncodedCall._fields[2:]}
-    return Job.objects.insert(spec_of(job), EncodedCall(job.args_text, job.kwargs_text, **columns))
+    return Job.objects.insert(spec_of(job), _call(job, job.args_text, job.kwargs_text))
+
+
+def _call(job: Any, args: str, kwargs: str) -> EncodedCall:
+    return EncodedCall(args, kwargs, **{name: getattr(job, name) for name in EncodedCall._fields[2:]})
 
 
 def spec_of(job: Any) -> JobSpec:

@@ -12,22 +12,21 @@ from inspect import Parameter, formatannotation
 from typing import Any
 
 from django import forms
+from django.db import OperationalError
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from ...conf import settings, using_database
+from ...conf import using_database
 from ...exceptions import InvalidArguments, InvalidOption
 from ...models import Job
 from ...operators.arguments import may_be_searched
-from ...placement.choose import bound_to
-from ...setting_forms.databases import SPREAD
-from ...tasks.shards import shard_of
 from ...tasks.task import Task
 from ...values.codec import encode, shorten
 from ...values.records import EncodedCall
 from ...values.redaction import UnknownMask, restored
 from .copy_job import spec_of
 from .forms import CONFIRMED
+from .key_database import database_of_key, unreachable
 from .verb import Button
 
 TEXT_LIMIT = 200
@@ -184,26 +183,32 @@ class EditForm(forms.Form):
         return args, kwargs
 
     def clean(self) -> dict[str, Any]:
-        """Check the call as a whole: its form, its size, and the task's own function for a unique key."""
+        """Check the call as a whole: its form, its size, the task's own function for a unique key, and its database."""
         if not self.errors:
             try:
                 self.encoded = self._encoded()
+                self.database = database_of_key(spec_of(self.job), self.encoded, self.task)
             except Exception as error:  # also one that the project's function for the unique key raises
                 call = self.task.redacted(self.job.args, self.job.kwargs)  # the error may quote an argument
                 raise forms.ValidationError(call.text(str(error)) or type(error).__name__) from None
+            if reason := unreachable(self.database):
+                raise forms.ValidationError(reason)
         return self.cleaned_data
 
-    def enqueue(self) -> Job:
-        """Enqueue the new job; `created` is False on a job that holds the unique key already."""
-        with using_database(self._database):
-            return Job.objects.insert(spec_of(self.job), self.encoded)
+    def enqueue(self) -> Job | None:
+        """Enqueue the new job; `created` is False on a job that holds the unique key already.
 
-    @property
-    def _database(self) -> str:
-        """The database that the key of the new call belongs to; the one of the job if it has none."""
-        if settings.placement != SPREAD:
-            return settings.database
-        return bound_to(spec_of(self.job), self.encoded, shard=shard_of(self.task, self.encoded)) or settings.database
+        `None`: its database has gone away meanwhile, and the form has an error that says so.
+        """
+        try:
+            with using_database(self.database):
+                return Job.objects.insert(spec_of(self.job), self.encoded)
+        except OperationalError:
+            reason = unreachable(self.database)
+            if not reason:
+                raise
+        self.add_error(None, reason)
+        return None
 
     def _encoded(self) -> EncodedCall:
         encoded = self.task.encoded(*self.call)

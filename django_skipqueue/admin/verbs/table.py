@@ -14,7 +14,7 @@ from django.utils.translation import ngettext_lazy
 from ...models import FINISHED, UNFINISHED, WAITING, Status
 from ...operators.deleting import delete_jobs
 from ...store import Store
-from .copy_job import copy_jobs, why_not_copied
+from .copy_job import copy_jobs, why_held_elsewhere, why_not_copied
 from .forms import DeleteForm, SpreadForm
 from .verb import Action, Button, Past, Verb, by_store, themselves
 from .waiting_jobs import CHANGE_PRIORITY, CHANGE_QUEUE, POSTPONE, RESCHEDULE, RUN_NOW
@@ -137,7 +137,7 @@ RUN_AGAIN = Verb(
     permission="add",  # a copy is a new job
     statuses=FINISHED,
     change=lambda ids, _instruction: copy_jobs(ids),
-    why_unchanged=lambda job, _instruction: why_not_copied(job),
+    why_unchanged=lambda job, _instruction: why_not_copied(job) or why_held_elsewhere(job),
     button=Button(
         label=_("Run again as a new job"),
         hint=_(

@@ -1,17 +1,22 @@
 """What is made on a page goes where its key belongs, if databases are chosen by keys."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
-from django_skipqueue import job
+from django_skipqueue import by, job, unique_by
+from django_skipqueue.admin.verbs import key_database
 from django_skipqueue.models import Job, Schedule
+from django_skipqueue.services.prune import Pruner
+from django_skipqueue.store import Store
 from django_skipqueue.tasks.registry import registry
 from django_skipqueue.tasks.shards import database_of_schedule
 
 from ...app.rows import make_job
-from ..conftest import page
+from ..conftest import messages_of, page
 from .parsed import alias_of, with_alias
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
@@ -60,3 +65,117 @@ def test_a_job_with_other_arguments_goes_where_its_key_belongs(operator: Client,
     assert response.status_code == 302, response.text
     assert alias_of(response.headers["Location"]) == alias
     assert Job.objects.using(alias).filter(kwargs={"account": account_of(alias)}).exclude(pk=source.pk).exists()
+
+
+def send(**arguments: Any) -> None:
+    """A task whose database is chosen by an argument that a call may lack."""
+
+
+def press_edit(operator: Client, source: Job, **values: str) -> Any:
+    """Run the job again with other arguments, as the form is sent that a browser shows."""
+    address = with_alias(page("edit", source.pk), "default")
+    form = operator.get(address).context["form"]
+    fields = {name: form[name].value() for name in form.fields}
+    return operator.post(address, {**fields, **values, "confirmed": "yes"})
+
+
+def errors_of(response: Any) -> list[str]:
+    assert response.status_code == 200
+    found: list[str] = response.context["form"].non_field_errors()
+    return list(found)
+
+
+def test_a_call_without_the_argument_that_chooses_is_an_error_of_the_form(operator: Client) -> None:
+    job(name="send", shard_by="account")(send)
+    source = make_job("completed", task="send", kwargs={"account": 1})
+    response = press_edit(operator, source, argument_0='{"other": 1}')
+    assert errors_of(response) == ["the call has no argument 'account', which chooses its database."]
+
+
+def test_so_are_keys_that_belong_to_two_databases(operator: Client) -> None:
+    job(name="send", unique=unique_by("account"), sequence=by("other"))(send_both)
+    source = make_job("completed", task="send", args=[1, 1])
+    [error] = errors_of(press_edit(operator, source, argument_1="2"))
+    assert error.startswith("send has a unique key and limits of different keys")
+
+
+def send_both(account: int, other: int) -> None:
+    """A task with two keys."""
+
+
+def test_so_is_a_database_that_cannot_be_reached(operator: Client, gone: str) -> None:
+    source = make_job("completed", task="pay", kwargs={"account": account_of("default")})
+    response = press_edit(operator, source, argument_0=str(account_of(gone)))
+    assert errors_of(response) == ["The database other cannot be reached."]
+
+
+def test_so_is_one_that_goes_away_meanwhile(operator: Client, gone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_job("completed", task="pay", kwargs={"account": account_of("default")})
+    monkeypatch.setattr(key_database, "can_be_reached", Mock(side_effect=[True, False]))
+    response = press_edit(operator, source, argument_0=str(account_of(gone)))
+    assert errors_of(response) == ["The database other cannot be reached."]
+
+
+# Copies
+
+
+def run_again(operator: Client, job: Job) -> list[str]:
+    """Press the button "Run again as a new job", and return what the page says then."""
+    address = with_alias(page("run_again", job.pk), "default")
+    return messages_of(operator.post(address, {"confirmed": "yes"}, follow=True))
+
+
+def charge(account: int) -> None:
+    """A task with a unique key."""
+
+
+def made_before(alias: str, status: str = "completed") -> Job:
+    """A job in `default`, from before `other` was added, to which its unique key belongs since."""
+    task: Any = job(name="charge", unique=unique_by("account"))(charge)
+    calls = ((number, task.encoded([], {"account": number})) for number in range(100))
+    number, call = next((number, call) for number, call in calls if database_of_schedule(task, call) == alias)
+    return make_job(status, task="charge", kwargs={"account": number}, unique_key=call.unique_key)
+
+
+def test_a_copy_stays_where_the_shard_key_of_its_job_lives(operator: Client) -> None:
+    task: Any = job(name="charge", unique=unique_by("account"))(charge)
+    shard = next(number for number in range(100) if task.using(shard_key=number).defer(number).handle[:5] == "defau")
+    source = Job.objects.using("default").get(kwargs={}, args=[shard])
+    source.discard()
+    run_again(operator, source)
+    assert Job.objects.using("default").queued().filter(args=[shard]).exists()
+
+
+def test_a_copy_is_not_made_while_a_job_elsewhere_holds_the_key(operator: Client) -> None:
+    source = made_before("other")
+    holder = registry.get("charge").defer(**source.kwargs)
+    assert holder.handle == f"other:{holder.pk}"
+    [message] = run_again(operator, source)
+    assert f"is held by job {holder.handle}, which is queued" in message
+    assert Job.objects.using("default").count() == 1
+    holder.discard()
+    run_again(operator, source)
+    assert Job.objects.using("default").queued().get().unique_key == source.unique_key
+
+
+def test_nor_while_nobody_can_ask_there(operator: Client, gone: str) -> None:
+    source = made_before(gone)
+    assert run_again(operator, source) == ["The database other cannot be reached."]
+    assert Job.objects.using("default").count() == 1
+
+
+def test_nor_is_a_copy_of_an_archived_job(operator: Client, settings: Any) -> None:
+    source = made_before("other")
+    settings.SKIPQUEUE |= {"ARCHIVE": None, "RETENTION": {"completed": 0}}
+    Pruner(Store("default")).batch()
+    holder = registry.get("charge").defer(**source.kwargs)
+    address = reverse("admin:django_skipqueue_archivedjob_run_again", args=[source.pk])
+    response = operator.post(with_alias(address, "default"), {"confirmed": "yes"}, follow=True)
+    assert f"is held by job {holder.handle}, which is queued" in messages_of(response)[0]
+    assert not Job.objects.using("default").exists()
+
+
+def test_a_copy_of_a_key_that_lives_here_asks_nobody(operator: Client, gone: str) -> None:
+    source = made_before("default")
+    run_again(operator, source)
+    assert Job.objects.using("default").queued().exists()

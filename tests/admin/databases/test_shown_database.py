@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,13 +32,6 @@ def _two_databases(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
     monkeypatch.setattr(databases, "CONNECT_SECONDS", DEADLINE)  # of a busy machine
     monkeypatch.setattr(databases, "SECONDS", DEADLINE)
-
-
-@pytest.fixture
-def gone() -> Iterator[str]:
-    """The alias of a database that has gone away: nobody listens at its address."""
-    with reached_at("other", NOBODY) as alias:
-        yield alias
 
 
 def ids_on(client: Client, address: str) -> list[int]:
