@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.test import override_settings
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from django_skipqueue.admin.verbs.copy_job import BULK_TASK
 from django_skipqueue.services.prune import Pruner
@@ -19,6 +19,7 @@ from . import browser, scene
 from .browser import Complaints
 from .conftest import LIST, QUEUES, WORKERS
 from .conftest import page as address_of
+from .databases.test_browser import SHOWS_OTHER
 from .pictures import DESKTOP
 from .test_browser import CONTRASTS
 
@@ -98,3 +99,38 @@ def test_an_action_of_the_list_is_asked_and_done(open_admin: Callable[..., Page]
     page.get_by_role("button", name="Retry 1 job").click()
     job.refresh_from_db()
     assert job.status == "queued"
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_switch_between_databases_is_shown_and_leads_there(
+    open_admin: Callable[..., Page],
+    picture: Callable[[Page, str], None],
+    complaints: Complaints,
+    settings: Any,
+    colours: Any,
+) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default",), "RETIRING": ("other",)}
+    job = make_job("failed", using="other", pk=4711)
+    page = open_admin(User.objects.create_superuser("boss"), viewport=DESKTOP, color_scheme=colours)
+    home = page.url.removesuffix("/admin/")
+    for name, address in {"jobs": LIST, "dashboard": f"{LIST}dashboard/", "workers": WORKERS}.items():
+        page.goto(home + address)
+        switch = page.locator(".skipqueue-databases")
+        expect(switch).to_be_visible()
+        expect(switch.locator("[aria-current]")).to_have_text("default")
+        switch.get_by_role("link", name="other (retiring)").click()
+        expect(page).to_have_url(SHOWS_OTHER)
+        expect(switch.locator("[aria-current]")).to_have_text("other (retiring)")
+        assert switch.evaluate(OVERLAPPED) == [], name
+        picture(page, f"unfold-database-{name}-{colours}")
+    page.goto(f"{home}{address_of('change', job.pk)}?database=other")
+    expect(page.locator(".skipqueue-databases")).to_be_visible()
+    expect(page.locator("#content-main")).to_contain_text("other:4711")
+    assert [each for each in complaints if "django_skipqueue" in each.rpartition("(")[2]] == []
+
+
+OVERLAPPED = """element => [...element.parentElement.children]
+    .filter(other => other !== element && other.getBoundingClientRect().top < element.getBoundingClientRect().bottom)
+    .map(other => other.outerHTML.slice(0, 80))"""
+"""The beginnings of the elements beside it that stand over it."""
