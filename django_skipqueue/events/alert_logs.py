@@ -30,10 +30,10 @@ def webhook_failed(host: str, reason: str) -> None:
 def sentence(event: AlertRaised | AlertOver) -> str:
     """`oldest_waiting in queue mail is 6m12s, limit 5m00s`; at the end of an incident also how long it lasted.
 
-    With several databases: `oldest_waiting in queue mail of queue_1 …`.
+    The queue is `mail on queue_1` if several databases hold queues.
     """
     queue = f" in queue {printable(event.queue_name)}" if event.queue_name else ""
-    place = f"{queue} of {event.database}" if settings.serves_several else queue
+    place = f"{queue} on {printable(event.database)}" if settings.serves_several else queue
     value, limit = amount(event.rule, event.value), amount(event.rule, event.limit)
     if isinstance(event, AlertOver):
         return f"{event.rule}{place} lasted {_lasted(event)}, last value {value}, limit {limit}"

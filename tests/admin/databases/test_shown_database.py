@@ -17,7 +17,7 @@ from django_skipqueue.store import Store
 from ...app.rows import make_job, make_worker
 from ...app.waiting import DEADLINE, wait_until
 from ...harness.proxy import Proxy
-from ...harness.reached import NOBODY, reached_at
+from ...harness.reached import reached_at
 from ..conftest import LIST, page
 from ..pages import JOBS
 from .parsed import Page, with_alias
