@@ -219,7 +219,7 @@ def test_when_the_steward_is_killed_all_end_after_their_jobs(steward: Run) -> No
     everyone = psutil.Process(process.process.pid).children(recursive=True)
     process.send(signal.SIGKILL)
     for alias in ALIASES:
-        process.wait_for(f"steward gone supervisor=w@{alias} stopping_within=30s")
+        process.wait_for(f"steward gone database={alias} supervisor=w@{alias} stopping_within=30s")
     go()
     for alias in ALIASES:
         wait_for_completed(alias)
