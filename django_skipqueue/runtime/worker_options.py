@@ -32,6 +32,11 @@ class WorkerOptions:
     heartbeat_interval: float = 10.0
 
     @property
+    def worker_names(self) -> tuple[str, ...]:
+        """The names of the workers."""
+        return tuple(f"{self.name}/{number}" for number in range(1, self.processes + 1))
+
+    @property
     def seconds_between_heartbeats(self) -> float:
         """The time between heartbeats, at most a quarter of the worker timeout: one lost heartbeat does no harm."""
         return min(self.heartbeat_interval, self.worker_timeout / 4)

@@ -6,9 +6,9 @@ other thread exists.
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from ..events import liveness_logs
@@ -17,49 +17,42 @@ from ..runtime.own_connections import close_before_fork
 from ..runtime.protocol import EXIT_CLEAN, STOP, STOP_NOW, describe_exit, signal_name
 from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
-from ..supervisor.forked_process import LAST_LINES, ForkedProcess
+from ..supervisor.forked_process import LAST_LINES
+from ..supervisor.health import Health
+from ..supervisor.health_port import HealthPort
+from ..supervisor.state import SupervisorState
 from ..supervisor.supervisor import Supervisor
 from ..values.times import NEVER
-
-KILLED = 128
-"""Added to the number of the signal that has killed a process, as shells do."""
+from .supervisor_process import SupervisorProcess
 
 LONGEST_SLEEP = 60.0
 """Seconds. A sleep needs an end, even if nothing is due."""
 
 
-@dataclass(eq=False)
-class SupervisorProcess(ForkedProcess):
-    """One supervisor of the steward."""
-
-    options: WorkerOptions
-    last_code: int = EXIT_CLEAN
-    """How the last process ended; below 0 a signal."""
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code that a `runworker` for this database alone would have had."""
-        if self.last_code == EXIT_CLEAN:
-            return 0
-        return self.last_code if self.last_code > 0 else KILLED - self.last_code
-
-
 class Steward:
     """Runs in the main thread of the `runworker` command. The end of `lifeline`, a pipe, stops it as SIGTERM does."""
 
-    def __init__(self, options: Sequence[WorkerOptions], *, lifeline: int | None = None) -> None:
-        """`options`: those of each supervisor."""
+    def __init__(
+        self,
+        options: Sequence[WorkerOptions],
+        *,
+        lifeline: int | None = None,
+        health_listener: socket.socket | None = None,
+    ) -> None:
+        """`options`: those of each supervisor. `health_listener`: answer probes on this listening socket."""
         close_before_fork()  # connections that the project may have opened at import
         self._lifeline = lifeline
         self._wakeup = Wakeup()
         self._log = LogQueue()
         self._processes = [SupervisorProcess(each.name, each) for each in options]
+        health = Health(self._states, names_databases=True)
+        self._health_port = health_listener and HealthPort(health_listener, health.page)
         self._signals: list[int] = []
         self._stopping = False
 
     def run(self) -> int:
         """Keep the supervisors running until all have ended by themselves or by a signal. Returns the exit code."""
-        self._log.start()
+        self._start_threads()
         self._wakeup.on_signals(self._signals.append, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
@@ -68,11 +61,17 @@ class Steward:
             self._start_due()
             if self._working():
                 self._wait()
+        if self._health_port:
+            self._health_port.stop()
+            self._health_port.close()
         self._log.end(LAST_LINES)
         return max(process.exit_code for process in self._processes)
 
     def _working(self) -> bool:
-        return any(process.pid or process.start_at < NEVER for process in self._processes)
+        return any(process.is_to_run for process in self._processes)
+
+    def _states(self) -> list[SupervisorState]:
+        return [process.state for process in self._processes if process.is_to_run]
 
     # Signals
 
@@ -98,24 +97,37 @@ class Steward:
         due = [process for process in self._processes if not process.pid and process.start_at <= time.monotonic()]
         if not due:
             return
-        self._log.stop(LAST_LINES)
-        pause_listeners(LAST_LINES)
+        self._stop_threads()
         for process in due:
             try:
                 process.fork(partial(self._become_supervisor, process))
             except OSError as error:  # no memory, or too many processes or open files
                 liveness_logs.supervisor_not_started(process.name, error, process.restart_later())
         resume_listeners()
+        self._start_threads()
+
+    def _start_threads(self) -> None:
         self._log.start()
+        if self._health_port:
+            self._health_port.start()
+
+    def _stop_threads(self) -> None:
+        """End all threads before a fork."""
+        if self._health_port:
+            self._health_port.stop()
+        self._log.stop(LAST_LINES)
+        pause_listeners(LAST_LINES)
 
     def _become_supervisor(self, process: SupervisorProcess, lifeline: int, log: LogQueue) -> int:
         """In the child: close the resources of the steward, and supervise."""
         for each in self._processes:
             each.close_inherited()
         self._wakeup.close()
+        if self._health_port:
+            self._health_port.close()
         if self._lifeline is not None:
             os.close(self._lifeline)
-        Supervisor(process.options, lifeline=lifeline, log=log, has_steward=True).run()
+        Supervisor(process.options, lifeline=lifeline, log=log, shared=process.shared).run()
         return EXIT_CLEAN
 
     def _notice_ended(self) -> None:
@@ -126,10 +138,11 @@ class Steward:
 
     def _ended(self, process: SupervisorProcess, code: int) -> None:
         """Replace a supervisor that died. One that ended by itself has no work left, or was stopped."""
-        process.pid, process.last_code = 0, code
+        process.last_code = code
         if code != EXIT_CLEAN:
             restart_in = None if self._stopping else process.restart_later()
             liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
+        process.pid = 0  # last: the thread of the health port leaves out one that neither runs nor starts
 
     # Waiting
 

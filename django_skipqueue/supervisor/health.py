@@ -1,6 +1,6 @@
-"""The pages of the health port, from what the supervisor and its workers show in memory. Sends no statement.
+"""The pages of the health port, from what supervisors and their workers show in memory. Sends no statement.
 
-Used by the thread of the health port, while the control loop's thread may change what is read here.
+Used by the thread of the health port, while a control loop's thread may change what is read here.
 """
 
 import time
@@ -9,57 +9,55 @@ from collections.abc import Callable, Sequence
 from ..values.exposition import CONTENT_TYPE, exposition
 from .http_exchange import Page
 from .metrics import figures
-from .process import WorkerProcess
-from .pulse import Pulse
-from .watchdog import Watchdog
+from .state import DatabaseState, SupervisorState
 
 
 class Health:
-    """One for each supervisor."""
+    """One for each `runworker`."""
 
-    def __init__(
-        self,
-        processes: Sequence[WorkerProcess],
-        *,
-        pulse: Pulse,
-        watchdog: Watchdog,
-        has_database: Callable[[], bool],
-    ) -> None:
-        """`has_database` returns whether the supervisor's last statement succeeded."""
-        self._processes = processes
-        self._pulse = pulse
-        self._watchdog = watchdog
-        self._has_database = has_database
+    def __init__(self, states: Callable[[], Sequence[SupervisorState]], *, names_databases: bool = False) -> None:
+        """`states`: of the supervisors that are to run. `names_databases`: say for each line whose it is."""
+        self._states = states
+        self._names_databases = names_databases
 
     def page(self, path: str) -> Page | None:
         """The page at this path; `None`: there is none."""
+        states = self._states()
         if path == "/healthz":
-            return _ok_unless(self._why_unhealthy())
+            problems = self._problems(_why_unhealthy, states)
+            return _page(problems, is_ok=not problems)
         if path == "/readyz":
-            return _ok_unless(self._why_not_ready())
+            problems = self._problems(_why_not_ready, states)
+            return _page(problems, is_ok=len(problems) < len(states))
         if path == "/metrics":
-            found = figures(self._processes, turned_at=self._pulse.turned_at, has_database=self._has_database())
+            found = figures(states, names_databases=self._names_databases)
             return Page("200 OK", exposition(found), CONTENT_TYPE)
         return None
 
-    def _why_unhealthy(self) -> str:
-        """Why a restart of the container would help; empty: it would not. A lost database is no reason."""
-        now = time.monotonic()
-        if self._pulse.is_late(now):
-            return f"the supervisor's control loop has not turned for {now - self._pulse.turned_at:.0f} s"
-        if frozen := self._watchdog.frozen:
-            return f"frozen, and being replaced: {', '.join(frozen)}"
-        return ""
-
-    def _why_not_ready(self) -> str:
-        if not self._has_database():
-            return "the database cannot be reached"
-        if not any(process.has_started for process in self._processes):
-            return "no worker process runs"
-        return ""
+    def _problems(self, why: Callable[[SupervisorState], str], states: Sequence[SupervisorState]) -> list[str]:
+        """A line for each supervisor that has a problem."""
+        found = [(state.alias, " ".join(problem.split())) for state in states if (problem := why(state))]
+        return [f"{alias}: {problem}" if self._names_databases else problem for alias, problem in found]
 
 
-def _ok_unless(problem: str) -> Page:
-    """`ok`, or one line with the problem."""
-    line = " ".join(problem.split())
-    return Page("503 Service Unavailable", f"{line}\n") if line else Page("200 OK", "ok\n")
+def _why_unhealthy(state: SupervisorState) -> str:
+    """Why a restart of the container would help; empty: it would not. A lost database is no reason."""
+    if state.is_late:
+        return f"the supervisor's control loop has not turned for {time.monotonic() - state.turned_at:.0f} s"
+    if frozen := [worker.name for worker in state.workers if worker.is_frozen]:
+        return f"frozen, and being replaced: {', '.join(frozen)}"
+    return ""
+
+
+def _why_not_ready(state: SupervisorState) -> str:
+    if state.database is DatabaseState.LOST:
+        return "the database cannot be reached"
+    if not state.has_worker:
+        return "no worker process runs"
+    return ""
+
+
+def _page(problems: Sequence[str], *, is_ok: bool) -> Page:
+    """`ok`, if it is, and the problems."""
+    lines = ["ok"] * is_ok + [*problems]
+    return Page("200 OK" if is_ok else "503 Service Unavailable", "".join(f"{line}\n" for line in lines))

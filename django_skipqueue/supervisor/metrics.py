@@ -1,6 +1,6 @@
 """The figures of one `runworker`, as metrics.
 
-Invariant: one series for each metric and worker, and no other label.
+Invariant: one series for each metric and worker. With several databases each has the label `database` as well.
 """
 
 import time
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..values.exposition import Family, Metric
 from ..worker.memory import resident_bytes
-from .process import WorkerProcess
+from .state import DatabaseState, SupervisorState, WorkerState
 
 PREFIX = "skipqueue_worker_"
 LABELS = ("worker",)
 
-Value = Callable[[WorkerProcess], float | None]
+Value = Callable[[WorkerState], float | None]
 """The value for a worker; `None`: it has none."""
 
 
@@ -23,29 +23,29 @@ def _gauge(name: str, text: str) -> Metric:
 
 def _of_running(value: Value) -> Value:
     """The same value, for a worker whose process runs."""
-    return lambda process: value(process) if process.has_started else None
+    return lambda worker: value(worker) if worker.has_started else None
 
 
 METRICS: tuple[tuple[Metric, Value], ...] = (
-    (_gauge("up", "Whether the worker process runs."), lambda process: process.has_started),
+    (_gauge("up", "Whether the worker process runs."), lambda worker: worker.has_started),
     (
         Metric(f"{PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", LABELS),
-        lambda process: process.jobs_done,
+        lambda worker: worker.jobs_done,
     ),
-    (_gauge("jobs_running", "Jobs that run."), _of_running(lambda process: process.standby.running)),
-    (_gauge("slots", "Jobs of one kind that may run at once."), lambda process: process.concurrency),
-    (_gauge("slots_free", "Jobs that could begin at once."), _of_running(lambda process: process.standby.slots)),
+    (_gauge("jobs_running", "Jobs that run."), _of_running(lambda worker: worker.jobs_running)),
+    (_gauge("slots", "Jobs of one kind that may run at once."), lambda worker: worker.slots),
+    (_gauge("slots_free", "Jobs that could begin at once."), _of_running(lambda worker: worker.slots_free)),
     (
         Metric(f"{PREFIX}restarts_total", "counter", "Processes after the first one.", LABELS),
-        lambda process: max(process.starts - 1, 0),
+        lambda worker: max(worker.starts - 1, 0),
     ),
     (
         _gauge("memory_bytes", "Resident size of the worker process."),
-        _of_running(lambda process: resident_bytes(process.pid)),
+        _of_running(lambda worker: resident_bytes(worker.pid)),
     ),
     (
         _gauge("heartbeat_age_seconds", "Seconds since the supervisor wrote the worker's heartbeat."),
-        _of_running(lambda process: max(time.monotonic() - process.standby.heartbeat_at, 0.0)),
+        _of_running(lambda worker: max(time.monotonic() - worker.heartbeat_at, 0.0)),
     ),
 )
 """Each metric that has a series for each worker, and its value."""
@@ -54,10 +54,18 @@ DATABASE_UP = Metric(f"{PREFIX}database_up", "gauge", "Whether the supervisor's 
 LOOP_AGE = Metric(f"{PREFIX}loop_age_seconds", "gauge", "Seconds since the supervisor's control loop turned.")
 
 
-def figures(processes: Sequence[WorkerProcess], *, turned_at: float, has_database: bool) -> Iterator[Family]:
-    """All metrics. `turned_at`: when the supervisor's control loop last turned, in monotonic seconds."""
+def figures(states: Sequence[SupervisorState], *, names_databases: bool) -> Iterator[Family]:
+    """All metrics of these supervisors. `names_databases`: with the label `database`."""
+
+    def family(metric: Metric, values: Sequence[tuple[SupervisorState, tuple[str, ...], float]]) -> Family:
+        if not names_databases:
+            return Family(metric, {labels: value for _, labels, value in values})
+        named = metric._replace(labels=("database", *metric.labels))
+        return Family(named, {(state.alias, *labels): value for state, labels, value in values})
+
     for metric, value in METRICS:
-        found = ((process.name, value(process)) for process in processes)
-        yield Family(metric, {(name,): float(number) for name, number in found if number is not None})
-    yield Family(DATABASE_UP, {(): float(has_database)})
-    yield Family(LOOP_AGE, {(): max(time.monotonic() - turned_at, 0.0)})
+        found = [(state, worker.name, value(worker)) for state in states for worker in state.workers]
+        yield family(metric, [(state, (name,), float(number)) for state, name, number in found if number is not None])
+    yield family(DATABASE_UP, [(state, (), float(state.database is DatabaseState.REACHED)) for state in states])
+    now = time.monotonic()
+    yield family(LOOP_AGE, [(state, (), max(now - state.turned_at, 0.0)) for state in states])

@@ -55,6 +55,8 @@ from .health_port import HealthPort
 from .process import DeadProcess, WorkerProcess
 from .pulse import Pulse
 from .recover_own import RecoverOwn
+from .shared_state import SharedState, ShowState
+from .state import DatabaseState, SupervisorState, observe
 from .systemd import NotifySystemd
 from .watch_queues import WatchQueues
 from .watchdog import Watchdog, print_stacks_on_signal
@@ -66,8 +68,9 @@ KILL_AFTER = 10.0
 class Supervisor:
     """Runs in the main thread of its process. The end of `lifeline`, a pipe, stops it as SIGTERM does.
 
-    Under a steward it takes commands from this pipe, and ignores signals. A signal to the whole service reaches the
-    steward as well as this process. If both counted it, the first signal would be taken for the second.
+    Under a steward it shows its state in memory, takes commands from this pipe, and ignores signals. A signal to the
+    whole service reaches the steward as well as this process. If both counted it, the first signal would be taken for
+    the second.
     """
 
     def __init__(
@@ -77,25 +80,23 @@ class Supervisor:
         lifeline: int | None = None,
         health_listener: socket.socket | None = None,
         log: LogQueue | None = None,
-        has_steward: bool = False,
+        shared: SharedState | None = None,
     ) -> None:
-        """`health_listener`: answer probes on this listening socket. `log`: the log queue of this process."""
+        """`health_listener`: answer probes on this socket. `log`: of this process. `shared`: show the state there."""
         close_before_fork()  # connections that the project may have opened at import
         self.options = options
         self._lifeline = lifeline
-        self._has_steward = has_steward
+        self._shared = shared
         self._wakeup = Wakeup()
         self._dispatcher = EventDispatcher()
         self._tally = Tally()
         self._store = Store(options.database, send=self._tally.counting(self._dispatcher.send))
-        self._pulse = Pulse()
+        self._pulse = shared.pulse if shared else Pulse()
         self._control = ControlConnection(
             self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
         )
         self._log = log or LogQueue()
-        self._processes = [
-            WorkerProcess(f"{options.name}/{number}", options.concurrency) for number in range(1, options.processes + 1)
-        ]
+        self._processes = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
         self._heartbeat = self._heartbeats()
         self._contention = Contention()
         self._call_workers = CallWorkers(self._processes, options.queue_names, self._contention)
@@ -103,8 +104,8 @@ class Supervisor:
             self._store, self._control, self._processes, options, looked=self._call_workers.looked
         )
         self._watchdog = Watchdog(self._processes)
-        self._systemd = NotifySystemd(self._processes, os.environ)
-        self._health_port = health_listener and HealthPort(health_listener, self._health().page)
+        self._systemd = NotifySystemd(self._states, os.environ)
+        self._health_port = health_listener and HealthPort(health_listener, Health(self._states).page)
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
         self._kill_at = NEVER
@@ -135,6 +136,7 @@ class Supervisor:
             Timer("kill", lambda: self._kill_at, self._kill),
             self._watchdog,
             self._systemd,
+            *([ShowState(self._shared, self._states)] if self._shared else []),
             RecoverOwn(self._store, self._processes),
             Timer("start", self._next_start, self._start_processes),
             self._watch,
@@ -147,19 +149,19 @@ class Supervisor:
             ReceiverCheck(self._dispatcher, who="supervisor", hint="later recoveries are not signalled"),
         ]
 
-    def _health(self) -> Health:
-        return Health(
-            self._processes,
-            pulse=self._pulse,
-            watchdog=self._watchdog,
-            has_database=lambda: self._heartbeat.due_at < NEVER and not self._control.is_broken,
-        )
+    def _states(self) -> list[SupervisorState]:
+        """The state of this supervisor, the only one that it knows."""
+        database = DatabaseState.UNKNOWN if self._heartbeat.due_at == NEVER else DatabaseState.REACHED
+        if self._control.is_broken:
+            database = DatabaseState.LOST
+        alias, pulse, watchdog = self.options.database, self._pulse, self._watchdog
+        return [observe(alias, self._processes, pulse=pulse, watchdog=watchdog, database=database)]
 
     def run(self) -> None:
         """Keep workers running until a signal stops the supervisor, or all have ended."""
         log_context.serve(self.options.database)
         self._start_threads()
-        taken = (lambda _: None) if self._has_steward else self._signals.append
+        taken = (lambda _: None) if self._shared else self._signals.append
         self._wakeup.on_signals(taken, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
@@ -333,7 +335,7 @@ class Supervisor:
             self._stop(command)
         if not data:
             self._lifeline = None
-            if self._has_steward and not self._stopping:
+            if self._shared and not self._stopping:
                 liveness_logs.steward_gone(self.options.name, self.options.shutdown_timeout)
                 self._stop(STOP)
             elif not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well

@@ -1,20 +1,20 @@
 """Notifies systemd, by the protocol of `sd_notify`: ready, alive, stopping, and a line for `systemctl status`.
 
-Invariant: only the supervisor sends. Its workers, and the programs that tasks start, inherit neither the address nor a
-socket.
+Invariant: only the process that systemd has started sends: the supervisor, or the steward of several. The processes
+that it forks, and the programs that tasks start, inherit neither the address nor a socket.
 """
 
 import os
 import socket
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 from ..events.log_format import counted
 from ..runtime.service import Periodic
 from ..values.times import NEVER
-from .process import WorkerProcess
+from .state import DatabaseState, SupervisorState
 
 START_INTERVAL = 0.1
-"""Seconds between two looks whether the first worker has started."""
+"""Seconds between two looks whether the workers have started."""
 
 STATUS_INTERVAL = 5.0
 """Seconds between two status lines, at most."""
@@ -26,9 +26,9 @@ class NotifySystemd(Periodic):
     name = "systemd"
     loop_handles_errors = False
 
-    def __init__(self, processes: Sequence[WorkerProcess], environment: MutableMapping[str, str]) -> None:
-        """Takes systemd's variables out of the environment."""
-        self._processes = processes
+    def __init__(self, states: Callable[[], Sequence[SupervisorState]], environment: MutableMapping[str, str]) -> None:
+        """Takes systemd's variables out of the environment. `states`: of the supervisors that are to run."""
+        self._states = states
         self._address = environment.pop("NOTIFY_SOCKET", "")
         self._watchdog_seconds = _watchdog_seconds(environment)
         self._is_ready = False
@@ -36,30 +36,25 @@ class NotifySystemd(Periodic):
             self.due_at = NEVER
 
     def run(self, now: float) -> None:
-        """Send that a worker is ready, once one is; after that, that the loop turns."""
+        """Send that workers are ready, once they are; after that, that the loop of each supervisor turns."""
+        states = self._states()
         if not self._is_ready:
-            self._is_ready = any(process.has_started for process in self._processes)
+            self._is_ready = _are_ready(states)
             if not self._is_ready:
                 self.run_again_in(START_INTERVAL)
                 return
             self._send("READY=1")
-        self._send("WATCHDOG=1", f"STATUS={self._status()}")
+        alive = [] if any(state.is_late for state in states) else ["WATCHDOG=1"]
+        self._send(*alive, f"STATUS={_status(states)}")
         self.run_again_in(min(self._watchdog_seconds / 2, STATUS_INTERVAL))
 
     def stopping(self) -> None:
-        """Send that the supervisor stops."""
+        """Send that this `runworker` stops."""
         self._send("STOPPING=1", "STATUS=stopping: running jobs may finish")
 
     def forget(self) -> None:
         """In a forked child: give up the right to send."""
         self._address = ""
-
-    def _status(self) -> str:
-        running = [process for process in self._processes if process.pid]
-        jobs = sum(process.standby.running for process in running)
-        done = sum(process.jobs_done for process in self._processes)
-        workers = f"{len(running)} of {counted(len(self._processes), 'worker')}"
-        return f"{workers}, {counted(jobs, 'job')} running, {counted(done, 'attempt')} done"
 
     def _send(self, *lines: str) -> None:
         """Send one datagram. It is lost if systemd does not read: the loop never waits."""
@@ -71,6 +66,22 @@ class NotifySystemd(Periodic):
                 sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, name)
         except OSError:
             return
+
+
+def _are_ready(states: Sequence[SupervisorState]) -> bool:
+    """Whether a worker runs for each database, apart from those that cannot be reached: they keep no other waiting."""
+    settled = all(state.has_worker or state.database is DatabaseState.LOST for state in states)
+    return settled and any(state.has_worker for state in states)
+
+
+def _status(states: Sequence[SupervisorState]) -> str:
+    workers = [worker for state in states for worker in state.workers]
+    running = sum(worker.pid > 0 for worker in workers)
+    jobs, done = sum(worker.jobs_running for worker in workers), sum(worker.jobs_done for worker in workers)
+    figures = f"{running} of {counted(len(workers), 'worker')}, {counted(jobs, 'job')} running, "
+    lost = [state.alias for state in states if state.database is DatabaseState.LOST] if len(states) > 1 else []
+    unreachable = f"; cannot be reached: {', '.join(lost)}" if lost else ""
+    return f"{figures}{counted(done, 'attempt')} done{unreachable}"
 
 
 def _watchdog_seconds(environment: MutableMapping[str, str]) -> float:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from datetime import datetime
 
 import psutil
@@ -16,32 +15,11 @@ from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, children
 from ..harness.proxy import Proxy
+from .conftest import ALIASES, Run, behind
 
-Run = Callable[..., ManagePy]
 HOUR = "3600"
-ALIASES = ("default", "other")
 
 pytestmark = pytest.mark.django_db(transaction=True, databases=ALIASES)
-
-
-@pytest.fixture
-def steward(runworker: Run) -> Run:
-    """Starts a `runworker` for both databases."""
-    return lambda *arguments, **options: runworker(
-        *arguments, "--name", "w", skipqueue={"DATABASES": ALIASES, **options.pop("skipqueue", {})}, **options
-    )
-
-
-@pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    made = Proxy()
-    yield made
-    made.close()
-
-
-def behind(proxy: Proxy) -> str:
-    """The settings of a process that reaches `other` through the proxy."""
-    return f'DATABASES["other"] = {{**DATABASES["other"], **{proxy.settings!r}}}'
 
 
 def hold_in_both() -> None:
@@ -120,9 +98,8 @@ def test_several_can_be_chosen_without_the_setting(runworker: Run) -> None:
         ("", ("--database", "default,nosuch"), "no alias 'nosuch'"),
         ("", ("--database", ","), "names no database"),
         ('DATABASES["other"] = {**DATABASES["other"], "NAME": "postgres"}', (), "manage.py migrate django_skipqueue"),
-        ("", ("--health-port", "1"), "with a port of its own: default, other"),
     ],
-    ids=["unknown alias", "none", "unmigrated", "health port"],
+    ids=["unknown alias", "none", "unmigrated"],
 )
 def test_an_error_of_one_is_said_before_anything_starts(
     steward: Run, settings: str, arguments: tuple[str, ...], expected: str
@@ -235,7 +212,7 @@ def beat(alias: str) -> datetime:
 
 
 def test_a_stalled_database_delays_no_job_and_no_heartbeat_of_the_other(steward: Run, proxy: Proxy) -> None:
-    process = steward(settings=behind(proxy), skipqueue={"HEARTBEAT_INTERVAL": 0.2})
+    process = steward(settings=behind(other=proxy), skipqueue={"HEARTBEAT_INTERVAL": 0.2})
     supervisors(process)
     proxy.stall()
     seen = beat("default")
@@ -257,7 +234,7 @@ def test_a_database_that_is_unreachable_at_the_start_is_served_when_it_is_back(
     for alias in ALIASES:
         jobs.noop.using(database=alias).defer()
     getattr(proxy, how)()
-    process = steward("-q", "default", settings=behind(proxy))
+    process = steward("-q", "default", settings=behind(other=proxy))
     process.wait_for('database unreachable database=other hint="it is served once it can be reached"')
     wait_for_completed("default")
     assert connections["other"].settings_dict["PORT"] != proxy.port

@@ -17,12 +17,14 @@ import pytest
 
 from django_skipqueue.management.commands.runworker import Command
 from django_skipqueue.runtime.stamps import Stamps
+from django_skipqueue.runtime.standby import Standby
 from django_skipqueue.supervisor import health_port, http_exchange
 from django_skipqueue.supervisor.health import Health
 from django_skipqueue.supervisor.health_port import HealthPort, open_port
 from django_skipqueue.supervisor.http_exchange import LARGEST_REQUEST, Page
 from django_skipqueue.supervisor.process import WorkerProcess
 from django_skipqueue.supervisor.pulse import LATE_AFTER, Pulse
+from django_skipqueue.supervisor.state import DatabaseState, observe
 from django_skipqueue.supervisor.watchdog import FROZEN_AFTER, STACKS_TIME, Watchdog
 
 from ..app import jobs
@@ -157,17 +159,23 @@ def test_the_port_is_for_this_machine_unless_a_host_is_given() -> None:
 class FakeProcess(WorkerProcess):
     def __init__(self) -> None:
         super().__init__("w/1", 1)
-        self.id, self.pid, self.stamps = "w/1:0123456789ab", 1, Stamps()
+        self.id, self.pid, self.stamps, self.standby = "w/1:0123456789ab", 1, Stamps(), Standby()
 
     def signal(self, number: signal.Signals) -> None:
         pass
+
+
+def health_of(*processes: WorkerProcess, pulse: Pulse | None = None, watchdog: Watchdog | None = None) -> Health:
+    """The pages of a supervisor whose database answers."""
+    pulse, watchdog, database = pulse or Pulse(), watchdog or Watchdog([]), DatabaseState.REACHED
+    return Health(lambda: [observe("default", processes, pulse=pulse, watchdog=watchdog, database=database)])
 
 
 def test_a_loop_that_hangs_is_unhealthy_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pulse = Pulse()
-    health = Health([], pulse=pulse, watchdog=Watchdog([]), has_database=lambda: True)
+    health = health_of(pulse=pulse)
     now += LATE_AFTER
     assert health.page("/healthz") == Page("200 OK", "ok\n")
     now += 1
@@ -187,7 +195,7 @@ def test_a_frozen_worker_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
     process.stamps.put(jobs_done=0, within=5)
     watchdog = Watchdog([process])
     pulse = Pulse()
-    health = Health([process], pulse=pulse, watchdog=watchdog, has_database=lambda: True)
+    health = health_of(process, pulse=pulse, watchdog=watchdog)
     for _ in range(int(FROZEN_AFTER) - 2):
         watchdog.run(now)
         now += 1
@@ -200,7 +208,7 @@ def test_a_frozen_worker_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_worker_it_is_not_ready() -> None:
-    health = Health([WorkerProcess("w/1", 1)], pulse=Pulse(), watchdog=Watchdog([]), has_database=lambda: True)
+    health = health_of(WorkerProcess("w/1", 1))
     assert health.page("/readyz") == Page("503 Service Unavailable", "no worker process runs\n")
     page = health.page("/metrics")
     assert page is not None
@@ -210,7 +218,7 @@ def test_without_a_worker_it_is_not_ready() -> None:
 
 def test_a_name_cannot_forge_a_metric() -> None:
     process = WorkerProcess('a"} 1\nforged{x="\\', 1)
-    page = Health([process], pulse=Pulse(), watchdog=Watchdog([]), has_database=lambda: True).page("/metrics")
+    page = health_of(process).page("/metrics")
     assert page is not None
     assert '\nskipqueue_worker_up{worker="a\\"} 1\\nforged{x=\\"\\\\"} 0\n' in page.body
 
@@ -345,7 +353,7 @@ def test_a_port_may_be_of_ipv6() -> None:
 
 
 def test_the_page_lists_every_metric() -> None:
-    health = Health([WorkerProcess("w/1", 1)], pulse=Pulse(), watchdog=Watchdog([]), has_database=lambda: True)
+    health = health_of(WorkerProcess("w/1", 1))
     page = health.page("/metrics")
     assert page is not None
     documented = re.findall(r"^\| `(skipqueue_worker_\w+)` \| (\w+) \|", OBSERVE.read_text(), re.MULTILINE)

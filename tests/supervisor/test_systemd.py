@@ -100,24 +100,24 @@ def test_tasks_and_their_programs_do_not_inherit_the_right_to_notify(runworker: 
 
 
 def test_without_a_manager_it_is_never_due() -> None:
-    assert NotifySystemd([], {}).due_at == NEVER
+    assert NotifySystemd(list, {}).due_at == NEVER
 
 
 def test_the_watchdog_of_another_process_and_a_wrong_time_are_ignored(manager: Manager) -> None:
     for variables in ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "soon"}):
         environment = {"NOTIFY_SOCKET": manager.address, **variables}
-        assert NotifySystemd([], environment)._watchdog_seconds == NEVER
+        assert NotifySystemd(list, environment)._watchdog_seconds == NEVER
         assert environment == {}
     ours = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
-    assert NotifySystemd([], ours)._watchdog_seconds == 2.0
+    assert NotifySystemd(list, ours)._watchdog_seconds == 2.0
 
 
 def test_a_forked_child_and_a_manager_that_is_gone_do_no_harm(manager: Manager) -> None:
-    service = NotifySystemd([], {"NOTIFY_SOCKET": manager.address})
+    service = NotifySystemd(list, {"NOTIFY_SOCKET": manager.address})
     service.stopping()
     assert manager.receive()[0] == "STOPPING=1"
     service.forget()
     service.stopping()
     assert manager.is_silent_for(0.1)
-    gone = NotifySystemd([], {"NOTIFY_SOCKET": "/nowhere/notify"})
+    gone = NotifySystemd(list, {"NOTIFY_SOCKET": "/nowhere/notify"})
     gone.stopping()

@@ -74,7 +74,7 @@ class Command(BaseCommand):
         lifeline = report_modules(os.environ)
         workers = self._options(options)
         unreachable = _check([each.database for each in workers])
-        listener = _open_port(options, workers)
+        listener = _open_port(options["health_host"], options["health_port"])
         logs.starting(_introduction(workers, reloads=lifeline is not None))
         for error in unreachable:
             liveness_logs.database_unreachable(error.alias, error.reason)
@@ -82,7 +82,7 @@ class Command(BaseCommand):
         if len(workers) == 1:
             Supervisor(workers[0], lifeline=lifeline, health_listener=listener).run()
         else:
-            sys.exit(Steward(workers, lifeline=lifeline).run())
+            sys.exit(Steward(workers, lifeline=lifeline, health_listener=listener).run())
 
     def _options(self, options: dict[str, Any]) -> list[WorkerOptions]:
         """The options of the supervisor of each database."""
@@ -294,16 +294,10 @@ def _name_unknown_queues(workers: list[WorkerOptions]) -> None:
             logs.unknown_queue(name, sorted(known))
 
 
-def _open_port(options: dict[str, Any], workers: list[WorkerOptions]) -> socket.socket | None:
+def _open_port(host: str, port: int | None) -> socket.socket | None:
     """Listen for probes. Raises `CommandError` if the address cannot be used."""
-    host, port = options["health_host"], options["health_port"]
     if port is None:
         return None
-    if len(workers) > 1:
-        raise CommandError(
-            "--health-port (SKIPQUEUE_HEALTH_PORT) serves one database. Run one `runworker --database ALIAS` for each, "
-            f"with a port of its own: {', '.join(each.database for each in workers)}."
-        )
     try:
         return open_port(host, port)
     except OSError as error:

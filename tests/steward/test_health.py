@@ -1,0 +1,216 @@
+"""`runworker --health-port` for two databases: one port tells of both, and one database out of order is not all."""
+
+import multiprocessing
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from django_skipqueue.runtime.worker_options import WorkerOptions
+from django_skipqueue.steward.steward import Steward
+from django_skipqueue.steward.supervisor_process import SupervisorProcess
+from django_skipqueue.supervisor.health import Health
+from django_skipqueue.supervisor.http_exchange import Page
+from django_skipqueue.supervisor.pulse import LATE_AFTER
+from django_skipqueue.supervisor.shared_state import SharedState
+from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerState
+from django_skipqueue.values.times import NEVER
+
+from ..app import jobs
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy
+from ..harness.proxy import Proxy
+from ..supervisor.test_health import NOTES_THREADS, free_port, get, has
+from .conftest import ALIASES, Run, behind
+from .test_steward import supervisors, wait_for_completed
+
+db = pytest.mark.django_db(transaction=True, databases=ALIASES)
+
+ALL_READY = (200, "ok\n")
+
+
+def metrics(port: int) -> dict[str, float]:
+    """The values by the text before them, without the prefix that all have."""
+    lines = [line for line in get(port, "/metrics")[1].splitlines() if not line.startswith("#")]
+    found = (line.rpartition(" ") for line in lines)
+    return {series.removeprefix("skipqueue_worker_"): float(value) for series, _, value in found}
+
+
+def wait_until_all_ready(port: int) -> None:
+    wait_until(lambda: has(port, "/readyz", 200) and get(port, "/readyz") == ALL_READY, "both are ready")
+
+
+# From end to end
+
+
+@db
+def test_one_port_tells_of_both(steward: Run) -> None:
+    port = free_port()
+    process = steward("--processes", "2", "--health-port", str(port))
+    wait_until_all_ready(port)
+    assert get(port, "/healthz") == (200, "ok\n")
+    jobs.noop.using(database="other").defer_many([()] * 10)
+    wait_for_completed("other", 10)
+    done = [f'jobs_done_total{{database="other",worker="w@other/{number}"}}' for number in (1, 2)]
+    wait_until(lambda: sum(metrics(port)[each] for each in done) == 10, "counted")
+    found = metrics(port)
+    for alias in ALIASES:
+        assert found[f'database_up{{database="{alias}"}}'] == 1
+        assert found[f'loop_age_seconds{{database="{alias}"}}'] < LATE_AFTER
+        for number in (1, 2):
+            labels = f'{{database="{alias}",worker="w@{alias}/{number}"}}'
+            assert (found[f"up{labels}"], found[f"slots{labels}"], found[f"restarts_total{labels}"]) == (1, 4, 0)
+            assert found[f"memory_bytes{labels}"] > 10_000_000
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+    with pytest.raises(ConnectionRefusedError):
+        get(port, "/healthz")
+
+
+@db
+def test_one_database_that_is_down_is_named_and_only_both_take_it_out_of_service(
+    steward: Run, proxies: dict[str, Proxy]
+) -> None:
+    port = free_port()
+    steward("--health-port", str(port), settings=behind(**proxies))
+    wait_until_all_ready(port)
+    for alias, status, body in (
+        ("other", 200, "ok\nother: the database cannot be reached\n"),
+        ("default", 503, "default: the database cannot be reached\nother: the database cannot be reached\n"),
+    ):
+        proxies[alias].refuse()
+        proxies[alias].cut()
+        wait_until(lambda expected=(status, body): get(port, "/readyz") == expected, body)  # type: ignore[misc]
+        assert metrics(port)[f'database_up{{database="{alias}"}}'] == 0
+        assert get(port, "/healthz") == (200, "ok\n"), "a restart would not help"
+    for proxy in proxies.values():
+        proxy.refuse(False)
+    wait_until_all_ready(port)
+
+
+@db
+def test_a_database_that_is_down_from_the_start_leaves_it_ready(steward: Run, proxy: Proxy) -> None:
+    proxy.refuse()
+    port = free_port()
+    steward("--health-port", str(port), settings=behind(other=proxy))
+    expected = (200, "ok\nother: the database cannot be reached\n")
+    wait_until(lambda: has(port, "/readyz", 200) and get(port, "/readyz") == expected, "ready for the first")
+
+
+@db
+def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
+    port = free_port()
+    soon = "from django_skipqueue.supervisor import pulse\npulse.LATE_AFTER = 3.0"
+    process = steward("--health-port", str(port), settings=soon)
+    wait_until_all_ready(port)
+    hanging = supervisors(process)["other"]
+    os.kill(hanging, signal.SIGSTOP)
+    try:
+        wait_until(
+            lambda: "other: the supervisor's control loop has not turned for" in get(port, "/healthz")[1], "noticed"
+        )
+        assert get(port, "/healthz")[0] == 503
+    finally:
+        os.kill(hanging, signal.SIGCONT)
+    wait_until(lambda: has(port, "/healthz", 200), "well again")
+
+
+def sockets(pid: int) -> set[str]:
+    """The sockets that a process has open."""
+    files = Path(f"/proc/{pid}/fd")
+    links = []
+    for file in files.iterdir():
+        try:
+            links.append(str(file.readlink()))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return {link for link in links if link.startswith("socket:")}
+
+
+def listening(port: int) -> str:
+    """The socket that listens on this port."""
+    found = re.search(rf":{port:04X} 00000000:0000 0A .*? .*? .*? +\d+ +\d+ (\d+) ", Path("/proc/net/tcp").read_text())
+    assert found
+    return f"socket:[{found[1]}]"
+
+
+def assert_nothing_is_inherited(process: ManagePy, port: int) -> None:
+    ours = sockets(process.process.pid)
+    assert listening(port) in ours
+    for child in psutil.Process(process.process.pid).children(recursive=True):
+        assert not ours & sockets(child.pid), f"{child} has none of the steward's sockets"
+
+
+@db
+def test_no_process_inherits_the_port_or_a_thread_and_it_stays_when_one_is_replaced(steward: Run) -> None:
+    port = free_port()
+    process = steward("--health-port", str(port), settings=NOTES_THREADS)
+    wait_until_all_ready(port)
+    pids = supervisors(process)
+    assert_nothing_is_inherited(process, port)
+    os.kill(pids["other"], signal.SIGKILL)
+    process.wait_for("supervisor died supervisor=w@other")
+    wait_until(lambda: supervisors(process)["other"] != pids["other"], "it is replaced")
+    wait_until_all_ready(port)
+    assert get(port, "/healthz") == (200, "ok\n")
+    assert_nothing_is_inherited(process, port)
+    threads = (process.folder / "threads").read_text().splitlines()
+    assert threads == ["MainThread"] * 6, "three supervisors and three workers were forked, by no other thread"
+
+
+# The state that a supervisor shows
+
+
+OPTIONS = WorkerOptions(name="w@other", database="other", processes=2)
+
+BUSY = WorkerState("w@other/1", 4711, True, True, 3, 10**12, 2, 4, 1, 1234.5)
+STATE = SupervisorState("other", 0.0, 0.0, DatabaseState.REACHED, (BUSY, WorkerState("w@other/2", slots=4)))
+
+
+def test_another_process_reads_what_was_shown() -> None:
+    shared = SharedState(OPTIONS)
+    assert shared.read().database is DatabaseState.UNKNOWN
+    writer = multiprocessing.get_context("fork").Process(target=shared.write, args=(STATE,))
+    writer.start()
+    writer.join()
+    seen = shared.read()
+    assert seen == STATE._replace(turned_at=shared.pulse.turned_at, late_at=shared.pulse.late_at)
+
+
+def test_the_workers_of_a_supervisor_that_has_ended_are_not_said_to_run() -> None:
+    process = SupervisorProcess("w@other", OPTIONS)
+    process.shared.write(STATE)
+    process.pid = os.getpid()
+    assert process.state.workers == STATE.workers
+    process.pid = 0
+    first = process.state.workers[0]
+    assert (first.has_started, first.pid, first.jobs_done) == (False, 0, BUSY.jobs_done)
+    assert Health(lambda: [process.state], names_databases=True).page("/readyz") == Page(
+        "503 Service Unavailable", "other: no worker process runs\n"
+    )
+
+
+def test_a_supervisor_that_is_not_started_for_long_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = SupervisorProcess("w@other", OPTIONS)
+    health = Health(lambda: [process.state], names_databases=True)
+    assert health.page("/healthz") == Page("200 OK", "ok\n")
+    late = time.monotonic() + LATE_AFTER + 1
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    page = health.page("/healthz")
+    assert page is not None
+    assert page.status == "503 Service Unavailable"
+
+
+def test_a_supervisor_whose_work_is_done_counts_no_more() -> None:
+    made = Steward([OPTIONS, WorkerOptions(name="w@default", database="default")])
+    for process in made._processes:
+        process.start_at = NEVER
+    made._processes[1].pid = os.getpid()
+    made._processes[1].shared.write(
+        SupervisorState("default", 0, 0, DatabaseState.REACHED, (WorkerState("w@default/1", 1, True),))
+    )
+    assert Health(made._states, names_databases=True).page("/readyz") == Page("200 OK", "ok\n")
