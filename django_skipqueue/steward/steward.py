@@ -22,6 +22,7 @@ from ..supervisor.health import Health
 from ..supervisor.health_port import HealthPort
 from ..supervisor.state import SupervisorState
 from ..supervisor.supervisor import Supervisor
+from ..supervisor.systemd import NotifySystemd
 from ..values.times import NEVER
 from .supervisor_process import SupervisorProcess
 
@@ -45,6 +46,7 @@ class Steward:
         self._wakeup = Wakeup()
         self._log = LogQueue()
         self._processes = [SupervisorProcess(each.name, each) for each in options]
+        self._systemd = NotifySystemd(self._states, os.environ)
         health = Health(self._states, names_databases=True)
         self._health_port = health_listener and HealthPort(health_listener, health.page)
         self._signals: list[int] = []
@@ -59,6 +61,7 @@ class Steward:
             self._handle_signals()
             self._notice_ended()
             self._start_due()
+            self._notify_systemd()
             if self._working():
                 self._wait()
         if self._health_port:
@@ -87,6 +90,7 @@ class Steward:
 
     def _stop(self, command: bytes) -> None:
         self._stopping = True
+        self._systemd.stopping()
         for process in self._processes:
             process.start_at = NEVER
             process.stop(command)
@@ -144,13 +148,19 @@ class Steward:
             liveness_logs.supervisor_died(process.name, describe_exit(code), restart_in)
         process.pid = 0  # last: the thread of the health port leaves out one that neither runs nor starts
 
+    def _notify_systemd(self) -> None:
+        now = time.monotonic()
+        if self._systemd.due_at <= now:
+            self._systemd.run(now)
+
     # Waiting
 
     def _wait(self) -> None:
-        """Sleep until a supervisor is to start, a signal arrives or the lifeline ends."""
+        """Sleep until a supervisor is to start, systemd gets a sign, a signal arrives or the lifeline ends."""
         start_at = min(process.start_at for process in self._processes)  # never, of one that runs
+        due_at = min(start_at, self._systemd.due_at)
         files = [] if self._lifeline is None else [self._lifeline]
-        longest = min(start_at - time.monotonic(), LONGEST_SLEEP)
+        longest = min(due_at - time.monotonic(), LONGEST_SLEEP)
         if self._wakeup.wait(longest, unless=lambda: self._signals, files=files):
             self._lifeline = None  # nothing is written into it: it has ended
             if not (self._stopping or self._signals):  # else Ctrl-C has reached this process as well

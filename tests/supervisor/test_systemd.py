@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,8 +13,9 @@ from django_skipqueue.supervisor.systemd import NotifySystemd
 from django_skipqueue.values.times import NEVER
 
 from ..app import jobs
-from ..app.waiting import DEADLINE, wait_until
+from ..app.waiting import wait_until
 from ..harness.processes import ManagePy, wait_for_statuses
+from ..harness.systemd import Manager
 
 Run = Callable[..., ManagePy]
 
@@ -27,37 +27,6 @@ LOOKS = """
     def environment():
         return sorted(name for name in os.environ if name.startswith(("NOTIFY_", "WATCHDOG_")))
 """
-
-
-class Manager:
-    """The socket on which systemd listens."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
-        self._socket.settimeout(DEADLINE)
-
-    def receive(self) -> list[str]:
-        """The lines of the next datagram."""
-        return self._socket.recv(4096).decode().splitlines()
-
-    def wait_for(self, line: str) -> None:
-        while line not in self.receive():
-            pass
-
-    def is_silent_for(self, seconds: float) -> bool:
-        self._socket.settimeout(seconds)
-        try:
-            self._socket.recv(4096)
-        except TimeoutError:
-            return True
-        finally:
-            self._socket.settimeout(DEADLINE)
-        return False
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 @pytest.fixture(params=["path", "abstract"])

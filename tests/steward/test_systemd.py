@@ -1,0 +1,112 @@
+"""systemd and a steward: a real `runworker` for two databases notifies as one service."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from django_skipqueue.models import Worker
+from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerState
+from django_skipqueue.supervisor.systemd import NotifySystemd
+
+from ..app import jobs
+from ..app.waiting import wait_until
+from ..harness.proxy import Proxy
+from ..harness.systemd import Manager
+from .conftest import ALIASES, Run, behind
+from .test_steward import supervisors, wait_for_completed
+
+db = pytest.mark.django_db(transaction=True, databases=ALIASES)
+
+RUNS = (WorkerState("w/1", 1, True),)
+STARTS = (WorkerState("w/1", 1),)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    made = Manager(str(tmp_path / "notify"))
+    yield made
+    made.close()
+
+
+# From end to end
+
+
+@db
+def test_it_is_ready_once_both_are_alive_while_both_tick_and_stops_as_one(steward: Run, manager: Manager) -> None:
+    soon = "from django_skipqueue.supervisor import pulse\npulse.LATE_AFTER = 3.0"
+    notify = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000000"}
+    process = steward(environment=notify, settings=soon)
+    assert manager.receive() == ["READY=1"]
+    assert all(Worker.objects.using(alias).exists() for alias in ALIASES), "each has written its row"
+    assert manager.receive()[0] == "WATCHDOG=1"
+    jobs.noop.using(database="other").defer_many([()] * 3)
+    wait_for_completed("other", 3)
+    manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 3 attempts done")
+    hanging = supervisors(process)["other"]
+    os.kill(hanging, signal.SIGSTOP)
+    wait_until(lambda: manager.receive()[0].startswith("STATUS="), "no sign of life any more")
+    os.kill(hanging, signal.SIGCONT)
+    manager.wait_for("WATCHDOG=1")
+    process.send(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    assert process.wait() == 0
+
+
+@db
+def test_a_database_that_is_down_does_not_keep_the_service_from_starting(
+    steward: Run, manager: Manager, proxy: Proxy
+) -> None:
+    proxy.refuse()
+    process = steward(environment={"NOTIFY_SOCKET": manager.address}, settings=behind(other=proxy))
+    assert manager.receive() == ["READY=1"]
+    manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 0 attempts done; cannot be reached: other")
+    assert "worker started worker=w@default/1" in process.log
+
+
+# What counts as ready, and as alive
+
+
+def state(database: DatabaseState, *workers: WorkerState, late_at: float = float("inf")) -> SupervisorState:
+    return SupervisorState(database.name, time.monotonic(), late_at, database, workers)
+
+
+UNKNOWN, REACHED, LOST = DatabaseState
+
+
+@pytest.mark.parametrize(
+    ("states", "is_ready"),
+    [
+        ([state(REACHED, *RUNS), state(REACHED, *STARTS, *RUNS)], True),
+        ([state(REACHED, *RUNS), state(LOST, *STARTS)], True),
+        ([state(REACHED, *RUNS), state(UNKNOWN, *STARTS)], False),
+        ([state(REACHED, *RUNS), state(REACHED, *STARTS)], False),
+        ([state(LOST, *STARTS), state(LOST, *STARTS)], False),
+        ([state(LOST, *STARTS)], False),
+        ([state(REACHED, *RUNS)], True),
+    ],
+    ids=["both run", "one is down", "one is not tried yet", "one starts", "all down", "the only one is down", "one"],
+)
+def test_ready_is_each_that_can_be_reached_and_at_least_one(
+    manager: Manager, states: list[SupervisorState], is_ready: bool
+) -> None:
+    service = NotifySystemd(lambda: states, {"NOTIFY_SOCKET": manager.address})
+    service.run(time.monotonic())
+    if is_ready:
+        assert manager.receive() == ["READY=1"]
+        assert manager.receive()[0] == "WATCHDOG=1"
+        service.run(time.monotonic())
+        assert manager.receive()[0] == "WATCHDOG=1", "ready is said once"
+    else:
+        assert manager.is_silent_for(0.1)
+
+
+def test_one_that_hangs_is_no_sign_of_life(manager: Manager) -> None:
+    states = [state(REACHED, *RUNS), state(LOST, *RUNS, late_at=0.0)]
+    service = NotifySystemd(lambda: states, {"NOTIFY_SOCKET": manager.address})
+    service.run(time.monotonic())
+    assert manager.receive() == ["READY=1"]
+    assert manager.receive() == ["STATUS=2 of 2 workers, 0 jobs running, 0 attempts done; cannot be reached: LOST"]
