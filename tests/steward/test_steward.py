@@ -154,6 +154,7 @@ def test_a_signal_to_a_supervisor_alone_is_ignored(steward: Run) -> None:
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert "supervisor died" not in process.log
+    assert process.log.count("supervisor stopping") == 1, "that of the steward"
 
 
 # Deaths
