@@ -5,12 +5,12 @@ code hangs in one). When a worker ends, its jobs are recovered or released at on
 """
 
 import os
+import select
 import signal
 import socket
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from ..alerts.watch import WatchAlerts
 from ..events import liveness_logs, log_context
@@ -44,8 +44,6 @@ from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
 from ..store import Store
 from ..values.times import NEVER
-from ..worker.memory import resident_mb_of
-from ..worker.own_row import described
 from ..worker.worker import Worker
 from .call_workers import CallWorkers
 from .contention import Contention
@@ -60,9 +58,13 @@ from .state import DatabaseState, SupervisorState, observe
 from .systemd import NotifySystemd
 from .watch_queues import WatchQueues
 from .watchdog import Watchdog, print_stacks_on_signal
+from .worker_rows import rows_of
 
 KILL_AFTER = 10.0
 """Seconds after the shutdown timeout at which a worker that still runs is killed."""
+
+COMMAND_TIME = 1.0
+"""Seconds after a signal within which the steward, which has got it as well, sends its command."""
 
 
 class Supervisor:
@@ -108,6 +110,7 @@ class Supervisor:
         self._health_port = health_listener and HealthPort(health_listener, Health(self._states).page)
         self._loop = Loop(self._control, self._wakeup, heartbeat=self._heartbeat, services=self._services())
         self._signals: list[int] = []
+        self._command_follows = False
         self._kill_at = NEVER
         self._recover_deadline = NEVER
         self._stopping = False
@@ -115,7 +118,7 @@ class Supervisor:
     def _heartbeats(self) -> Heartbeat:
         heartbeat = Heartbeat(
             self._store,
-            workers=self._workers,
+            workers=lambda: rows_of(self.options, self._processes),
             interval=self.options.seconds_between_heartbeats,
             written=self._heartbeats_written,
             requested=self._requested,
@@ -161,7 +164,7 @@ class Supervisor:
         """Keep workers running until a signal stops the supervisor, or all have ended."""
         log_context.serve(self.options.database)
         self._start_threads()
-        taken = (lambda _: None) if self._shared else self._signals.append
+        taken = self._expect_command if self._shared else self._signals.append
         self._wakeup.on_signals(taken, (signal.SIGTERM, signal.SIGINT))
         self._wakeup.on_signals(lambda _: None, (signal.SIGCHLD,))
         while self._working():
@@ -177,21 +180,6 @@ class Supervisor:
             self._health_port.stop()
             self._health_port.close()
         self._log.end(LAST_LINES)
-
-    def _workers(self) -> list[Mapping[str, Any]]:
-        """The rows of the running processes."""
-        return [
-            described(
-                self.options,
-                id=process.id,
-                name=process.name,
-                pid=process.pid,
-                memory_mb=resident_mb_of(process.pid),
-                jobs_done=process.stamps.last().jobs_done,
-            )
-            for process in self._processes
-            if process.pid
-        ]
 
     def _heartbeats_written(self, began: float) -> None:
         for process in self._processes:
@@ -228,6 +216,20 @@ class Supervisor:
             else:
                 liveness_logs.stopping_now(name)
                 self._stop(STOP_NOW)
+
+    def _expect_command(self, _: int) -> None:
+        """Handle a signal under a steward, which has got it as well."""
+        self._command_follows = True
+
+    def _learn_of_signals(self) -> None:
+        """A signal to all processes may have ended an idle worker before this one has handled it: do that first."""
+        self._handle_signals()
+        if self._command_follows and self._lifeline is not None and not self._stopping:
+            self._command_follows = False  # if none comes, the signal was not for all
+            poller = select.poll()
+            poller.register(self._lifeline, select.POLLIN)
+            if poller.poll(COMMAND_TIME * 1000):
+                self._read_lifeline()
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -302,6 +304,7 @@ class Supervisor:
         for process in self._processes:
             dead = process.ended()
             if dead is not None:
+                self._learn_of_signals()
                 self._died(process, dead)
 
     def _died(self, process: WorkerProcess, dead: DeadProcess) -> None:

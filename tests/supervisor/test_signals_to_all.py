@@ -1,0 +1,70 @@
+"""A signal to all processes at once, which ends an idle worker before its supervisor has taken notice of the signal."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from django_skipqueue.models import Worker
+
+from ..app.waiting import wait_until
+from ..harness.processes import ManagePy
+
+Run = Callable[..., ManagePy]
+HOUR = "3600"
+
+SLOW_SUPERVISOR = """
+    import os, signal
+    from django_skipqueue.supervisor.supervisor import Supervisor
+
+    notice_ended = Supervisor._notice_ended
+    done = []
+
+    def late(self):
+        (process,) = self._processes
+        if process.has_started and not done:
+            done.append(True)
+            os.killpg(0, signal.SIGTERM)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the system let this process wait here
+        notice_ended(self)
+
+    Supervisor._notice_ended = late
+"""
+
+SLOW_STEWARD = """
+    import psutil
+    from django_skipqueue.steward.steward import Steward
+    from django_skipqueue.supervisor import supervisor
+
+    supervisor.COMMAND_TIME = 60.0
+    handle_signals = Steward._handle_signals
+
+    def late(self):
+        if self._signals and not self._stopping:
+            steward = psutil.Process()
+            ended = [each for each in steward.children(recursive=True) if each.ppid() != steward.pid]
+            psutil.wait_procs(ended)  # their supervisors have noticed it
+        handle_signals(self)
+
+    Steward._handle_signals = late
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_ended_of_it_is_not_taken_for_dead(runworker: Run) -> None:
+    process = runworker("--poll-interval", HOUR, jobs=SLOW_SUPERVISOR)
+    assert process.wait() == 0
+    assert process.log.count("supervisor stopping") == 1
+    assert process.log.count("worker started") == 1
+    assert "worker died" not in process.log
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_nor_by_a_supervisor_that_waits_for_the_command_of_its_steward(runworker: Run) -> None:
+    process = runworker("--poll-interval", HOUR, jobs=SLOW_STEWARD, skipqueue={"DATABASES": ("default", "other")})
+    for alias in ("default", "other"):
+        wait_until(Worker.objects.using(alias).exists, f"a worker of {alias} is idle")
+    process.send_to_group(signal.SIGTERM)
+    assert process.wait() == 0
+    assert process.log.count("worker started") == 2
+    assert "worker died" not in process.log
