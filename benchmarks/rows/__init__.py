@@ -21,7 +21,7 @@ from .many_workers import eight_machines, eight_workers, many_workers, one_worke
 from .processes import cold_start, idle, import_time, memory
 from .rates import rates
 from .rollups import rollups
-from .several_databases import several_databases
+from .several_databases import several_databases, steward_memory
 from .tables import future, history, other_queue, snapshot
 from .waiting import latency, lateness, lone_scheduled
 
@@ -63,6 +63,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         rates,
         batches,
         several_databases,
+        steward_memory,
         memory,
         cold_start,
         import_time,

@@ -1,15 +1,20 @@
-"""What several queue databases bring: drains over one, two and four servers that have the same share of a core each."""
+"""What several queue databases bring and cost: drains over capped servers, and the memory of the steward."""
 
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 
+import psutil
 import psycopg
 
 from ..capped_servers import CannotCap, capped_servers
+from ..databases import fresh_database
 from ..figures import Figures
 from ..sizes import Sizes
-from ..workers import runworker
+from ..workers import runworker, wait_until
 
 URLS = "BENCHMARKS_DATABASES"
 """The environment variable of `benchmarks.several`."""
@@ -41,10 +46,7 @@ def _drain(number: int, jobs_in_each: int) -> float:
     """Jobs a second of a drain over so many servers, from the first claim to the last settle in any."""
     with capped_servers(number, SHARE) as servers:
         urls = [server.create_database("queue") for server in servers]
-        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.several", URLS: "\n".join(urls)}
-        for alias in ["default", *(f"queue_{place}" for place in range(1, number))]:
-            _manage(environment, "migrate", "--verbosity", "0", "--database", alias)
-        _manage(environment, "shell", "--command", FILL.format(count=number * jobs_in_each))
+        environment = _filled(urls, jobs_in_each)
         subprocess.run(
             [*runworker("--drain"), "--settings", "benchmarks.several"],
             env=environment,
@@ -58,6 +60,23 @@ def _drain(number: int, jobs_in_each: int) -> float:
     return completed / (max(end for *_, end in spans) - min(start for _, start, _ in spans))
 
 
+def steward_memory(sizes: Sizes) -> Figures:
+    """Private memory of the steward of three databases, after a drain and `--idle` seconds."""
+    with ExitStack() as databases:
+        urls = [databases.enter_context(fresh_database())["DATABASE_URL"] for _ in range(3)]
+        environment = _filled(urls, sizes.jobs // 3)
+        command = [*runworker("--verbosity", "0"), "--settings", "benchmarks.several"]
+        steward = psutil.Popen(command, env=environment)
+        try:
+            wait_until(lambda: all(_span(url)[0] == sizes.jobs // 3 for url in urls), seconds=3600)
+            time.sleep(sizes.idle)
+            memory = steward.memory_full_info()
+        finally:
+            steward.terminate()
+            steward.wait()
+    return {"MB private": memory.uss / 1e6, "MB with its part of shared pages": memory.pss / 1e6}
+
+
 FILL = """
 from django.db import connections
 from benchmarks import jobs
@@ -67,6 +86,15 @@ for connection in connections.all():
         cursor.execute("VACUUM ANALYZE skipqueue_job")
         cursor.execute("CHECKPOINT")
 """
+
+
+def _filled(urls: Sequence[str], jobs_in_each: int) -> dict[str, str]:
+    """Put the tables and so many jobs into each database. Returns the environment of processes that use them."""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "benchmarks.several", URLS: "\n".join(urls)}
+    for alias in ["default", *(f"queue_{place}" for place in range(1, len(urls)))]:
+        _manage(environment, "migrate", "--verbosity", "0", "--database", alias)
+    _manage(environment, "shell", "--command", FILL.format(count=len(urls) * jobs_in_each))
+    return environment
 
 
 def _manage(environment: dict[str, str], *arguments: str) -> None:
