@@ -10,8 +10,12 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .cluster import Cluster
+
+if TYPE_CHECKING:
+    from .report import Verdict
 
 SECONDS = 8.0
 RATE = 330.0
@@ -94,12 +98,8 @@ def _prepare(cluster: Cluster) -> None:
 
 def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> str | None:
     """One scenario; its row of the table, or nothing if it failed."""
-    from .report import judge
-    from .scenarios import Run
-
-    run = Run(name, cluster, folder, seed=options.seed, seconds=options.seconds, rate=options.rate)
     try:
-        verdict = judge(run.scenario.title, run.evidence())
+        verdict = _verdict(name, options, cluster, folder)
     except Exception:
         traceback.print_exc()
         _complain(name, ["it broke off"], options)
@@ -109,6 +109,19 @@ def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path)
         _complain(name, verdict.violations, options)
         return None
     return verdict.row
+
+
+def _verdict(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> "Verdict":
+    from .one_of_three import RunOfThree
+    from .report import judge
+    from .scenarios import SCENARIOS, Run
+
+    scenario = SCENARIOS[name]
+    if scenario.has_three:
+        run = RunOfThree(scenario.title, folder, seed=options.seed, seconds=options.seconds, rate=options.rate)
+        return run.verdict()
+    evidence = Run(name, cluster, folder, seed=options.seed, seconds=options.seconds, rate=options.rate).evidence()
+    return judge(scenario.title, evidence)
 
 
 def _complain(name: str, violations: list[str], options: argparse.Namespace) -> None:

@@ -50,11 +50,13 @@ class Scenario:
     """How many times as long as the others it is."""
     has_standby: bool = False
     """Whether every commit waits for a second PostgreSQL, to which the cluster can fail over."""
+    has_three: bool = False
+    """Whether one `runworker` serves three databases: then `one_of_three` runs it."""
 
     @property
     def can_run(self) -> bool:
         """Whether this computer has what its faults need."""
-        return bool(self.strokes or self.lanes)
+        return bool(self.strokes or self.lanes or self.has_three)
 
     @property
     def has_clocks(self) -> bool:
@@ -121,6 +123,7 @@ SCENARIOS = {
     "roles-swapped": Scenario(
         title="failover with all connections left open", strokes=[faults.turn_read_only], has_standby=True
     ),
+    "one-of-three": Scenario(title="one of three databases down, one `runworker`", strokes=[], has_three=True),
     "postgres-paused": Scenario(title="PostgreSQL paused beyond the worker timeout", strokes=[faults.pause_postgres]),
     "backends-terminated": Scenario(
         title="a third of the backends terminated twice a second", strokes=[faults.terminate_backends], pause=(0.5, 0.5)

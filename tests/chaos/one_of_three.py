@@ -1,0 +1,151 @@
+"""The scenario `one-of-three`: one `runworker` serves three databases, and one of them after the other goes down.
+
+Invariant: no two databases are down at the same time, and each is well again before the next fault.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from django.core.management import call_command
+
+from django_skipqueue import conf
+
+from . import WORKER_TIMEOUT
+from .evidence import Fault
+from .figures import FULL_SPEED
+from .records_of_three import Records, lost, violations
+from .report import Verdict
+from .three import Database, Runworker, known
+
+ALIASES = ("queue_1", "queue_2", "queue_3")
+
+CALM = 4.0
+"""Seconds before the first fault, and after each."""
+
+LONGEST_WAIT = 60.0
+"""Seconds in which all of them must be served, or be served again."""
+
+LONGEST_DRAIN = 120.0
+"""Seconds after the load in which every job must be finished."""
+
+Stroke = Callable[[Database, random.Random], None]
+
+
+def cut(database: Database, choose: random.Random) -> None:
+    """Reset all connections, and refuse new ones."""
+    database.proxy.refuse()
+    database.proxy.cut()
+    time.sleep(choose.uniform(3, 5))
+    database.proxy.accept()
+
+
+def stall(database: Database, choose: random.Random) -> None:
+    """Let no byte through for longer than the worker timeout."""
+    database.proxy.stall()
+    time.sleep(WORKER_TIMEOUT + choose.uniform(2, 4))
+    database.proxy.flow()
+
+
+def crash(database: Database, choose: random.Random) -> None:
+    """`stop -m immediate`, and start after a moment."""
+    database.cluster.crash()
+    time.sleep(choose.uniform(2, 4))
+    database.cluster.start()
+
+
+STROKES: dict[Stroke, str] = {cut: "connections cut", stall: "stalled", crash: "crashed"}
+
+
+class RunOfThree:
+    """One run from the first job to the verdict. Its speed is `rate`, a third of it in each database."""
+
+    def __init__(self, title: str, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
+        self._title = title
+        self._folder = folder
+        self._seconds = seconds
+        self._rate = rate / len(ALIASES)
+        self._choose = random.Random(f"{seed} one-of-three")
+        self._databases = [Database(alias, folder / alias, rate=self._rate) for alias in ALIASES]
+        self._faults: list[Fault] = []
+
+    def verdict(self) -> Verdict:
+        """Do it all; what became of it."""
+        try:
+            for database in self._databases:
+                database.boot()
+            with known(self._databases):
+                for alias in ALIASES:
+                    call_command("migrate", database=alias, verbosity=0)
+                with self._runworker() as runworker:
+                    records = self._records(runworker)
+        finally:
+            for database in self._databases:
+                database.end()
+        return self._judged(records)
+
+    @contextmanager
+    def _runworker(self) -> Iterator[Runworker]:
+        runworker = Runworker(self._databases)
+        try:
+            yield runworker
+        finally:
+            runworker.end()
+            runworker.logbook.save(self._folder)
+
+    def _records(self, runworker: Runworker) -> Records:
+        for database in self._databases:
+            database.start()
+        self._wait_until_served(self._databases)
+        calm_from = time.time()
+        time.sleep(CALM)
+        broken_from = time.time()
+        self._break_things()
+        for database in self._databases:
+            database.stop()
+        deadline = time.monotonic() + LONGEST_DRAIN
+        while not all(database.is_done for database in self._databases) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        code = runworker.stop()
+        for database in self._databases:
+            database.read()
+        return Records(
+            databases={database.alias: database.record for database in self._databases},
+            faults=self._faults,
+            rate=self._rate,
+            calm_from=calm_from,
+            broken_from=broken_from,
+            heartbeat_interval=conf.settings.heartbeat_interval,
+            exit_code=code,
+        )
+
+    def _break_things(self) -> None:
+        """Each kind once, in a shuffled order, before any comes again; the databases in turn."""
+        over_at, turn = time.monotonic() + self._seconds, 0
+        while not turn or time.monotonic() < over_at:
+            for stroke in self._choose.sample(list(STROKES), len(STROKES)):
+                database = self._databases[turn % len(self._databases)]
+                fault = Fault(STROKES[stroke], database.alias, time.time())
+                stroke(database, self._choose)
+                fault.ended = time.time()
+                self._faults.append(fault)
+                self._wait_until_served([database])
+                time.sleep(CALM)
+                turn += 1
+
+    def _wait_until_served(self, databases: Sequence[Database]) -> None:
+        """Wait until so many jobs are finished in a second as come in."""
+        deadline = time.monotonic() + LONGEST_WAIT
+        while not all(database.finished_lately() >= FULL_SPEED * self._rate for database in databases):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{databases[0].alias} was not served within {LONGEST_WAIT:g} s.")
+            time.sleep(0.1)
+
+    def _judged(self, records: Records) -> Verdict:
+        jobs = sum(len(record.statuses) for record in records.databases.values())
+        speed = sum(records.calm_speed(alias) for alias in ALIASES)
+        cells = [self._title, f"{jobs:,}", f"{speed:.0f}", f"{len(records.faults)}", f"{len(list(lost(records)))}"]
+        cells += ["", "", "", "", f"{max(records.gaps(), default=0.0):.2f} s", ""]
+        return Verdict(self._title, f"| {' | '.join(cells)} |", list(violations(records)))

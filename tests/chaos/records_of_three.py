@@ -1,0 +1,105 @@
+"""What is known after the scenario `one-of-three`, and the judgement on it: one database down leaves the others alone.
+
+Invariant: pure. All times are seconds since the epoch.
+"""
+
+from bisect import bisect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .evidence import Fault
+from .figures import FULL_SPEED
+
+GRACE = 2.0
+"""Seconds by which a heartbeat may be older than the interval between two: reading and writing it take time."""
+
+
+@dataclass
+class Record:
+    """What is known of one database."""
+
+    promised: set[int] = field(default_factory=set)
+    """The ids of the jobs whose `.defer()` has returned."""
+    statuses: dict[int, str] = field(default_factory=dict)
+    """The status of each job in the end, by its id."""
+    finished: list[float] = field(default_factory=list)
+    """When each job was finished, in order."""
+    ages: list[tuple[float, float]] = field(default_factory=list)
+    """When a heartbeat was looked at, and how old the oldest one was, in seconds."""
+
+    def speed(self, began: float, ended: float) -> float:
+        """Jobs finished a second between these times."""
+        return (bisect(self.finished, ended) - bisect(self.finished, began)) / (ended - began)
+
+
+@dataclass
+class Records:
+    """What is known of all of them. The target of a fault is an alias."""
+
+    databases: Mapping[str, Record]
+    faults: list[Fault]
+    rate: float
+    """Jobs deferred a second in each."""
+    calm_from: float
+    broken_from: float
+    heartbeat_interval: float
+    exit_code: int | None
+
+    def calm_speed(self, alias: str) -> float:
+        """Jobs of this database finished a second before the first fault; at most those that the load defers.
+
+        Where the load made up for a delay, more were finished for a while than can be later on.
+        """
+        return min(self.databases[alias].speed(self.calm_from, self.broken_from), self.rate)
+
+    def gaps(self) -> Iterator[float]:
+        """For each fault and each other database the longest time in which it finished no job."""
+        for fault, _, record in _others(self):
+            finished = record.finished
+            during = finished[bisect(finished, fault.began) : bisect(finished, fault.ended)]
+            yield max(later - earlier for earlier, later in pairwise([fault.began, *during, fault.ended]))
+
+
+def violations(records: Records) -> Iterator[str]:
+    """Each promise that was broken."""
+    yield from lost(records)
+    yield from slowed(records)
+    yield from silenced(records)
+    if records.exit_code != 0:
+        yield f"after SIGTERM `runworker` ended with {records.exit_code}"
+
+
+def lost(records: Records) -> Iterator[str]:
+    """The jobs that have no row, or are not completed in the end."""
+    for alias, record in records.databases.items():
+        for id in sorted(record.promised | record.statuses.keys()):
+            status = record.statuses.get(id, "gone")
+            if status != "completed":
+                yield f"job {alias}:{id} is {status}"
+
+
+def slowed(records: Records) -> Iterator[str]:
+    """The databases that finished fewer jobs a second while another one was down than before."""
+    for fault, alias, record in _others(records):
+        speed, wanted = record.speed(fault.began, fault.ended), FULL_SPEED * records.calm_speed(alias)
+        if speed < wanted:
+            yield f"{fault.what} of {fault.target}: {alias} finished {speed:.0f} jobs/s, not {wanted:.0f}"
+
+
+def silenced(records: Records) -> Iterator[str]:
+    """The databases whose heartbeats became too old, or were not looked at, while another one was down."""
+    limit = records.heartbeat_interval + GRACE
+    for fault, alias, record in _others(records):
+        ages = [age for at, age in record.ages if fault.began <= at <= fault.ended]
+        if not ages or max(ages) > limit:
+            seen = f"{max(ages):.1f} s old" if ages else "never seen"
+            yield f"{fault.what} of {fault.target}: a heartbeat of {alias} was {seen}"
+
+
+def _others(records: Records) -> Iterator[tuple[Fault, str, Record]]:
+    """Each fault with each database on which it did not fall."""
+    for fault in records.faults:
+        for alias, record in records.databases.items():
+            if alias != fault.target:
+                yield fault, alias, record

@@ -1,0 +1,180 @@
+"""Three databases, each on a server of its own behind a proxy, with a load of its own, and one `runworker` for all.
+
+Invariant: load and watch of a database have threads and connections of their own, and come past the proxy.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import environ
+import psycopg
+from django.db import Error, connections
+from django.test.utils import override_settings
+
+from . import jobs
+from .cluster import Cluster
+from .logbook import Logbook
+from .machines import LONGEST_STOP, ROOT
+from .proxy import Proxy
+from .records_of_three import Record
+from .settings import SKIPQUEUE
+
+TOGETHER = 10
+"""Jobs that are deferred together."""
+
+LOOKS = 0.1
+"""Seconds between two looks at the heartbeats."""
+
+AGE = "SELECT extract(epoch FROM now() - min(heartbeat_at))::float8 FROM skipqueue_worker"
+
+ROWS = "SELECT id, status, extract(epoch FROM finished_at)::float8 FROM skipqueue_job"
+
+FINISHED_LATELY = "SELECT count(*) FROM skipqueue_job WHERE finished_at > now() - interval '1 second'"
+
+UNFINISHED = "SELECT 1 FROM skipqueue_job WHERE finished_at IS NULL LIMIT 1"
+
+
+class Database:
+    """One of them, under its alias."""
+
+    def __init__(self, alias: str, home: Path, *, rate: float) -> None:
+        home.mkdir(parents=True)
+        self.alias = alias
+        self.record = Record()
+        self.cluster = Cluster(home / "postgres")
+        (home / "postgres").mkdir()
+        self.proxy = Proxy(self.cluster.sockets[0])
+        self._rate = rate
+        self._is_loaded, self._is_watched = threading.Event(), threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def boot(self) -> None:
+        """Start the server and the proxy."""
+        self.cluster.create()
+        self.proxy.start()
+
+    def start(self) -> None:
+        """Defer and watch, until `stop`."""
+        for running, run in ((self._is_loaded, self._defer), (self._is_watched, self._watch)):
+            running.set()
+            thread = threading.Thread(target=run, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Defer and watch no more."""
+        self._is_loaded.clear()
+        self._is_watched.clear()
+        for thread in self._threads:
+            thread.join()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self.stop()
+        self.proxy.stop()
+        self.cluster.stop()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether each job is finished."""
+        with self.cluster.connect() as connection:
+            return connection.execute(UNFINISHED).fetchone() is None
+
+    def finished_lately(self) -> int:
+        """How many jobs were finished in the last second."""
+        with self.cluster.connect() as connection:
+            row = connection.execute(FINISHED_LATELY).fetchone()
+        return int(row[0]) if row else 0
+
+    def read(self) -> None:
+        """Put what the rows say into the record."""
+        with self.cluster.connect() as connection:
+            rows = connection.execute(ROWS).fetchall()
+        self.record.statuses = {id: status for id, status, _ in rows}
+        self.record.finished = sorted(at for *_, at in rows if at is not None)
+
+    @property
+    def address(self) -> str:
+        """How `runworker` reaches it."""
+        where = f"host=127.0.0.1&port={self.proxy.port}&sslmode=disable&gssencmode=disable"
+        return f"postgres://postgres@/chaos?{where}"
+
+    def _defer(self) -> None:
+        due = time.monotonic()
+        while self._is_loaded.is_set():
+            try:
+                made = jobs.blink.using(database=self.alias).defer_many([()] * TOGETHER)
+                self.record.promised.update(made)
+            except Error:  # the server is down: a job whose commit got no answer may be there or not
+                connections[self.alias].close()
+            due = max(due + TOGETHER / self._rate, time.monotonic() - 1)
+            time.sleep(max(due - time.monotonic(), 0))
+        connections[self.alias].close()
+
+    def _watch(self) -> None:
+        while self._is_watched.is_set():
+            try:
+                with self.cluster.connect() as connection:
+                    while self._is_watched.is_set():
+                        row = connection.execute(AGE).fetchone()
+                        if row and row[0] is not None:
+                            self.record.ages.append((time.time(), row[0]))
+                        time.sleep(LOOKS)
+            except psycopg.Error:
+                time.sleep(LOOKS)
+
+
+class Runworker:
+    """The one process, its supervisors and their workers."""
+
+    def __init__(self, databases: list[Database]) -> None:
+        self.logbook = Logbook("runworker")
+        environment = {
+            "DJANGO_SETTINGS_MODULE": "tests.chaos.settings_of_three",
+            "CHAOS_DATABASES": "\n".join(each.address for each in databases),
+            "CHAOS_WITNESS": os.environ["DATABASE_URL"],
+            "PYTHONPATH": str(ROOT),
+        }
+        log = self.logbook.open()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "django", "runworker", "--name", "one-of-three"],
+            env={**os.environ, **environment},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(log)
+
+    def stop(self) -> int | None:
+        """SIGTERM to the steward. Returns its exit code; `None`: it did not end."""
+        self._process.terminate()
+        try:
+            return self._process.wait(LONGEST_STOP)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@contextmanager
+def known(databases: list[Database]) -> Iterator[None]:
+    """In this block the queue of this process is spread over these databases."""
+    for database in databases:
+        given = environ.Env.db_url_config(database.cluster.url)
+        connections.settings[database.alias] = {**connections.settings["default"], **given}
+    aliases = tuple(database.alias for database in databases)
+    with override_settings(SKIPQUEUE={**SKIPQUEUE, "DATABASES": aliases}):
+        yield
