@@ -11,22 +11,21 @@ import psutil
 import pytest
 
 from django_skipqueue.runtime.worker_options import WorkerOptions
-from django_skipqueue.steward.steward import Steward
 from django_skipqueue.steward.supervisor_process import SupervisorProcess
 from django_skipqueue.supervisor.health import Health
 from django_skipqueue.supervisor.http_exchange import Page
 from django_skipqueue.supervisor.pulse import LATE_AFTER
 from django_skipqueue.supervisor.shared_state import SharedState
 from django_skipqueue.supervisor.state import DatabaseState, SupervisorState, WorkerState
-from django_skipqueue.values.times import NEVER
 
 from ..app import jobs
+from ..app.models import Ledger
 from ..app.waiting import wait_until
-from ..harness.processes import ManagePy
+from ..harness.processes import ManagePy, children
 from ..harness.proxy import Proxy
 from ..supervisor.test_health import NOTES_THREADS, free_port, get, has
 from .conftest import ALIASES, Run, behind
-from .test_steward import supervisors, wait_for_completed
+from .test_steward import go, supervisors, wait_for_completed
 
 db = pytest.mark.django_db(transaction=True, databases=ALIASES)
 
@@ -119,6 +118,19 @@ def test_a_supervisor_that_hangs_is_unhealthy(steward: Run) -> None:
     wait_until(lambda: has(port, "/healthz", 200), "well again")
 
 
+@db
+def test_a_supervisor_whose_work_is_done_counts_no_more(steward: Run) -> None:
+    jobs.record_and_hold.using(database="other").defer("other")
+    port = free_port()
+    process = steward("--drain", "--health-port", str(port))
+    wait_until(lambda: Ledger.objects.filter(entry="other").exists(), "it runs")
+    wait_until(lambda: not any('database="default"' in series for series in metrics(port)), "the other has ended")
+    wait_until_all_ready(port)
+    assert get(port, "/healthz") == (200, "ok\n")
+    go()
+    assert process.wait() == 0
+
+
 def sockets(pid: int) -> set[str]:
     """The sockets that a process has open."""
     files = Path(f"/proc/{pid}/fd")
@@ -154,7 +166,8 @@ def test_no_process_inherits_the_port_or_a_thread_and_it_stays_when_one_is_repla
     assert_nothing_is_inherited(process, port)
     os.kill(pids["other"], signal.SIGKILL)
     process.wait_for("supervisor died supervisor=w@other")
-    wait_until(lambda: supervisors(process)["other"] != pids["other"], "it is replaced")
+    pid = process.process.pid
+    wait_until(lambda: pids["other"] not in children(pid) and len(children(pid)) == 2, "it is replaced")
     wait_until_all_ready(port)
     assert get(port, "/healthz") == (200, "ok\n")
     assert_nothing_is_inherited(process, port)
@@ -203,14 +216,3 @@ def test_a_supervisor_that_is_not_started_for_long_is_unhealthy(monkeypatch: pyt
     page = health.page("/healthz")
     assert page is not None
     assert page.status == "503 Service Unavailable"
-
-
-def test_a_supervisor_whose_work_is_done_counts_no_more() -> None:
-    made = Steward([OPTIONS, WorkerOptions(name="w@default", database="default")])
-    for process in made._processes:
-        process.start_at = NEVER
-    made._processes[1].pid = os.getpid()
-    made._processes[1].shared.write(
-        SupervisorState("default", 0, 0, DatabaseState.REACHED, (WorkerState("w@default/1", 1, True),))
-    )
-    assert Health(made._states, names_databases=True).page("/readyz") == Page("200 OK", "ok\n")
