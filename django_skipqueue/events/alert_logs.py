@@ -48,8 +48,7 @@ def amount(rule: str, value: float) -> str:
 
 def _shown(event: AlertRaised | AlertOver) -> dict[str, str]:
     queue = {"queue": event.queue_name} if event.queue_name else {}
-    database = {"database": event.database} if settings.serves_several else {}
-    return {"rule": event.rule, **queue, **database, "value": amount(event.rule, event.value)}
+    return {"rule": event.rule, **queue, "value": amount(event.rule, event.value)}
 
 
 def _lasted(event: AlertOver) -> str:

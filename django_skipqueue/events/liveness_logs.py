@@ -5,6 +5,7 @@ In the format of `logs`: the event first, then `key=value`.
 
 import logging
 
+from . import log_context
 from .log_format import in_a_line, in_words
 from .logs import write, write_about_worker
 
@@ -144,8 +145,8 @@ def service_back(service: str) -> None:
 
 def scrape_failed(part: str, error: BaseException, *, database: str | None = None) -> None:
     """A query of `/metrics` failed; the other parts are served. `database`: the alias, of several."""
-    of_several = {} if database is None else {"database": database}
-    write(logging.WARNING, "scrape_failed", {"part": part, **of_several, "error": in_a_line(error)})
+    with log_context.about(database):
+        write(logging.WARNING, "scrape_failed", {"part": part, "error": in_a_line(error)})
 
 
 def lines_dropped(count: int) -> None:

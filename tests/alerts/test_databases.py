@@ -55,10 +55,10 @@ def test_the_log_and_the_webhook_name_it(caplog: pytest.LogCaptureFixture, setti
     make_job(using="other", queue_name="mail", run_after=timedelta(minutes=-10))
     (alert,) = check(Store("other"), limits(ALERTS))
     send(alert)
-    assert "alert raised rule=oldest_waiting database=other value=" in caplog.text
-    assert payload("alert_raised", alert)["text"].startswith("alert raised: oldest_waiting of other is ")
+    assert "alert raised database=other rule=oldest_waiting value=" in caplog.text
+    assert payload("alert_raised", alert)["text"].startswith("alert raised: oldest_waiting on other is ")
     over = AlertOver(**{**vars(alert), "over_at": alert.since})
-    assert payload("alert_over", over)["text"].startswith("alert over: oldest_waiting of other lasted ")
+    assert payload("alert_over", over)["text"].startswith("alert over: oldest_waiting on other lasted ")
     settings.SKIPQUEUE = {"DATABASE": "other", "ALERTS": ALERTS}
     assert payload("alert_raised", alert)["text"].startswith("alert raised: oldest_waiting is ")
 

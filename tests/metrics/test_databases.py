@@ -135,4 +135,4 @@ def test_a_part_that_fails_is_logged_with_its_database(caplog: pytest.LogCapture
             cursor.execute("ALTER TABLE hidden RENAME TO skipqueue_rollup")
     assert values(text, "skipqueue_scrape_error", part="jobs") == {"default": 0, "other": 1}
     assert values(text, UP) == {"default": 1, "other": 1}
-    assert "scrape failed part=jobs database=other error=" in caplog.text
+    assert "scrape failed database=other part=jobs error=" in caplog.text
