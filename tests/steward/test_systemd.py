@@ -64,7 +64,7 @@ def test_a_database_that_is_down_does_not_keep_the_service_from_starting(
     process = steward(environment={"NOTIFY_SOCKET": manager.address}, settings=behind(other=proxy))
     assert manager.receive() == ["READY=1"]
     manager.wait_for("STATUS=2 of 2 workers, 0 jobs running, 0 attempts done; cannot be reached: other")
-    assert "worker started worker=w@default/1" in process.log
+    assert "worker started database=default worker=w@default/1" in process.log
 
 
 # What counts as ready, and as alive
