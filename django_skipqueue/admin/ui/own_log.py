@@ -48,7 +48,7 @@ class OwnLog(AnyModelAdmin):
         if logged_id(pk) == pk:
             return super().history_view(request, object_id, extra_context)
         about = ContentType.objects.get_for_model(self.model)
-        entries = LogEntry.objects.filter(content_type=about, object_id=logged_id(pk)).select_related()
+        entries = LogEntry.objects.filter(content_type=about, object_id=logged_id(pk)).select_related("user")
         shown = Paginator(entries.order_by("action_time"), SHOWN).get_page(request.GET.get(PAGE_VAR, 1))
         context = {
             "action_list": shown,
