@@ -6,6 +6,7 @@ from django.utils.translation import gettext
 
 from ..conf import settings
 from ..events.log_format import printable
+from ..job_names import job_name
 from ..operators.durations import span
 from ..store import Store
 from ..tasks.registry import registry
@@ -57,9 +58,9 @@ def long_jobs(store: Store) -> Iterator[Finding]:
             "long-job",
             Severity.WARNING,
             gettext("Jobs have run for more than an hour"),
-            _listed(rows),
+            _listed(store, rows),
             gettext("If a job hangs, cancel it. A timeout on its task keeps that from happening again."),
-            f"python manage.py skipqueue cancel {rows[0][0]} --reason 'it hung'",
+            f"python manage.py skipqueue cancel {job_name(store.alias, rows[0][0])} --reason 'it hung'",
         )
 
 
@@ -72,7 +73,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             "orphaned-job",
             Severity.CRITICAL,
             gettext("Running jobs whose worker is gone"),
-            _listed(rows),
+            _listed(store, rows),
             gettext(
                 "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
                 "database, or it fails: look at its log. Start one."
@@ -87,6 +88,7 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
     rows = store.rows(job_sql.STUCK_KEYS, {"seconds": LONG_HELD})
     if rows:
         job_id, task, key, status, age = rows[0]
+        job = job_name(store.alias, job_id)
         yield Finding(
             "stuck-key",
             Severity.WARNING,
@@ -96,7 +98,7 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
                 "Meanwhile .defer() with this key enqueues nothing. Such jobs: %(number)s."
             )
             % {
-                "id": job_id,
+                "id": job,
                 "task": printable(task),
                 "status": status,
                 "key": printable(key),
@@ -104,7 +106,7 @@ def stuck_keys(store: Store) -> Iterator[Finding]:
                 "number": _number(rows),
             },
             gettext("See on the job's page why it does not finish. If it is not needed any more, cancel it."),
-            f"python manage.py skipqueue cancel {job_id} --reason 'it holds its unique key'",
+            f"python manage.py skipqueue cancel {job} --reason 'it holds its unique key'",
         )
 
 
@@ -113,6 +115,7 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
     rows = store.rows(job_sql.STUCK_DEPENDANTS)
     if rows:
         job_id, task, needs_job_id = rows[0]
+        job, needed = (job_name(store.alias, id) for id in (job_id, needs_job_id))
         yield Finding(
             "stuck-dependant",
             Severity.WARNING,
@@ -121,9 +124,9 @@ def stuck_dependants(store: Store) -> Iterator[Finding]:
                 "Job %(id)s (%(task)s) waits for job %(needed)s, which was deleted, or pruned, before it had "
                 "completed. Such jobs: %(number)s."
             )
-            % {"id": job_id, "task": printable(task), "needed": needs_job_id, "number": _number(rows)},
+            % {"id": job, "task": printable(task), "needed": needed, "number": _number(rows)},
             gettext("They wait for ever, and so does what waits for them. Discard them."),
-            f"python manage.py skipqueue discard {job_id} --reason 'it waits for a deleted job'",
+            f"python manage.py skipqueue discard {job} --reason 'it waits for a deleted job'",
         )
 
 
@@ -141,12 +144,12 @@ def prune_lag(store: Store) -> Iterator[Finding]:
         )
 
 
-def _listed(rows: Sequence[tuple[int, str, str, float]]) -> str:
+def _listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
     """The number of these jobs, and the first of them."""
     shown = (
         gettext("job %(id)s (%(task)s) on %(worker)s for %(age)s")
         % {
-            "id": job_id,
+            "id": job_name(store.alias, job_id),
             "task": printable(task),
             "worker": printable(worker_name(locked_by)) or "?",
             "age": span(age),

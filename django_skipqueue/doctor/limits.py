@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from django.utils.translation import gettext
 
 from ..events.log_format import printable
+from ..job_names import job_name
 from ..operators.durations import span
 from ..operators.limit_states import LimitState, halted_states, limit_states
 from ..store import Store
@@ -29,7 +30,7 @@ def halted(store: Store) -> Iterator[Finding]:
             Severity.WARNING,
             gettext("Sequences have halted"),
             gettext("Their jobs wait for an operator: %(keys)s.")
-            % {"keys": _listed([_halted_in_words(state) for state in found])},
+            % {"keys": _listed([_halted_in_words(store, state) for state in found])},
             gettext(
                 "Find out why these jobs have failed. Retry them: they run before all others of their keys. Or discard "
                 "them, and the sequences go on without them."
@@ -57,11 +58,11 @@ def free_permits(store: Store) -> Iterator[Finding]:
         )
 
 
-def _halted_in_words(state: LimitState) -> str:
-    job_id = state.halted.job_id if state.halted else ""
+def _halted_in_words(store: Store, state: LimitState) -> str:
+    job = job_name(store.alias, state.halted.job_id) if state.halted else ""
     return gettext("%(key)s (job %(id)s failed %(span)s ago)") % {
         "key": printable(state.key),
-        "id": job_id,
+        "id": job,
         "span": span(state.seconds),
     }
 

@@ -48,7 +48,7 @@ def details_as_json(job: Any, workforce: Workforce) -> dict[str, Any]:
 def lines_about(job: Any, workforce: Workforce) -> Iterator[str]:
     """Its fields, then its errors and the changes by operators, in the order of time. `job.now`: the time."""
     call = call_of(job)
-    yield printable(f"Job {job.pk}: {job.task}")
+    yield printable(f"Job {job.shown_id}: {job.task}")
     for label, values in _facts(job, call, workforce):
         for number, value in enumerate(values):
             yield f"{label if number == 0 else '':<{LABEL_WIDTH}}{printable(value)}"

@@ -56,7 +56,7 @@ def _row(job: Any) -> list[str]:
     call = call_of(job)
     texts = filter(None, [arguments_text(job, call), error_line(job, call)])
     attempts = f"{job.attempts}/{job.max_attempts}"
-    return [str(job.pk), state_cell(job), job.queue_name, job.task, attempts, when(job, job.now), " · ".join(texts)]
+    return [job.shown_id, state_cell(job), job.queue_name, job.task, attempts, when(job, job.now), " · ".join(texts)]
 
 
 def _say_what_is_missing(console: Console, number: int, limit: int, cut_note: str) -> None:

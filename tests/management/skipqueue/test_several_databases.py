@@ -64,10 +64,22 @@ def test_one_that_is_named() -> None:
 def test_a_handle_names_a_job_and_leaves_its_twin_alone(twins: dict[str, Job]) -> None:
     skipqueue("retry", "other:7")
     assert statuses() == ["discarded", "queued"]
-    skipqueue("retry", "7")
+    skipqueue("retry", "7", "--database", "default")
     assert statuses() == ["queued", "queued"]
     out = skipqueue("show", "other:7", "default:7").out
     assert out.index("Database other") < out.index("Database default")
+
+
+@pytest.mark.parametrize("command", [["retry", "7"], ["retry", "other:7", "7"], ["show", "#7"]])
+def test_an_id_alone_names_no_job(twins: dict[str, Job], command: list[str]) -> None:
+    result = skipqueue(*command)
+    assert (result.code, statuses()) == (2, ["discarded", "discarded"])
+    assert "say default:7 or other:7, or give --database" in result.err
+
+
+def test_lists_have_handles(twins: dict[str, Job]) -> None:
+    assert {"default:7", "other:7"} < set(skipqueue("list", "--status", "discarded").out.split())
+    assert "Job other:7: " in skipqueue("show", "other:7").out
 
 
 def test_a_verb_with_a_filter_is_for_all(twins: dict[str, Job]) -> None:

@@ -1,0 +1,54 @@
+"""Where several databases hold queues, a finding and its command name a job by its handle."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from django_skipqueue.doctor import Finding, examine
+from django_skipqueue.store import Store
+
+from ..app import jobs
+from ..app.limit_rows import make_halted
+from ..app.rows import make_job
+
+pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+def finding(code: str) -> Finding:
+    (found,) = (each for each in examine(Store("other")) if each.code == code)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _several(settings: Any) -> None:
+    settings.SKIPQUEUE = {"DATABASES": ("default", "other")}
+
+
+def test_a_job_that_runs_for_long() -> None:
+    job = make_job("running", using="other", locked_at=timedelta(hours=-2))
+    found = finding("long-job")
+    assert f"job other:{job.pk} (" in found.found
+    assert f"skipqueue cancel other:{job.pk} " in found.command
+
+
+def test_a_job_that_keeps_its_unique_key() -> None:
+    job = make_job(using="other", unique_key="k", enqueued_at=timedelta(days=-5), run_after=timedelta(days=-5))
+    found = finding("stuck-key")
+    assert f"Job other:{job.pk} (" in found.found
+    assert f"skipqueue cancel other:{job.pk} " in found.command
+
+
+def test_a_job_that_waits_for_a_deleted_one() -> None:
+    needed = jobs.noop.using(database="other").defer()
+    waiting = jobs.noop.using(database="other", after=[needed]).defer()
+    needed._meta.model._base_manager.using("other").filter(pk=needed.pk).delete()
+    found = finding("stuck-dependant")
+    assert f"Job other:{waiting.pk} (" in found.found
+    assert f"waits for job other:{needed.pk}," in found.found
+    assert f"skipqueue discard other:{waiting.pk} " in found.command
+
+
+def test_a_sequence_that_halts() -> None:
+    job = make_halted("k", using="other")
+    assert f"(job other:{job.pk} failed " in finding("halted-sequence").found
