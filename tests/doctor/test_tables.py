@@ -108,11 +108,20 @@ def test_sizes_are_always_there(db: None) -> None:
     assert re.search(r"skipqueue_job: [\d.]+\xa0[KM]B, of which indexes [\d.]+\xa0[KM]B", finding.found)
 
 
+def entries_after_vacuum(connection: psycopg.Connection[Any]) -> float:
+    """Vacuum the job table. An automatic ANALYZE of any table keeps the rows that its snapshot still sees."""
+    connection.execute("VACUUM (INDEX_CLEANUP ON) skipqueue_job")
+    row = connection.execute("SELECT reltuples FROM pg_class WHERE relname = 'skipqueue_job_claim'").fetchone()
+    assert row is not None
+    return float(row[0])
+
+
 @pytest.mark.usefixtures("new_tables")
 def test_an_index_that_is_mostly_empty(found: Found, connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Job.objects.bulk_create(Job(task="t", queue_name="q", status="queued") for _ in range(2_000))
     Job.objects.all()._raw_delete("default")
-    connect().execute("VACUUM (INDEX_CLEANUP ON) skipqueue_job")
+    other = connect()
+    wait_until(lambda: entries_after_vacuum(other) == 0)
     assert found("index-bloat") == [], "it is small"
     monkeypatch.setattr(tables, "LARGE_INDEX", 50_000)
     findings = {each.command: each for each in found("index-bloat")}
@@ -121,8 +130,8 @@ def test_an_index_that_is_mostly_empty(found: Found, connect: Any, monkeypatch: 
     assert "for about 0 entries" in claim.found
     monkeypatch.setattr(tables, "HUGE_INDEX", 50_000)
     assert {each.severity for each in found("index-bloat")} == {"warning"}
-    connect().execute("REINDEX TABLE skipqueue_job")
-    connect().execute("VACUUM skipqueue_job")
+    other.execute("REINDEX TABLE skipqueue_job")
+    other.execute("VACUUM skipqueue_job")
     assert found("index-bloat") == []
 
 
