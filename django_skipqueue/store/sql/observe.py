@@ -4,6 +4,8 @@
 # whether there are more than were counted, and the seconds since its longest waiting job was due. `limit`: the number
 # of (queue, priority) pairs that are looked at. At most `most` jobs of a queue are counted, and `together` of all
 # queues, but `least` of each queue in any case. Index: claim, one probe for each pair, and one range for each queue.
+# A range with an order is read from the index alone. With an order by (-priority) PostgreSQL would fetch every job from
+# the table as well: it does not see that the index has this value. Without any, it may read the whole table instead.
 QUEUED_NOW = """
 WITH RECURSIVE head AS (
     (
@@ -46,8 +48,8 @@ FROM
         FROM (
             SELECT
             FROM skipqueue_job
-            WHERE status = 'queued' AND queue_name = queue.name
-            ORDER BY (-priority), run_after, id
+            WHERE status = 'queued' AND queue_name >= queue.name AND queue_name <= queue.name
+            ORDER BY queue_name
             LIMIT (SELECT most + 1 FROM budget)
         ) AS job
     ) AS counted
