@@ -55,5 +55,6 @@ def roughly(duration: timedelta | float) -> str:
 
 
 def _rounded(number: float, decimals: int) -> str:
-    """The number with the decimal separator of the language."""
-    return number_format(f"{number:.{decimals}f}", decimals)
+    """The number, below 1,000, with the decimal separator of the language."""
+    text = f"{number:.{decimals}f}"
+    return number_format(text, decimals) if decimals else text

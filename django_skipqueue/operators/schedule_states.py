@@ -1,11 +1,11 @@
 """Schedules as operators see them: their times in words, their next runs, their last job."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Any
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import Case, Count, F, OuterRef, Q, QuerySet, Subquery, When, Window
 from django.db.models.functions import Now
 from django.utils.timezone import is_naive, make_aware
 from django.utils.translation import gettext_lazy as _
@@ -30,6 +30,15 @@ STATES = {
     "error": _("cannot fire"),
     "retired": _("not in the code"),
 }
+
+
+MAY_FIRE = Q(retired_at=None, paused_at=None)
+
+IN_TROUBLE = Case(When(MAY_FIRE & (~Q(error="") | Q(next_run_at__lt=Now() - LATE)), then=1), default=0)
+"""1 for the states `error` and `late`, 0 for the others."""
+
+NEXT_RUN = Case(When(MAY_FIRE, then=F("next_run_at")))
+"""The next time of a schedule that fires."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +96,33 @@ class ScheduleState:
         return [time.astimezone(planned.tzinfo) for time in upcoming(table, planned, NEXT_RUNS)]
 
 
+@dataclass(frozen=True)
+class FirstSchedules:
+    """The schedules that an operator has to look at."""
+
+    states: list[ScheduleState]
+    others: int
+    """The number of the others."""
+
+
 def schedule_states(**filters: object) -> list[ScheduleState]:
     """The schedules by name, in one query; the first `MOST`."""
-    return list(_states(**filters))
+    rows = _with_states(Schedule.objects.filter(**filters)).order_by("name", "pk")[:MOST]
+    return [_state(row) for row in rows]
 
 
-def _states(**filters: object) -> Iterator[ScheduleState]:
+def first_schedules(most: int) -> FirstSchedules:
+    """Of those in `schedule_states`, the ones in trouble, and then those that fire next: `most`, in one query."""
+    listed = Schedule.objects.order_by("name", "pk").values("pk")[:MOST]
+    found = _with_states(Schedule.objects.filter(pk__in=listed)).annotate(number=Window(Count("*")))
+    rows = list(found.order_by(IN_TROUBLE.desc(), NEXT_RUN.asc(nulls_last=True), "name", "pk")[:most])
+    return FirstSchedules([_state(row) for row in rows], rows[0].number - len(rows) if rows else 0)
+
+
+def _with_states(schedules: "QuerySet[Schedule]") -> "QuerySet[Any]":
     status = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
-    found = Schedule.objects.filter(**filters).annotate(now=Now(), last_status=Subquery(status)).order_by("name", "pk")
-    for row in found[:MOST]:
-        yield ScheduleState(row, row.now, row.last_status)
+    return schedules.annotate(now=Now(), last_status=Subquery(status))
+
+
+def _state(row: Any) -> ScheduleState:
+    return ScheduleState(row, row.now, row.last_status)

@@ -1,11 +1,11 @@
 """A chart for the template: what is drawn, what is said beside it, and the same values as a table."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any, NamedTuple
 
-from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 
 from . import paths
@@ -78,16 +78,14 @@ class Chart:
         found = []
         for series in self.series:
             shares = [None if value is None else self.scale.share(value) for value in series.values]
-            found.append(Drawn(series, paths.line(shares), paths.area(shares)))
+            found.append(Drawn(series, *paths.curve(shares)))
         return found
 
     @cached_property
     def rows(self) -> list[tuple[str, list[str]]]:
         """Each bucket: its time, and the value of each series as text."""
-        written = [
-            [NOTHING if value is None else self.written(value) for value in series.values] for series in self.series
-        ]
-        return [(time, [cells[place] for cells in written]) for place, time in enumerate(self.times.buckets)]
+        columns = [self._texts(series.values) for series in self.series]
+        return [(time, cells) for time, *cells in zip(self.times.buckets, *columns, strict=True)]
 
     @property
     def hovers(self) -> list[str]:
@@ -102,14 +100,21 @@ class Chart:
     @property
     def hovered(self) -> SafeString:
         """The places to hover over. Made here: in a template they would take most of the time of the page."""
-        return format_html_join(
-            "",
-            '<rect class="skipqueue-bucket" x="{}" width="1" height="100"><title>{}</title></rect>',
-            enumerate(self.hovers),
-        )
+        place = '<rect class="skipqueue-bucket" x="{}" width="1" height="100"><title>{}</title></rect>'
+        return _repeated(place, ((str(number), text) for number, text in enumerate(self.hovers)))
 
     @property
     def table_rows(self) -> SafeString:
         """The rows of the table."""
         cells = "<td>{}</td>" * len(self.series)
-        return format_html_join("\n", f'<tr><th scope="row">{{}}</th>{cells}</tr>', ((t, *c) for t, c in self.rows))
+        return _repeated(f'<tr><th scope="row">{{}}</th>{cells}</tr>\n', ((time, *texts) for time, texts in self.rows))
+
+    def _texts(self, values: Sequence[float | None]) -> list[str]:
+        """The values as text. To write a number takes time: each is written once, however often it occurs."""
+        written = {value: NOTHING if value is None else self.written(value) for value in set(values)}
+        return [written[value] for value in values]
+
+
+def _repeated(template: str, rows: Iterable[Iterable[str]]) -> SafeString:
+    """The template once for each row of texts, none of which is HTML: `format_html_join` takes four times as long."""
+    return SafeString("".join([template.format(*map(escape, texts)) for texts in rows]))

@@ -35,8 +35,7 @@ class LocalTimes:
     @cached_property
     def buckets(self) -> list[str]:
         """Each bucket's start and end."""
+        times = self.axis.times(self.zone)
         is_long = self.axis.end - self.axis.start > 86_400
-        return [
-            f"{date_format(start, 'D j ') if is_long else ''}{start:%H:%M}\N{EN DASH}{end:%H:%M}"
-            for start, end in self.axis.times(self.zone)
-        ]
+        days = {day: date_format(day, "D j ") if is_long else "" for day in {start.date() for start, _ in times}}
+        return [f"{days[start.date()]}{start:%H:%M}\N{EN DASH}{end:%H:%M}" for start, end in times]

@@ -4,6 +4,7 @@ One value takes one unit of the width. The box is stretched to the place that it
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 HEIGHT = 100
 
@@ -14,30 +15,27 @@ LEAST_BAR = 1.0
 """The height of a bar that would be lower: one that is there is seen."""
 
 
-def line(shares: Sequence[Share]) -> str:
-    """A line through the middles of the values, with gaps. A value between two gaps is a short level line."""
-    parts = []
+class Curve(NamedTuple):
+    """A line through the middles of the values, with gaps, and the area under it."""
+
+    line: str
+    area: str
+
+
+def curve(shares: Sequence[Share]) -> Curve:
+    """The curve of these values. One between two gaps is a short level line."""
+    lines, areas = [], []
     for run in _runs(shares):
-        (first, share), *others = run
-        if others:
-            points = " ".join(f"{_number(place + 0.5)},{_y(share)}" for place, share in run)
-            parts.append(f"M{points}")
+        (first, share), (last, _) = run[0], run[-1]
+        if first == last:
+            start, end = f"{first}", f"{first + 1}"
+            top = f"{start},{_y(share)} {end},{_y(share)}"
         else:
-            parts.append(f"M{_number(first)},{_y(share)}h1")
-    return "".join(parts)
-
-
-def area(shares: Sequence[Share]) -> str:
-    """The area under `line`."""
-    parts = []
-    for run in _runs(shares):
-        (first, _), *_others, (last, _) = [*run, run[-1]]
-        start, end = (first + 0.5, last + 0.5) if len(run) > 1 else (first, first + 1)
-        top = " ".join(f"{_number(place + 0.5)},{_y(share)}" for place, share in run)
-        if len(run) == 1:
-            top = f"{_number(start)},{_y(run[0][1])} {_number(end)},{_y(run[0][1])}"
-        parts.append(f"M{_number(start)},{HEIGHT} {top} {_number(end)},{HEIGHT}z")
-    return "".join(parts)
+            start, end = f"{first}.5", f"{last}.5"
+            top = " ".join(f"{place}.5,{_y(share)}" for place, share in run)
+        lines.append(f"M{top}")
+        areas.append(f"M{start},{HEIGHT} {top} {end},{HEIGHT}z")
+    return Curve("".join(lines), "".join(areas))
 
 
 def bars(layers: Sequence[Sequence[float]]) -> list[str]:
@@ -50,7 +48,7 @@ def bars(layers: Sequence[Sequence[float]]) -> list[str]:
             if share > 0:
                 height = max(share * HEIGHT, LEAST_BAR)
                 upper = max(HEIGHT - bases[place] - height, 0.0)
-                parts.append(f"M{_number(place + 0.1)},{_number(upper)}h.8v{_number(height)}h-.8z")
+                parts.append(f"M{place}.1,{_number(upper)}h.8v{_number(height)}h-.8z")
                 bases[place] += height
         paths.append("".join(parts))
     return paths

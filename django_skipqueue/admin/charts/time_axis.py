@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class TimeAxis:
 
     def times(self, zone: tzinfo) -> list[tuple[datetime, datetime]]:
         """The local start and end of each bucket."""
-        starts = [datetime.fromtimestamp(self.start + self.width * place, zone) for place in range(self.buckets)]
-        return [(start, datetime.fromtimestamp(start.timestamp() + self.width, zone)) for start in starts]
+        limits = range(self.start, self.end + 1, self.width)
+        return list(pairwise(datetime.fromtimestamp(seconds, zone) for seconds in limits))
 
     def marks(self, step: timedelta, zone: tzinfo) -> Iterator[tuple[float, datetime]]:
         """The round local times, multiples of `step` from midnight on: each with its share of the axis."""

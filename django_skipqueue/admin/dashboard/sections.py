@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from ...operators.batch_states import batches_with_failures, running_batches
 from ...operators.limit_states import first_states
-from ...operators.schedule_states import schedule_states
+from ...operators.schedule_states import first_schedules
 from ..batches.columns import ON_DASHBOARD as BATCH_COLUMNS
 from ..failures.failures_page import top_causes
 from ..limits.columns import COLUMNS as OF_LIMITS
@@ -23,11 +22,6 @@ MOST_QUEUES = 10
 MOST_SCHEDULES = 5
 MOST_BATCHES = 5
 MOST_KEYS = 10
-
-TROUBLE = ("error", "late")
-"""The states of schedules that come first."""
-
-NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -56,11 +50,11 @@ def _queues(situation: Situation) -> dict[str, Any]:
 
 def _schedules(_: Situation) -> dict[str, Any]:
     """Those that need attention, then those that fire next."""
-    found = sorted(schedule_states(), key=lambda each: (each.state not in TROUBLE, each.next_run or NEVER))
+    found = first_schedules(MOST_SCHEDULES)
     return {
         "columns": ON_DASHBOARD,
-        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found[:MOST_SCHEDULES]],
-        "hidden": max(0, len(found) - MOST_SCHEDULES),
+        "rows": [[(column, column.cell(each)) for column in ON_DASHBOARD] for each in found.states],
+        "hidden": found.others,
     }
 
 

@@ -77,7 +77,15 @@ def slowest_tasks(situation: Situation) -> list[SlowTask]:
 def slowest_of(rows: Iterable[tuple[Any, ...]]) -> list[SlowTask]:
     """The tasks of these rows of `SLOWEST_TASKS`, the slowest first."""
     found = [
-        SlowTask(task, queue_name, int(number), int(failed), mean, histogram.quantile(list(map(int, ran)), 0.95) or 0.0)
+        SlowTask(task, queue_name, int(number), int(failed), mean, histogram.quantile(_histogram(ran), 0.95) or 0.0)
         for task, queue_name, number, failed, mean, ran in rows
     ]
     return sorted(found, key=lambda each: each.p95, reverse=True)[:MOST_SHOWN]
+
+
+def _histogram(filled: Iterable[tuple[Any, Any]]) -> list[int]:
+    """The histogram with these counts, each with its place from 1 on."""
+    counts = histogram.empty()
+    for place, number in filled:
+        counts[int(place) - 1] = int(number)
+    return counts

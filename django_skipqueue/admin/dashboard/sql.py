@@ -59,8 +59,8 @@ GROUP BY queue_name, bucket
 """
 
 # slowest tasks → the tasks with the longest mean run time since a time: task, queue, attempts, failed attempts, mean
-# run time in seconds, histogram of run times. Of the roll-ups, the newest 50,000 are looked at. Indexes: prune of the
-# roll-ups, and their primary key.
+# run time in seconds, histogram of run times, without its empty buckets: pairs of a place, from 1 on, and a count. Of
+# the roll-ups, the newest 50,000 are looked at. Indexes: prune of the roll-ups, and their primary key.
 SLOWEST_TASKS = """
 WITH recent AS MATERIALIZED (
     SELECT queue_name, task, completed + snoozed + discarded AS passed, failed + retried AS failed, ran_seconds
@@ -83,15 +83,15 @@ slow AS MATERIALIZED (
 SELECT
     task, queue_name, attempts, failed, mean,
     ARRAY (
-        SELECT sum(number)
+        SELECT ARRAY[place, sum(number)]
         FROM skipqueue_rollup AS rollup, unnest(rollup.ran) WITH ORDINALITY AS bucket (number, place)
         WHERE
             rollup.span = %(span)s
             AND rollup.queue_name = slow.queue_name
             AND rollup.task = slow.task
             AND rollup.starts_at >= to_timestamp(%(since)s)
+            AND number > 0
         GROUP BY place
-        ORDER BY place
     )
 FROM slow
 """

@@ -4,16 +4,16 @@ from django_skipqueue.admin.charts import paths
 
 
 def test_a_line_goes_through_the_middles_of_its_values() -> None:
-    assert paths.line([0.0, 0.5, 1.0]) == "M0.5,100 1.5,50 2.5,0"
+    assert paths.curve([0.0, 0.5, 1.0]).line == "M0.5,100 1.5,50 2.5,0"
 
 
 def test_a_gap_ends_a_line_and_a_lone_value_is_a_short_one() -> None:
-    assert paths.line([0.5, None, 0.25, 0.5, None]) == "M0,50h1M2.5,75 3.5,50"
-    assert paths.line([None, None]) == ""
+    assert paths.curve([0.5, None, 0.25, 0.5, None]).line == "M0,50 1,50M2.5,75 3.5,50"
+    assert paths.curve([None, None]) == ("", "")
 
 
 def test_an_area_reaches_down_to_zero() -> None:
-    assert paths.area([0.5, 1.0, None, 0.25]) == "M0.5,100 0.5,50 1.5,0 1.5,100zM3,100 3,75 4,75 4,100z"
+    assert paths.curve([0.5, 1.0, None, 0.25]).area == "M0.5,100 0.5,50 1.5,0 1.5,100zM3,100 3,75 4,75 4,100z"
 
 
 def test_bars_stand_upon_each_other() -> None:
