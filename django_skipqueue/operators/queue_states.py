@@ -46,13 +46,13 @@ class QueueState:
         return self.now.name
 
 
-def queue_states(rates: Mapping[str, QueueRate] | None = None) -> list[QueueState]:
+def queue_states(rates: Mapping[str, QueueRate] | None = None, workforce: Workforce | None = None) -> list[QueueState]:
     """The known queues, at most `MOST`: the paused ones, then those that have jobs, and then all others by name.
 
-    `rates`: of `Store.rates_now`; default: queries them.
+    `rates`: of `Store.rates_now`. Queries them, and the `workforce`, unless they are given.
     """
     rates = Store.default().rates_now() if rates is None else rates
-    workforce = Workforce.now()
+    workforce = Workforce.now() if workforce is None else workforce
     busy = {queue.name: queue for queue in Store.default().queues_now()}
     paused = {queue.name: queue for queue in Queue.objects.paused().order_by("name")[:MOST]}
     limits, start_rates = queue_limits(), queue_rates()

@@ -633,6 +633,17 @@ def test_what_is_asked_for_in_order_comes_from_the_index_in_order(
     assert not [node for node in nodes(document["Plan"]) if "Sort" in node["Node Type"]]
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("explain", MODES.values(), ids=MODES.keys())
+def test_the_jobs_of_a_queue_are_counted_from_the_index_alone(
+    busy: psycopg.Connection[Any], explain: Callable[..., Any]
+) -> None:
+    case = next(case for case in CASES if case.statement == "QUEUED_NOW")
+    ((document,),) = explain(busy, case)
+    counted = [node for node in nodes(document["Plan"]) if "(queue_name <= " in node.get("Index Cond", "")]
+    assert [node["Node Type"] for node in counted] == ["Index Only Scan"], json.dumps(document, indent=1)
+
+
 def test_every_statement_is_among_the_cases() -> None:
     assert {case.statement for case in CASES} == set(STATEMENTS)
 

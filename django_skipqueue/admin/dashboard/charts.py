@@ -13,7 +13,7 @@ from ..charts import scale
 from ..charts.chart import NOTHING, Chart, Series
 from .depths import depths
 from .situation import Situation
-from .timeline import Bucket, together
+from .timeline import Bucket
 
 SHARES = ((0.5, "p50"), (0.95, "p95"))
 """The quantiles that are drawn."""
@@ -30,13 +30,10 @@ def charts(situation: Situation) -> list[Chart]:
 
 
 def _throughput(situation: Situation) -> Chart:
-    total = together(situation.buckets)
-    series = [
-        Series(
-            label, column, [getattr(bucket, column) for bucket in situation.buckets], grouped(getattr(total, column))
-        )
-        for column, label in (("failed", _("failed")), ("retried", _("retried")), ("completed", _("completed")))
-    ]
+    series = []
+    for column, label in (("failed", _("failed")), ("retried", _("retried")), ("completed", _("completed"))):
+        numbers: list[int] = [getattr(bucket, column) for bucket in situation.buckets]
+        series.append(Series(label, column, numbers, grouped(sum(numbers))))
     title = gettext("Attempts in %(span)s") % {"span": situation.range.bucket_label}
     return _chart(situation, "throughput", title, series, scale.of_numbers, _number, stacks=True)
 

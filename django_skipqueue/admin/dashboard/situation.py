@@ -58,7 +58,7 @@ class Situation:
     @cached_property
     def all_queues(self) -> list[QueueState]:
         """All known queues."""
-        return queue_states(self.rates)
+        return queue_states(self.rates, self.workforce)
 
     @property
     def queues(self) -> Sequence[QueueState]:

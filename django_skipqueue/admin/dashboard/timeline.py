@@ -47,11 +47,3 @@ def buckets_of(axis: TimeAxis, rows: Iterable[tuple[Any, ...]]) -> list[Bucket]:
             times = (waited or histogram.empty(), ran or histogram.empty())
             buckets[place].add(Bucket(completed, retried, failed, discarded, *times))
     return buckets
-
-
-def together(buckets: Iterable[Bucket]) -> Bucket:
-    """All that happened."""
-    total = Bucket()
-    for bucket in buckets:
-        total.add(bucket)
-    return total

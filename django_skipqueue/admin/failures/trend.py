@@ -1,7 +1,8 @@
 """The failed attempts of a cause by hour: a small drawing for a table, and a chart."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cached_property
 
 from django.utils.formats import time_format
 from django.utils.timezone import get_current_timezone
@@ -40,10 +41,10 @@ class Trend:
         most = max(numbers)
         if not most:
             return gettext("none in 24 hours")
-        start, _end = self._axis.times(get_current_timezone())[numbers.index(most)]
+        seconds = self._axis.start + HOUR * numbers.index(most)
         return gettext("24 hours, by hour; most: %(number)s from %(time)s on") % {
             "number": grouped(most),
-            "time": time_format(start, "H:i"),
+            "time": time_format(datetime.fromtimestamp(seconds, get_current_timezone()), "H:i"),
         }
 
     @property
@@ -60,10 +61,11 @@ class Trend:
             stacks=True,
         )
 
-    @property
+    @cached_property
     def numbers(self) -> list[int]:
         """A number for each hour, the current one last."""
-        return [self.counts.by_hour.get(start // HOUR, 0) for start in range(self._axis.start, self._axis.end, HOUR)]
+        axis = self._axis
+        return [self.counts.by_hour.get(start // HOUR, 0) for start in range(axis.start, axis.end, HOUR)]
 
     @property
     def _axis(self) -> TimeAxis:

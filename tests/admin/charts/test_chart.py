@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, timedelta
+from zoneinfo import ZoneInfo
 
 from django_skipqueue.admin.charts import scale
 from django_skipqueue.admin.charts.chart import Chart, Series
@@ -32,10 +33,47 @@ def test_the_table_has_the_same_values() -> None:
     ]
 
 
+def test_no_text_becomes_html() -> None:
+    series = Series("<i>", "p50", [1.0])
+    times = LocalTimes(TimeAxis(0, 60, 1), UTC, timedelta(minutes=1))
+    made = Chart("c", "C", times, scale.of_numbers, lambda number: f"<b title='{number}'>&", [series])
+    assert "<title>00:00\N{EN DASH}00:01\n&lt;i&gt;: &lt;b title=&#x27;1.0&#x27;&gt;&amp;</title>" in made.hovered
+    assert made.table_rows.strip() == (
+        '<tr><th scope="row">00:00\N{EN DASH}00:01</th><td>&lt;b title=&#x27;1.0&#x27;&gt;&amp;</td></tr>'
+    )
+
+
+def test_a_value_that_occurs_again_is_written_once() -> None:
+    written: list[float] = []
+
+    def write(number: float) -> str:
+        written.append(number)
+        return f"{number:g}"
+
+    times = LocalTimes(TimeAxis(0, 60, 4), UTC, timedelta(minutes=1))
+    made = Chart("c", "C", times, scale.of_numbers, write, [Series("s", "p50", [2.0, None, 2.0, 3.0])])
+    assert [cells for _, cells in made.rows] == [["2"], ["\N{EN DASH}"], ["2"], ["3"]]
+    assert sorted(written) == [2.0, 3.0]
+
+
 def test_a_chart_without_a_value_is_empty() -> None:
     assert make([0, 0], [None, None]).is_empty
     assert not make([0, 1]).is_empty
     assert make([None]).drawn[0].line == ""
+
+
+def test_each_bucket_of_a_long_time_begins_with_its_day() -> None:
+    axis = TimeAxis(0, 6 * 3_600, 5)
+    assert LocalTimes(axis, ZoneInfo("Europe/Berlin"), timedelta(days=1)).buckets == [
+        f"{day} {start}\N{EN DASH}{end}"
+        for day, start, end in (
+            ("Thu 1", "01:00", "07:00"),
+            ("Thu 1", "07:00", "13:00"),
+            ("Thu 1", "13:00", "19:00"),
+            ("Thu 1", "19:00", "01:00"),
+            ("Fri 2", "01:00", "07:00"),
+        )
+    ]
 
 
 def labels(made: Chart) -> list[str]:

@@ -247,7 +247,7 @@ def test_the_number_of_queries_is_fixed(operator: Client) -> None:
         make_job("running", queue_name=f"r{number}")
         make_worker(name=f"w{number}")
         make_rollup(minutes=3, queue=f"q{number}", task="t", completed=1, ran=[1.0])
-    assert queries() == before <= 31
+    assert queries() == before <= 30
 
 
 def test_without_a_permission_to_view_jobs_there_is_no_dashboard(log_in: Callable[..., Client]) -> None:
