@@ -45,7 +45,8 @@ ORDER BY id DESC
 LIMIT %(archived)s
 """
 
-# Three days of minutes, for each task in each queue, each queue, and all: with histograms, as workers write them.
+# Three days of minutes, for each task in each queue, each queue, and all: with histograms, as workers write them. The
+# numbers differ from each to the next, as the values of a chart do.
 FILL_ROLLUPS = """
 INSERT INTO skipqueue_rollup (
     span, queue_name, task, starts_at, enqueued, completed, failed, waited, ran, waited_seconds, ran_seconds, claims,
@@ -57,8 +58,8 @@ SELECT
         WHEN 0 THEN to_timestamp(0)
         ELSE to_timestamp(floor(date_part('epoch', now()) / span.seconds - number) * span.seconds)
     END,
-    60, 50 + number %% 20, number %% 3, histogram.counts, histogram.counts, 12.5, 7.5, 30,
-    CASE WHEN level.task = '' THEN number %% 500 END, CASE WHEN level.task = '' THEN 1.5 END
+    60, (50 + number %% 20) * GREATEST(1, span.seconds / 60), number %% 3, histogram.counts, histogram.counts,
+    12.5, 7.5, 30, CASE WHEN level.task = '' THEN number * 37 %% 5000 END, CASE WHEN level.task = '' THEN 1.5 END
 FROM
     (VALUES (0, 1), (60, 3 * 1440), (3600, 90 * 24)) AS span (seconds, numbers),
     generate_series(1, span.numbers) AS number,
@@ -71,7 +72,9 @@ FROM
         SELECT '', 'shop.jobs.'
     ) AS named,
     LATERAL (SELECT queue_name, CASE task WHEN 'shop.jobs.' THEN '' ELSE task END) AS level (queue_name, task),
-    (SELECT ARRAY[0,0,1,3,8,20,15,9,4,2,1,0,0,0,0,0,0,0,0,0,0,0]::bigint[] AS counts) AS histogram
+    LATERAL (
+        SELECT ARRAY[0,0,1,3,8,20 + number %% 29,15,9,4 + number %% 13,2,1,0,0,0,0,0,0,0,0,0,0,0]::bigint[] AS counts
+    ) AS histogram
 """
 
 FILL_FAILURES = """

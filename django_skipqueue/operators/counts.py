@@ -11,8 +11,8 @@ CAP = 10_000
 
 
 def grouped(number: int) -> str:
-    """The number with separators between its thousands."""
-    return number_format(number, force_grouping=True)
+    """The number with separators between its thousands. One without any needs no format of the language."""
+    return str(number) if 0 <= number < 1_000 else number_format(number, force_grouping=True)
 
 
 def rate_in_words(per_minute: float) -> str:

@@ -84,7 +84,8 @@ class Chart:
     @cached_property
     def rows(self) -> list[tuple[str, list[str]]]:
         """Each bucket: its time, and the value of each series as text."""
-        columns = [self._texts(series.values) for series in self.series]
+        texts = self._texts
+        columns = [[texts[value] for value in series.values] for series in self.series]
         return [(time, cells) for time, *cells in zip(self.times.buckets, *columns, strict=True)]
 
     @property
@@ -109,10 +110,11 @@ class Chart:
         cells = "<td>{}</td>" * len(self.series)
         return _repeated(f'<tr><th scope="row">{{}}</th>{cells}</tr>\n', ((time, *texts) for time, texts in self.rows))
 
-    def _texts(self, values: Sequence[float | None]) -> list[str]:
-        """The values as text. To write a number takes time: each is written once, however often it occurs."""
-        written = {value: NOTHING if value is None else self.written(value) for value in set(values)}
-        return [written[value] for value in values]
+    @property
+    def _texts(self) -> dict[float | None, str]:
+        """Each value as text. To write a number takes time: it is written once, however often it occurs."""
+        values = {value for series in self.series for value in series.values}
+        return {value: NOTHING if value is None else self.written(value) for value in values}
 
 
 def _repeated(template: str, rows: Iterable[Iterable[str]]) -> SafeString:

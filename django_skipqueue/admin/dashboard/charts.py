@@ -74,7 +74,7 @@ def _last(values: Sequence[float | None], written: Callable[[float], str]) -> st
 
 
 def _number(number: float) -> str:
-    return str(round(number)) if number < 1_000 else grouped(round(number))
+    return grouped(round(number))
 
 
 def _duration(seconds: float) -> str:
