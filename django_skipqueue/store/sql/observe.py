@@ -36,13 +36,9 @@ budget AS MATERIALIZED (
     SELECT LEAST(%(most)s, GREATEST(%(least)s, %(together)s / GREATEST(count(*), 1))) AS most FROM queue
 )
 SELECT
-    queue.name,
-    counted.number,
-    counted.number > budget.most,
-    date_part('epoch', statement_timestamp() - queue.oldest)
+    queue.name, counted.number, counted.number > budget.most, date_part('epoch', statement_timestamp() - queue.oldest)
 FROM
-    queue,
-    budget,
+    queue, budget,
     LATERAL (
         SELECT count(*) AS number
         FROM (
