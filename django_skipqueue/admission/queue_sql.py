@@ -55,8 +55,8 @@ ON CONFLICT (name) DO UPDATE SET concurrency = excluded.concurrency
 # lowered, or is new, counts at once for the jobs that were admitted before and have not been claimed: of those no more
 # are left than the burst. They keep the permit of their limit. At most `limit` jobs are looked at beside those that may
 # stay. Index: rate_queued; the table of queues is read whole: it has a row for each queue that was paused or limited.
-# The rows of these jobs are found by the primary key. A plain `status = 'queued'` would allow the planner, if it expects
-# few such rows, to walk the whole claim index instead, on PostgreSQL 15 once for each job.
+# The rows of these jobs are found by the primary key. With a plain `status = 'queued'` a planner that expects few such
+# rows may walk the whole claim index instead, on PostgreSQL 15 once for each job.
 BLOCK_UNRATED = """
 WITH surplus AS MATERIALIZED (
     SELECT job.id
