@@ -6,7 +6,7 @@ other exception ends the process. A service delays the heartbeat only by the tim
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .control_connection import ControlConnection
@@ -39,17 +39,24 @@ class Loop:
         """When the next service is due."""
         return min(self._due_at(self._heartbeat), *map(self._due_at, self._services))
 
-    def sleep(self, *, until: float, lifeline: int | None = None, unless: Callable[[], Any] = lambda: False) -> bool:
+    def sleep(
+        self,
+        *,
+        until: float,
+        lifeline: int | None = None,
+        unless: Callable[[], Any] = lambda: False,
+        files: Iterable[int] = (),
+    ) -> bool:
         """Sleep until the given time, or until a service is due, a notification arrives or `wakeup` is called.
 
-        Returns whether the file `lifeline` can be read.
+        The sleep also ends when one of `files` can be read. Returns whether the file `lifeline` can be read.
         """
         self._deliver_notifications()  # those read with the answers of this turn do not make the socket readable
         socket = self._control.fileno()
         ready = self._wakeup.wait(
             min(until, self.due_at) - time.monotonic(),
             unless=unless,
-            files=[file for file in (lifeline, socket) if file is not None],
+            files=[file for file in (lifeline, socket, *files) if file is not None],
         )
         if socket in ready:
             self._deliver_notifications()

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ..values.served import serves
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
@@ -13,6 +15,10 @@ class WorkerOptions:
     """The alias of the database that holds the queue."""
     queue_names: tuple[str, ...] = ()
     """The queues, in the order in which they are served; empty: every queue that has jobs, in turn."""
+    carried_queues: frozenset[str] = frozenset()
+    """The queues whose jobs carriers run: served only if `queue_names` has them."""
+    carrier: str = ""
+    """The name of the carrier that a relay gives the jobs to; empty: workers run them."""
     concurrency: int = 4
     """Slots in each process: this many threads, and this many coroutines besides."""
     processes: int = 1
@@ -30,6 +36,10 @@ class WorkerOptions:
     shutdown_timeout: float = 30.0
     worker_timeout: float = 60.0
     heartbeat_interval: float = 10.0
+
+    def serves(self, queue_name: str) -> bool:
+        """Whether the workers claim jobs of this queue."""
+        return serves(self.queue_names, queue_name, carried=self.carried_queues)
 
     @property
     def worker_names(self) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ from ..services.prune_workers import PruneWorkers
 from ..services.recover import Recover
 from ..store import Store
 from ..values.times import NEVER
-from ..worker.worker import Worker
 from .call_workers import CallWorkers
+from .child import run_child
 from .contention import Contention
 from .forked_process import LAST_LINES
 from .health import Health
@@ -101,7 +101,7 @@ class Supervisor:
         self._processes = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
         self._heartbeat = self._heartbeats()
         self._contention = Contention()
-        self._call_workers = CallWorkers(self._processes, options.queue_names, self._contention)
+        self._call_workers = CallWorkers(self._processes, options.serves, self._contention)
         self._watch = WatchQueues(
             self._store, self._control, self._processes, options, looked=self._call_workers.looked
         )
@@ -279,7 +279,7 @@ class Supervisor:
         pause_listeners(LAST_LINES)
 
     def _become_worker(self, process: WorkerProcess, lifeline: int, _: LogQueue) -> int:
-        """In the child: close the resources of the supervisor, and run a worker."""
+        """In the child: close the resources of the supervisor, and run a worker or a relay."""
         for other in self._processes:
             other.close_inherited()
         self._wakeup.close()
@@ -290,15 +290,7 @@ class Supervisor:
         log_context.identify(process.id, process.name)
         print_stacks_on_signal()
         children.become_worker()
-        return Worker(
-            self.options,
-            id=process.id,
-            name=process.name,
-            lifeline=lifeline,
-            running_jobs=process.running_jobs,
-            stamps=process.stamps,
-            standby=process.standby,
-        ).run()
+        return run_child(self.options, process, lifeline)
 
     def _notice_ended(self) -> None:
         for process in self._processes:

@@ -4,43 +4,23 @@ Invariant: no code of the project runs in the thread of the control loop. So no 
 releasing jobs or stopping.
 """
 
-import os
-import signal
 import time
 
 from ..events import liveness_logs
-from ..events.events import WorkerStarted, WorkerStopped
 from ..execution.executor import Executor
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..execution.running_jobs import RunningJobs
 from ..notes.log_capture import capturing
-from ..runtime.control_connection import ControlConnection
-from ..runtime.dispatcher import EventDispatcher
-from ..runtime.loop import Loop
-from ..runtime.protocol import (
-    CALL,
-    COMMANDS_SIZE,
-    EXIT_BLOCKED,
-    EXIT_CLEAN,
-    EXIT_RECYCLED,
-    EXIT_STUCK,
-    RECYCLE,
-    STOP_NOW,
-    decode_commands,
-)
+from ..runtime.protocol import EXIT_BLOCKED, EXIT_RECYCLED, EXIT_STUCK
 from ..runtime.receiver_check import ReceiverCheck
 from ..runtime.service import Service, Timer
 from ..runtime.stamps import Stamps
 from ..runtime.standby import Standby
-from ..runtime.wakeup import Wakeup
 from ..runtime.worker_options import WorkerOptions
-from ..store import Store
-from ..values.served import serves
 from ..values.times import NEVER
-from ..values.worker_requests import RESTART_REASON
+from .control_loop import ControlLoop
 from .in_flight import InFlightJobs
-from .own_row import OwnRow
 from .recycle import Recycling
 from .settle_and_claim import SettleAndClaim
 from .surplus_check import SurplusCheck
@@ -48,9 +28,6 @@ from .watch_itself import WatchItself
 
 LOCKED_DELAY = 0.05
 """Seconds until the next claim with --drain, if jobs are runnable but were not claimed."""
-
-STAMP_INTERVAL = 5.0
-"""Seconds for which the loop sleeps at most: each turn shows the supervisor that the loop is not frozen."""
 
 LAST_EVENTS = 5.0
 """Seconds for which signal receivers may delay the end of a worker that holds no job any more."""
@@ -60,8 +37,8 @@ LAST_EVENTS_AFTER_RELEASE = 0.5
 """The same before and after the release of jobs that still run here: another worker may start these jobs at once."""
 
 
-class Worker:
-    """Runs in the main thread of a process of its own, with `lifeline`, a pipe from its supervisor."""
+class Worker(ControlLoop):
+    """Claims jobs, runs them and settles them."""
 
     def __init__(
         self,
@@ -74,17 +51,7 @@ class Worker:
         stamps: Stamps | None = None,
         standby: Standby | None = None,
     ) -> None:
-        self.id = id
-        self.name = name
-        self.options = options
-        self._lifeline: int | None = lifeline
-        self._wakeup = Wakeup()
-        self._stamps = stamps or Stamps()
-        self._standby = standby or Standby()
-        self._dispatcher = EventDispatcher()
-        self._store = Store(options.database, send=self._dispatcher.send)
-        self._control = ControlConnection(self._store, who=f"worker {name}", before_statements=self._stamp)
-        self._own_row = OwnRow(self._store, options, id=id, name=name, standby=self._standby, requested=self._requested)
+        super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         interrupter = Interrupter(self._wakeup.call)
         executor = Executor(worker=name, database=options.database, interrupter=interrupter)
         self._pool = Pool(executor, concurrency=options.concurrency, wake=self._wakeup.call, running_jobs=running_jobs)
@@ -98,15 +65,11 @@ class Worker:
             dispatcher=self._dispatcher,
             standby=self._standby,
         )
-        self._loop = Loop(
-            self._control, self._wakeup, heartbeat=self._own_row, services=self._services(options, interrupter)
-        )
+        self._make_loop(self._services(options, interrupter))
         self._claims_nothing_because = ""  # the reason that was logged last
-        self._stopping, self._shutdown_deadline = False, NEVER
-        self._exit_code = EXIT_CLEAN
 
     def _services(self, options: WorkerOptions, interrupter: Interrupter) -> list[Service]:
-        """The services in order. A heartbeat that is due comes before each."""
+        """The services in order."""
         in_flight, control = self._in_flight, self._control
         return [
             Timer("time_limits", lambda: self._pool.next_deadline, self._enforce_limits),
@@ -114,7 +77,7 @@ class Worker:
                 self._dispatcher, who=f"worker {self.name}", hint="the process is replaced", then=self._stop_blocked
             ),
             in_flight.cancel_check,
-            Recycling(options, interrupter, jobs_done=lambda: self.jobs_done, recycle=self._stop_to_be_replaced),
+            Recycling(options, interrupter, jobs_done=lambda: self.jobs_done, recycle=self._recycle),
             in_flight.orphan_check,
             *([WatchItself(control, self._standby, look=in_flight.claiming.start_over)] if options.listen else []),
             SettleAndClaim(in_flight, control, room=self._room, exchanged=self._exchanged),
@@ -131,24 +94,8 @@ class Worker:
 
     def run(self) -> int:
         """Work until a signal or a limit stops the worker. Returns the exit code of the process."""
-        self._wakeup.on_signals(lambda _: self._stop(), (signal.SIGTERM, signal.SIGINT))
-        self._emit_start()
-        try:
-            with capturing():
-                while not self._stopping:
-                    self._turn()
-                    self._log_why_nothing_is_claimed(time.monotonic())
-                    if not self._stopping:
-                        self._sleep(self.options.poll_interval)
-                self._shut_down()
-        except Exception as error:
-            liveness_logs.part_died(self.name, error)
-            return 1
-        return self._exit_code
-
-    def _emit_start(self) -> None:
-        queue_names = list(self.options.queue_names)
-        self._dispatcher.send(WorkerStarted(self.name, self.id, queue_names, self.options.concurrency))
+        with capturing():
+            return super().run()
 
     # One turn of the loop
 
@@ -156,6 +103,8 @@ class Worker:
         """Run the services that are due."""
         self._stamp()
         self._loop.run_due()
+        if not self._stopping:
+            self._log_why_nothing_is_claimed(time.monotonic())
 
     def _exchanged(self, found_empty: bool) -> None:
         """Stop if no further exchange is needed: --max-jobs is reached, or --drain has found nothing left."""
@@ -180,10 +129,6 @@ class Worker:
             liveness_logs.claiming_resumed(self.name)
         self._claims_nothing_because = reason
 
-    def _stamp(self, within: float = STAMP_INTERVAL) -> None:
-        """Show the supervisor that this loop is running, and that the next stamp follows within this many seconds."""
-        self._stamps.put(jobs_done=self.jobs_done, within=within)
-
     def _enforce_limits(self) -> None:
         """Interrupt attempts whose time is over. A new thread replaces the thread of a stuck attempt.
 
@@ -200,19 +145,12 @@ class Worker:
         self._exit_code = EXIT_STUCK if self._pool.is_used_up else EXIT_BLOCKED
         self._stop()
 
-    def _stop_to_be_replaced(self, reason: str) -> None:
+    def _recycle(self, reason: str) -> None:
         """Finish the running jobs and be replaced, for a reason that `Recycling` gives."""
         if not self._stopping:
             liveness_logs.recycling(self.name, reason)
             self._exit_code = EXIT_STUCK if self._pool.has_stuck else EXIT_RECYCLED
             self._stop(NEVER)  # no deadline: running jobs may finish
-
-    def _requested(self, request: str) -> None:
-        """Do what an operator has requested of this worker. Its supervisor does the rest once it is back."""
-        if request == "restart":
-            self._stop_to_be_replaced(RESTART_REASON)
-        elif not self._stopping:
-            self._stop()
 
     def _stop_if_drained(self) -> None:
         """For --drain: stop once no job is queued or due. Jobs claimed by other workers do not count."""
@@ -230,7 +168,7 @@ class Worker:
         next_due = self._store.next_due()
         if next_due is not None and next_due <= 0:
             return True
-        return any(serves(self.options.queue_names, name) for name in self._store.queues_with_jobs())
+        return any(self.options.serves(name) for name in self._store.queues_with_jobs())
 
     def _has_orphans(self) -> bool:
         """Whether a row names this worker, which holds no job. If so, the next turn tries to release it."""
@@ -241,45 +179,19 @@ class Worker:
 
     # Waiting
 
-    def _sleep(self, longest: float) -> None:
-        """Sleep until an attempt finishes, a notification or a command arrives, or a service is due."""
+    def _has_work(self) -> bool:
+        return bool(self._pool.finished) and not self._control.is_broken
+
+    def _called(self, queue_name: str) -> None:
+        self._in_flight.claiming.called(queue_name)
+
+    def _offer(self) -> None:
         room = 0 if self._control.is_broken else self._room(time.monotonic())
         slots = min(self._in_flight.free_slots, room)
         in_flight = self._in_flight
         self._standby.offer(slots=slots, room=room, claimed=in_flight.jobs_claimed, running=in_flight.jobs_running)
-        if self._loop.sleep(
-            until=time.monotonic() + min(longest, STAMP_INTERVAL),
-            lifeline=self._lifeline,
-            unless=lambda: self._pool.finished and not self._control.is_broken,
-        ):
-            self._read_commands()
-
-    def _read_commands(self) -> None:
-        """Read commands of the supervisor. If the supervisor is gone, stop before this worker can count as dead."""
-        assert self._lifeline is not None  # noqa: S101 (for the type checker: only an open lifeline is read)
-        data = os.read(self._lifeline, COMMANDS_SIZE)
-        if not data:
-            timeout = min(self.options.shutdown_timeout, self.options.worker_timeout / 2)
-            if not self._stopping:
-                liveness_logs.supervisor_gone(self.name, timeout)
-            self._lifeline = None
-            self._stop(timeout)
-        for kind, queue_name in decode_commands(data):
-            if kind == CALL:
-                self._standby.read_call()
-                self._in_flight.claiming.called(queue_name)
-            elif kind == RECYCLE:
-                self._stop_to_be_replaced(RESTART_REASON)
-            else:
-                self._stop(0 if kind == STOP_NOW else None)
 
     # Stopping
-
-    def _stop(self, timeout: float | None = None) -> None:
-        """Set flags only, since signal handlers call this. A later call may shorten the time left, not extend it."""
-        self._stopping = True
-        wait = self.options.shutdown_timeout if timeout is None else timeout
-        self._shutdown_deadline = min(self._shutdown_deadline, time.monotonic() + wait)
 
     def _shut_down(self) -> None:
         """Release jobs that have not started, finish and settle running ones. After the deadline, release those too."""
@@ -291,7 +203,7 @@ class Worker:
         self._pool.charge_only_stuck()
         self._stamp()
         in_flight.settle_last()
-        self._dispatcher.send(WorkerStopped(self.name, self.id, self.jobs_done))
+        self._emit_stop()
         # Send events before releasing running jobs: another worker may start them at once, so this process must end.
         self._dispatcher.flush(timeout=LAST_EVENTS_BEFORE_RELEASE if in_flight.jobs else LAST_EVENTS)
         still_running = in_flight.release_running()
