@@ -16,12 +16,18 @@ from .execution.middleware import import_middleware
 from .periodic.registry import all_entries
 from .placement.choose import import_placement
 from .placement.retirement import retirement
+from .relay.carrier import CarrierMisconfigured
+from .relay.making import make_carrier
 from .runtime.preflight import engine_problem, version_problem
+from .setting_forms.carriers import CarrierSettings
 from .setting_forms.databases import ROUTER, SPREAD
 from .tasks.registry import describe_duplicate, registry
 
 LEAST_HALT = timedelta(days=1)
 """The time that operators have to look at a sequence that has halted, at least."""
+
+LONGEST_UNACKNOWLEDGED = 1_800.0
+"""Seconds for which RabbitMQ waits for the acknowledgement of a message, unless its consumer_timeout is changed."""
 
 KEYS = "The page Settings of the documentation (docs/reference/settings.md) lists every key with its type."
 
@@ -35,6 +41,8 @@ def register_all() -> None:
         check_task_names,
         check_periodic,
         check_placement,
+        check_carriers,
+        check_carried_tasks,
         check_runworker,
         check_relations,
         check_halting,
@@ -205,6 +213,43 @@ def check_placement(**_: Any) -> list[CheckMessage]:
         hint = "SKIPQUEUE['PLACEMENT'] is 'spread', 'router', or a function that takes a CallToPlace, or its path."
         return [Error(f"SKIPQUEUE['PLACEMENT'] cannot be imported: {error}", hint=hint, id="skipqueue.E009")]
     return []
+
+
+def check_carriers(**_: Any) -> list[CheckMessage]:
+    """E011: a carrier without Celery, or with an app that cannot be imported, or that is none of Celery's."""
+    problems: list[CheckMessage] = []
+    for carrier in _carriers():
+        try:
+            make_carrier(carrier, conf.settings.database)
+        except CarrierMisconfigured as error:
+            hint = "SKIPQUEUE['CARRIERS'] has the path of the project's Celery app, such as 'shop.celery.app'."
+            problems.append(Error(str(error), hint=hint, id="skipqueue.E011"))
+    return problems
+
+
+def check_carried_tasks(**_: Any) -> list[CheckMessage]:
+    """W005: a task whose attempts may take longer than RabbitMQ waits for an acknowledgement."""
+    queue_names = {queue_name for carrier in _carriers() for queue_name in carrier.queues}
+    minutes = f"{LONGEST_UNACKNOWLEDGED / 60:.0f} minutes"
+    return [
+        Warning(
+            f"The jobs of {task.name!r} are carried, and have no timeout below {minutes}.",
+            hint="RabbitMQ closes the connection of a consumer that has not acknowledged a message for so long. Then "
+            "another one runs the job while the first still does. Say @job(timeout=…); or raise consumer_timeout in "
+            "RabbitMQ, and silence this check.",
+            id="skipqueue.W005",
+        )
+        for task in registry
+        if task.options.queue_name in queue_names and (task.timeout is None or task.timeout >= LONGEST_UNACKNOWLEDGED)
+    ]
+
+
+def _carriers() -> list[CarrierSettings]:
+    """The carriers of the settings; none if those are not valid, which E001 reports."""
+    try:
+        return list(conf.load().carriers.values())
+    except ImproperlyConfigured:
+        return []
 
 
 def _queue_databases() -> tuple[str, ...]:

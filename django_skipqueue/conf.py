@@ -3,12 +3,11 @@
 Invariant: `settings` never returns a value of the wrong type. The system checks report `problems()`.
 """
 
-import difflib
 import functools
 import logging
 import re
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,11 +18,13 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
+from .setting_forms import carriers as carriers_setting
 from .setting_forms import databases as queue_databases
 from .setting_forms import periodic as periodic_setting
 from .values import alert_rules, link_template, queue_settings
 from .values.limits import LIMITS
 from .values.redaction import words
+from .values.suggestions import close_to, did_you_mean
 
 LONGEST_RETENTION = timedelta(days=100 * 365)
 
@@ -109,6 +110,9 @@ class Settings:
     queues: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The limits of whole queues, by the name of the queue: see `values.queue_settings`."""
 
+    carriers: Mapping[str, carriers_setting.CarrierSettings] = field(default_factory=dict)
+    """The engines outside of PostgreSQL that run the jobs of some queues, by name: see `setting_forms.carriers`."""
+
     metrics_token: str | None = None
     """The token with which Prometheus may read the metrics; `None`: staff alone may."""
 
@@ -126,6 +130,11 @@ class Settings:
     def serves_several(self) -> bool:
         """Whether there is more than one of these: then databases are named, and can be chosen."""
         return len(self.served_databases) > 1
+
+    @property
+    def carried_queues(self) -> frozenset[str]:
+        """The queues that carriers run. A worker serves one of them only if it is given it."""
+        return frozenset(name for carrier in self.carriers.values() for name in carrier.queues)
 
     @property
     def has_archive(self) -> bool:
@@ -175,6 +184,7 @@ def load() -> Settings:
     given = {key.lower(): value for key, value in _given().items()}
     if "retention" in given:
         given["retention"] = DEFAULTS.retention | given["retention"]
+    given["carriers"] = carriers_setting.made_from(given.get("carriers", {}))
     for key in ("databases", "retiring"):
         given[key] = tuple(given.get(key, ()))
     if given["databases"]:
@@ -275,6 +285,7 @@ PROBLEMS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "alerts": alert_rules.problems,
     "periodic": periodic_setting.problems,
     "queues": queue_settings.problems,
+    "carriers": carriers_setting.problems,
     "metrics_token": _token_problems,
     "capture_logs": _level_problems,
 }
@@ -295,17 +306,6 @@ def _meant(key: str, known: list[str]) -> str:
         return did_you_mean(key, known)
     option = key.lower().replace("_", "-")
     return f" It is an option of runworker: --{option}, or SKIPQUEUE_{key} in its environment."
-
-
-def did_you_mean(name: str, known: list[str]) -> str:
-    """The end of a sentence about a name that is not in `known`."""
-    return close_to(name, known) or f" It knows {', '.join(sorted(known))}."
-
-
-def close_to(name: str, known: list[str]) -> str:
-    """The same, empty if no known name is like it."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _forget(*, setting: str, **_: Any) -> None:

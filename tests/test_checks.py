@@ -230,6 +230,71 @@ def test_w001_says_whose_runworker_it_is(monkeypatch: pytest.MonkeyPatch, settin
     assert "`manage.py skipqueue worker`" in (message.hint or "")
 
 
+def carried_by(app: str, **queues: str) -> Any:
+    return override_settings(SKIPQUEUE={"CARRIERS": {"celery": {"APP": app, "QUEUES": queues or {"pdf": "pdf"}}}})
+
+
+@pytest.mark.parametrize(
+    ("app", "expected"),
+    [
+        ("tests.app.celery_app.app", ""),
+        (
+            "tests.app.celery_app.nothing",
+            "The Celery app 'tests.app.celery_app.nothing' of the carrier 'celery'",
+        ),
+        ("shop.no_celery.app", "The Celery app 'shop.no_celery.app' of the carrier 'celery' cannot be imported"),
+        (
+            "tests.app.celery_app.not_an_app",
+            "'tests.app.celery_app.not_an_app' of the carrier 'celery' is no",
+        ),
+    ],
+)
+def test_e011_names_a_carrier_without_an_app(app: str, expected: str) -> None:
+    with carried_by(app):
+        messages = found(checks.check_carriers)
+    assert ids(messages) == (["skipqueue.E011"] if expected else [])
+    assert all(message.msg.startswith(expected) for message in messages)
+
+
+def test_e011_names_the_extra_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.startswith("django_skipqueue.relay.")]:
+        if module.endswith((".celery_carrier", ".amqp_link", ".topology")):
+            monkeypatch.delitem(sys.modules, module)
+    for package in ("amqp", "celery", "kombu"):
+        monkeypatch.setitem(sys.modules, package, None)  # as if it could not be found
+    with carried_by("tests.app.celery_app.app"):
+        (message,) = found(checks.check_carriers)
+    assert message.id == "skipqueue.E011"
+    assert 'pip install "django-skipqueue[celery]"' in message.msg
+
+
+def test_a_wrong_setting_of_carriers_is_left_to_e001() -> None:
+    with override_settings(SKIPQUEUE={"CARRIERS": {"celery": {"APP": "celery"}}}):
+        assert found(checks.check_carriers) == found(checks.check_carried_tasks) == []
+        assert ids(found(checks.check_settings)) == ["skipqueue.E001"] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "found_ids"),
+    [
+        ({"queue_name": "pdf"}, ["skipqueue.W005"]),
+        ({"queue_name": "pdf", "timeout": 1_800}, ["skipqueue.W005"]),
+        ({"queue_name": "pdf", "timeout": 1_799}, []),
+        ({"queue_name": "mail"}, []),
+    ],
+)
+def test_w005_names_a_carried_task_that_may_take_longer_than_rabbitmq_waits(
+    registry: Registry, options: dict[str, Any], found_ids: list[str]
+) -> None:
+    registered: Callable[..., Any] = job(name="print", **options)
+    registered(send_update)
+    assert found(checks.check_carried_tasks) == []
+    with carried_by("tests.app.celery_app.app"):
+        messages = found(checks.check_carried_tasks)
+    assert ids(messages) == found_ids
+    assert all("'print'" in message.msg for message in messages)
+
+
 def test_the_connection_is_as_it_was() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")

@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "mixed case": ({"Worker_Timeout": 3}, "SKIPQUEUE has no key 'Worker_Timeout'. Did you mean 'WORKER_TIMEOUT'?"),
     "nothing like it": (
         {"XYZ": 3},
-        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, CAPTURE_LOGS, DATABASE, DATABASES, HEARTBEAT_INTERVAL, ",
+        "SKIPQUEUE has no key 'XYZ'. It knows ALERTS, ARCHIVE, CAPTURE_LOGS, CARRIERS, DATABASE, DATABASES, HEARTBEAT",
     ),
     "number as key": ({3: 3}, "SKIPQUEUE has no key 3."),
     "text for a number": (

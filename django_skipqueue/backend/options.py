@@ -12,10 +12,11 @@ from typing import Any
 from django.utils.module_loading import import_string
 
 from ..backoff import Backoff
-from ..conf import Retention, as_time, did_you_mean, retention_problems, settings
+from ..conf import Retention, as_time, retention_problems, settings
 from ..exceptions import InvalidOption
 from ..runtime.preflight import engine_problem
 from ..tasks.options import Options
+from ..values.suggestions import did_you_mean
 from .framework import settings_of
 
 

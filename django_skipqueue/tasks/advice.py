@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..conf import did_you_mean
+from ..values.suggestions import did_you_mean
 
 METHODS = {
     "delay": ".defer(…)",

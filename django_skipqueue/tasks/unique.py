@@ -13,12 +13,13 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from ..columns import MAX_KEY_BYTES
-from ..conf import did_you_mean, settings
+from ..conf import settings
 from ..exceptions import InvalidOption
 from ..values.codec import decode, encode
 from ..values.deferred import OnConflict
 from ..values.limits import LIMITS
 from ..values.records import JobSpec
+from ..values.suggestions import did_you_mean
 
 Until = Literal["finished", "started"] | timedelta
 CONFLICTS: tuple[OnConflict, ...] = ("skip", "replace", "raise", "rerun")

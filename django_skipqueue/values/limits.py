@@ -60,5 +60,7 @@ LIMITS = {
     "max_jobs_per_worker": whole(1, INTEGER),
     "max_memory_mb": whole(1, INTEGER),
     "health_port": whole(1, 65_535),
+    "window": whole(1, 100_000),
+    "wait": Limit(1, LONGEST_WAIT),
 }
 """By the name of the setting or the option, which have the same name wherever both exist."""
