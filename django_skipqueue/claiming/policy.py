@@ -13,7 +13,6 @@ from ..runtime.worker_options import WorkerOptions
 from ..tasks.registry import RUNNER_NAMES, THREADS, registry
 from ..values.batch_size import BatchSize
 from ..values.records import ClaimedJob, QueuePosition
-from ..values.served import serves
 from .capacity import Capacity
 from .cursor import ClaimCursor, pause_after
 from .kinds import KNOWN_FOR, Free, Kinds
@@ -76,6 +75,7 @@ class ClaimPolicy:
         self._batch_size = BatchSize()
         self._head_batch_size = BatchSize()
         self._listed = bool(options.queue_names)
+        self._serves = options.serves
         self._poll_interval = options.poll_interval
         self._next_search = 0.0
         self._search_pause = 0.0  # until the next search, if the last one failed
@@ -137,13 +137,14 @@ class ClaimPolicy:
         rest = pause_after(now - started)
         self._next_search = now + (rest if goes_on or self._searched_to else max(rest, self._poll_interval))
         random.shuffle(names)
-        self.queue_names = [name for name in names if serves((), name)]
+        self.queue_names = [name for name in names if self._serves(name)]
 
     def _put_off_search(self, now: float) -> None:
         """Prepare for a failed search: serve the known queues, at first those of the registered tasks."""
         self._search_pause = min(max(2 * self._search_pause, self._poll_interval), LONGEST_SEARCH_PAUSE)
         self._next_search = now + self._search_pause
-        self.queue_names = self.queue_names or sorted({task.options.queue_name for task in registry})
+        if not self.queue_names:
+            self.queue_names = sorted(filter(self._serves, {task.options.queue_name for task in registry}))
 
     def after(self, names: Sequence[str], now: float, *, admitting: bool = False) -> Mapping[str, QueuePosition]:
         """The position to claim from, by queue. A queue without one is searched from its front.
@@ -267,7 +268,7 @@ class ClaimPolicy:
             return
         if not self._listed:
             added = sorted(queue_names.difference(self.queue_names))
-            self.queue_names = [name for name in added if serves((), name)] + self.queue_names
+            self.queue_names = [name for name in added if self._serves(name)] + self.queue_names
         if queue_names.intersection(self.queue_names):
             self._was_called = self._is_idle and self._standby.watched_until > 0.0
             self._look_again(0.0)

@@ -13,7 +13,10 @@ from .querysets import WorkerManager
 
 
 class Worker(models.Model):
-    """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered."""
+    """One worker process. The process and its supervisor write its heartbeat. Without one, its jobs are recovered.
+
+    Each carrier has a row as well, whose heartbeats its relays write.
+    """
 
     id = models.TextField(primary_key=True, editable=False)
     """`NAME:12 hex digits`, new at every start of a process, so that it always identifies who ran a job."""
@@ -28,6 +31,14 @@ class Worker(models.Model):
     """The resident size of the process at the last heartbeat of its supervisor, on a system with /proc."""
     jobs_done = models.BigIntegerField(_("jobs done"), db_default=0)
     """How many attempts the process had settled at that time."""
+    is_carrier = models.BooleanField(_("carrier"), db_default=False, editable=False)
+    """Whether the row stands for a carrier: it is permanent, and nothing recovers the jobs that the carrier holds."""
+    relay_of = models.TextField(_("relay of"), db_default="", editable=False)
+    """The name of the carrier to which the process relays jobs; empty: it runs them itself."""
+    reached_at = models.DateTimeField(_("broker reached at"), null=True, editable=False)
+    """Of a carrier: when a relay last wrote the heartbeat while its connection to the carrier was open."""
+    refused = models.BigIntegerField(_("refused jobs"), db_default=0, editable=False)
+    """Of a carrier: how many jobs it has not taken from its relays, in total."""
 
     objects = WorkerManager()
 

@@ -16,7 +16,6 @@ from .notes import Noting
 from .notify import Notifying
 from .observe import Observing
 from .operate import Operating
-from .plans import Planning
 from .prune import Pruning
 from .queues import Queues
 from .rates import Rating
@@ -48,7 +47,6 @@ class Store(
     ClaimCosts,
     RollingUp,
     Failures,
-    Planning,
     Queues,
     Workers,
 ):

@@ -5,7 +5,7 @@ from datetime import timedelta
 from ..columns import check_columns
 from ..events.events import QueuePaused, QueueResumed
 from ..exceptions import InvalidOption
-from . import sql
+from . import policy_sql as sql
 from .notify import QUEUES_PAYLOAD, notify_supervisors, wake
 from .parameters import noted
 from .statements import Statements

@@ -7,7 +7,7 @@ from typing import Any
 from ..conf import settings
 from ..events.events import JobsRecovered
 from ..values.codec import shorten
-from ..values.records import RecoveredJob
+from ..values.records import LeaseRef, RecoveredJob
 from . import sql
 from .notify import LIMITS_PAYLOAD, notify_supervisors, wake
 from .statements import BATCH, Statements
@@ -16,7 +16,7 @@ NO_HEARTBEAT = "its worker wrote no heartbeat within the worker timeout"
 
 
 class Recovering(Statements):
-    """Used by supervisors. Skips rows that others have locked, so several supervisors may call it at the same time."""
+    """Used by supervisors and relays. Skips rows that others have locked, so several of them may call it at once."""
 
     def recover(
         self,
@@ -44,10 +44,15 @@ class Recovering(Statements):
         """Recover jobs whose holder has no worker row and has written no heartbeat since `locked_before`."""
         return self._recover(locked_before=locked_before, reason=NO_HEARTBEAT, limit=limit)
 
+    def recover_returned(self, refs: Sequence[LeaseRef], *, reason: str) -> list[RecoveredJob]:
+        """Recover the jobs with these leases, which a carrier gave back because its workers have died of them."""
+        ids, leases = [id for id, _ in refs], [lease for _, lease in refs]
+        return self._recover(ids=ids, leases=leases, reason=reason, limit=len(refs))
+
     def _recover(self, **chosen: Any) -> list[RecoveredJob]:
         """Run RECOVER. A parameter that is not given restricts nothing."""
-        values = {"age": 0.0, "locked_before": None, "worker_ids": None, "job_ids": None} | chosen
-        recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, values)]
+        nothing = {"age": 0.0, "locked_before": None, "worker_ids": None, "job_ids": None, "ids": None, "leases": None}
+        recovered = [RecoveredJob._make(row) for row in self.rows(sql.RECOVER, nothing | chosen)]
         wake(self, (job.queue_name for job in recovered if job.status == "queued"))
         if any(job.status == "blocked" for job in recovered):
             notify_supervisors(self, LIMITS_PAYLOAD)

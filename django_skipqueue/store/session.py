@@ -28,3 +28,14 @@ class Session(Statements):
         """The process id of the server's process that runs this statement. A pooler may choose another each time."""
         ((pid,),) = self.rows(sql.BACKEND_PID)
         return int(pid)
+
+    def plan_once(self) -> None:
+        """Have this connection plan each prepared statement once, for all values of its parameters.
+
+        For a connection that no pooler shares.
+        """
+        self.execute(sql.PLAN_ONCE)
+
+    def plan_anew(self) -> None:
+        """Have this connection forget these plans."""
+        self.execute(sql.PLAN_ANEW)

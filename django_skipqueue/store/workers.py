@@ -17,7 +17,8 @@ class Workers(Statements):
     def heartbeat_workers(self, workers: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         """Write the heartbeats of these workers. Returns what operators have requested of them, by id.
 
-        Each is a mapping of id, name, hostname, pid, queues and concurrency, and, if known, memory_mb and jobs_done.
+        Each is a mapping of its columns, if known. That of a carrier has `is_carrier`: its row stays, with the queues
+        and the concurrency of the last call. `is_reached` and `newly_refused`: what its relay has seen since that.
         """
         rows = self.rows(sql.HEARTBEAT_WORKERS, {"workers": json.dumps(workers)})
         return {id: requested for id, requested in rows if requested}
@@ -42,7 +43,7 @@ class Workers(Statements):
         return bool(rows)
 
     def heartbeats(self) -> tuple[datetime, dict[str, datetime]]:
-        """The database's time, and the heartbeat of each worker, by its id."""
+        """The database's time, and the heartbeat of each worker, by its id. Carriers are not among them."""
         rows = self.rows(sql.HEARTBEATS)
         return rows[0][0], {str(id): heartbeat for _, id, heartbeat in rows if id is not None}
 

@@ -5,13 +5,12 @@ called as well: each of them claims once it has room.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 from ..runtime.service import Service
 from ..store.notify import jobs_in
-from ..values.served import serves
 from ..values.times import NEVER
 from .contention import Contention
 from .process import MOST_CALLS, PATIENCE, WorkerProcess
@@ -76,11 +75,11 @@ class CallWorkers(Service):
     loop_handles_errors = False
 
     def __init__(
-        self, processes: Sequence[WorkerProcess], queue_names: Collection[str], contention: Contention
+        self, processes: Sequence[WorkerProcess], serves: Callable[[str], bool], contention: Contention
     ) -> None:
-        """`queue_names`: the queues that the workers serve; empty: all."""
+        """`serves` returns whether the workers serve a queue of this name."""
         self._processes = processes
-        self._queue_names = frozenset(queue_names)
+        self._serves = serves
         self._contention = contention
         self._wanted: Counter[str] = Counter()  # jobs to call workers for, by queue
         self._answer_at = NEVER  # when to call for them
@@ -112,7 +111,7 @@ class CallWorkers(Service):
         If a queue was resumed since the last look, the next look finds its jobs.
         """
         for queue_name, jobs in map(jobs_in, payloads):
-            if self._serves(queue_name) and queue_name not in self._paused:
+            if queue_name and self._serves(queue_name) and queue_name not in self._paused:
                 self._wanted[queue_name] += jobs
         if self._wanted:
             now = monotonic()
@@ -124,14 +123,11 @@ class CallWorkers(Service):
     def looked(self, queue_names: Collection[str], paused: Collection[str]) -> None:
         """Call all workers that have room: a look has found jobs in these queues, nobody knows how many."""
         self._paused = frozenset(paused)
-        served = [queue_name for queue_name in queue_names if self._serves(queue_name)]
+        served = [queue_name for queue_name in queue_names if queue_name and self._serves(queue_name)]
         for queue_name in served if len(served) <= MOST_CALLS else [""]:
             for process in self._processes:
                 if process.has_room:
                     process.call(queue_name, 0, monotonic())
-
-    def _serves(self, queue_name: str) -> bool:
-        return bool(queue_name) and serves(self._queue_names, queue_name)
 
     def _call(self, queue_name: str, jobs: int, now: float, tried: Sequence[WorkerProcess] = ()) -> None:
         """Call workers for so many jobs, those with the most free slots first, and without them those that are full."""

@@ -72,6 +72,30 @@ def test_the_queues_of_the_demo_are_served_only_if_they_are_listed() -> None:
     assert claiming(queue_names=(demo,)).choose_queues(never, clock=lambda: 100.0, room=1) == [demo]
 
 
+def test_a_queue_that_a_carrier_runs_is_served_only_if_it_is_listed() -> None:
+    carried = frozenset({"pdf"})
+    claims = claiming(carried_queues=carried)
+    assert claims.choose_queues(finding("a", "pdf"), clock=lambda: 100.0, room=1) == ["a"]
+    claims.queues_notified({"pdf"})
+    assert claims.choose_queues(never, clock=lambda: 100.1, room=1) == ["a"]
+    listed = claiming(queue_names=("pdf",), carried_queues=carried)
+    assert listed.choose_queues(never, clock=lambda: 100.0, room=1) == ["pdf"]
+
+
+def test_after_a_search_that_failed_the_carried_queues_of_tasks_are_left_alone() -> None:
+    def fail(*, after: str, limit: int) -> list[str]:
+        raise OperationalError("canceling statement due to statement timeout")
+
+    claims = claiming(carried_queues=frozenset({"default"}))
+    with pytest.raises(OperationalError):
+        claims.choose_queues(fail, clock=lambda: 100.0, room=1)
+    assert "default" not in claims.queue_names
+    others = claiming()
+    with pytest.raises(OperationalError):
+        others.choose_queues(fail, clock=lambda: 100.0, room=1)
+    assert "default" in others.queue_names
+
+
 def test_queues_that_were_listed_stay_as_listed() -> None:
     claims = claiming(queue_names=("b", "a"))
     for _ in range(2):

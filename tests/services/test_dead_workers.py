@@ -203,6 +203,19 @@ def test_the_rows_of_the_dead_stay_for_an_hour_and_as_long_as_they_hold_a_job(cl
     assert list(Worker.objects.all()) == [recent]
 
 
+def test_a_carrier_is_never_dead_keeps_its_jobs_and_its_row(clock: Clock) -> None:
+    """All relays may be gone for a day: what they have handed over may run all the same."""
+    carrier, dead = (make_worker(heartbeat=-2 * HOUR, is_carrier=is_carrier) for is_carrier in (True, False))
+    kept, lost = (make_job("running", locked_by=holder.pk, locked_at=-2 * HOUR) for holder in (carrier, dead))
+    observer = Observer(clock)
+    observer.look_for(2 * TIMEOUT)
+    assert observer.dead.ids == [dead.pk]
+    assert [job.id for job in observer.recovered] == [lost.pk]
+    Job.objects.filter(pk=kept.pk).update(status="queued")
+    PruneWorkers(Store("default"), dead=observer.dead, timeout=TIMEOUT).run(clock.now)
+    assert list(Worker.objects.all()) == [carrier]
+
+
 def test_with_a_long_timeout_dead_workers_are_remembered_as_long(clock: Clock) -> None:
     worker = make_worker(heartbeat=-2 * HOUR)
     observer = Observer(clock)

@@ -17,6 +17,7 @@ import django_skipqueue
 from django_skipqueue.admission import lone_sql, queue_sql, rate_sql
 from django_skipqueue.admission import sql as admission
 from django_skipqueue.models import Job
+from django_skipqueue.relay import sql as relay_sql
 from django_skipqueue.rollups import counts, failures
 from django_skipqueue.rollups.counts import Counts
 from django_skipqueue.rollups.failures import Failures
@@ -57,6 +58,7 @@ SOURCES = [
         Path(queue_sql.__file__),
         Path(rate_sql.__file__),
         Path(lone_sql.__file__),
+        Path(relay_sql.__file__),
     )
 ]
 PLANLESS = {
@@ -68,13 +70,20 @@ PLANLESS = {
 STATEMENTS = {
     name: text
     for name, text in (
-        vars(sql) | vars(policy_sql) | vars(admission) | vars(queue_sql) | vars(rate_sql) | vars(lone_sql)
+        vars(sql)
+        | vars(policy_sql)
+        | vars(admission)
+        | vars(queue_sql)
+        | vars(rate_sql)
+        | vars(lone_sql)
+        | vars(relay_sql)
     ).items()
     if name.isupper() and isinstance(text, str)
 }
 
 WORKER = "live:000000000001"
 DEAD_WORKER = "dead:000000000002"
+CARRIER = "celery:000000000003"
 QUEUE = "skipqueue_queue_pkey"
 REQUESTS = "skipqueue_worker_request_pkey"
 NEEDS, UNMET = "skipqueue_dependency_pkey", "skipqueue_dependency_unmet"
@@ -212,7 +221,16 @@ CASES = [
     Case("NEXT_DUE", {}, {"admit"}),
     Case(
         "RECOVER",
-        {"age": 60.0, "locked_before": None, "worker_ids": None, "job_ids": None, "reason": "r", "limit": 1000},
+        {
+            "age": 60.0,
+            "locked_before": None,
+            "worker_ids": None,
+            "job_ids": None,
+            "ids": None,
+            "leases": None,
+            "reason": "r",
+            "limit": 1000,
+        },
         {"recover", "pkey"},
         "by age",
     ),
@@ -223,6 +241,8 @@ CASES = [
             "locked_before": datetime(2026, 1, 1, tzinfo=UTC),
             "worker_ids": None,
             "job_ids": None,
+            "ids": None,
+            "leases": None,
             "reason": "r",
             "limit": 1000,
         },
@@ -236,11 +256,28 @@ CASES = [
             "locked_before": None,
             "worker_ids": [DEAD_WORKER],
             "job_ids": None,
+            "ids": None,
+            "leases": None,
             "reason": "r",
             "limit": 1000,
         },
         {"recover", "pkey"},
         "by worker",
+    ),
+    Case(
+        "RECOVER",
+        {
+            "age": 0.0,
+            "locked_before": None,
+            "worker_ids": None,
+            "job_ids": None,
+            "ids": [99_001],
+            "leases": [1],
+            "reason": "r",
+            "limit": 1,
+        },
+        {"recover", "pkey"},
+        "by lease",
     ),
     Case("QUEUED_NOW", {"limit": 1000, "most": 1000, "least": 10, "together": 5000}, {"claim"}),
     Case("RUNNING_NOW", {"limit": 100}, {"recover"}),
@@ -392,6 +429,9 @@ CASES = [
     Case("RATE_QUEUE", {"name": "mail", "interval": 0.02, "burst": 50}, {QUEUE}),
     Case("BLOCK_UNRATED", {"limit": 1000}, {"rate_queued", "pkey"}),
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
+    Case("HAND_OVER", LEASES | {"carrier_id": CARRIER}, {"pkey"}),
+    Case("CARRIED_COUNT", {"carrier_id": WORKER}, {"recover"}),
+    Case("CANCELLED", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]
 
@@ -705,7 +745,7 @@ def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     assert any(bound in STATEMENTS[name] for bound in bounds), "bounded"
 
 
-@pytest.mark.parametrize("name", ["SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB"])
+@pytest.mark.parametrize("name", ["SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"])
 def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
     """With a status as well, the planner may walk the recover index over every running and dead entry."""
     condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from django_skipqueue.runtime.standby import Standby
 from django_skipqueue.supervisor.call_workers import CallWorkers
 from django_skipqueue.supervisor.contention import PAUSE, Contention
 from django_skipqueue.supervisor.process import MOST_CALLS, PATIENCE, WorkerProcess
-from django_skipqueue.values.served import DEMO_PREFIX
+from django_skipqueue.values.served import DEMO_PREFIX, serves
 from django_skipqueue.values.times import NEVER
 
 Make = Callable[..., list["Worker"]]
@@ -86,7 +87,8 @@ def make() -> Iterator[Make]:
 
 
 def service(workers: list[Worker], *queue_names: str, contention: Contention | None = None) -> CallWorkers:
-    return CallWorkers([worker.process for worker in workers], queue_names, contention or Contention())
+    processes = [worker.process for worker in workers]
+    return CallWorkers(processes, partial(serves, queue_names, carried={"carried"}), contention or Contention())
 
 
 def review(calls: CallWorkers) -> None:
@@ -117,6 +119,17 @@ def test_nobody_is_called_for_a_queue_that_the_last_look_has_found_paused(make: 
     assert worker.calls() == ["mail"]
 
 
+def test_nobody_is_called_for_a_carried_queue_that_he_was_not_given(make: Make) -> None:
+    (worker,) = make(2)
+    calls = service([worker])
+    calls.notified(["carried,3"])
+    calls.looked(["carried"], [])
+    assert worker.calls() == []
+    calls = service([worker], "carried")
+    calls.notified(["carried"])
+    assert worker.calls() == ["carried"]
+
+
 def test_several_jobs_call_as_many_workers_as_have_slots_for_them(make: Make) -> None:
     workers = make(2, 2, 2)
     service(workers).notified(["mail,3"])
@@ -125,7 +138,7 @@ def test_several_jobs_call_as_many_workers_as_have_slots_for_them(make: Make) ->
 
 def test_a_process_that_could_not_be_started_is_not_called(make: Make) -> None:
     (worker,) = make(1)
-    CallWorkers([WorkerProcess("m/2", 4), worker.process], (), Contention()).notified(["mail,9"])
+    CallWorkers([WorkerProcess("m/2", 4), worker.process], lambda _: True, Contention()).notified(["mail,9"])
     assert worker.calls() == ["mail"]
 
 

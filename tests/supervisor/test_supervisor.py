@@ -472,3 +472,20 @@ def test_a_dead_worker_whose_jobs_cannot_be_taken_back_keeps_no_service_from_its
     jobs.noop.using(run_after=timedelta(seconds=1)).defer()
     wait_for_statuses(running=1, completed=1)
     assert "database lost" not in process.log
+
+
+def test_what_a_carrier_holds_is_left_to_it_and_its_row_stays(runworker: Run) -> None:
+    """Of two holders whose heartbeats are old, one is a carrier."""
+    long_ago = timedelta(hours=-2)
+    carrier, dead = (make_worker(heartbeat=long_ago, is_carrier=is_carrier) for is_carrier in (True, False))
+    kept, lost = (
+        make_job("running", locked_by=holder.pk, locked_at=long_ago, max_attempts=1) for holder in (carrier, dead)
+    )
+    runworker("--worker-timeout", "1", "--poll-interval", HOUR)
+    wait_for_statuses(running=1, failed=1)
+    assert (Job.objects.get(status="running"), Job.objects.get(status="failed")) == (kept, lost)
+    # A dead worker's row is deleted once it holds no job, and is two hours old. Nothing deletes that of a carrier.
+    Job.objects.filter(pk=kept.pk).update(status="queued", queue_name="nobody")
+    Store("default").prune_workers([carrier.pk, dead.pk], age=3600)
+    assert Worker.objects.filter(pk=carrier.pk).exists()
+    assert not Worker.objects.filter(pk=dead.pk).exists()

@@ -34,9 +34,7 @@ from .notes import *
 from .notify import *
 from .observe import *
 from .operate import *
-from .plans import *
 from .prune import *
-from .queues import *
 from .recover import *
 from .release import *
 from .rollups import *

@@ -63,13 +63,13 @@ GROUP BY queue_name
 """
 
 # pages → for each worker with running jobs: its id, the number of its jobs by task, and the `shown` first claimed ones,
-# both as JSON. Of all running jobs, `limit` are looked at, those first that were claimed first: once, however many
-# workers there are. Index: recover.
+# both as JSON. Of the running jobs that no carrier holds, `limit` are looked at, those first that were claimed first:
+# once, however many workers there are. Index: recover.
 HELD_NOW = """
 WITH held AS MATERIALIZED (
     SELECT id, task, locked_by, locked_at
     FROM skipqueue_job
-    WHERE status = 'running'
+    WHERE status = 'running' AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
     ORDER BY locked_at
     LIMIT %(limit)s
 ),

@@ -3,13 +3,14 @@
 # supervisor → the recovered jobs.
 # With `worker_ids`: all jobs that these workers hold. With `locked_before`: the jobs locked before that time whose
 # holder has no row. With neither: the jobs locked for longer than `age` whose holder has no row, or a heartbeat older
-# than `age`. The attempt is charged; a job without attempts left fails. Index: recover.
+# than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers have died.
+# The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
 # 30 s, so that it does not run beside the same jobs again. After the third it fails, whatever its max_attempts. A
 # manual retry empties the list, and so does every outcome except that of an unknown task.
 # A job that has a rate waits for it again, with the permit that it holds.
 # A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
-# written by hand has no row: the job's own heartbeat counts.
+# written by hand has no row: the job's own heartbeat counts. A job is never taken from a carrier: it may run there.
 RECOVER = """
 WITH lost AS MATERIALIZED (
     SELECT job.id, job.locked_by, job.locked_at
@@ -18,6 +19,7 @@ WITH lost AS MATERIALIZED (
         job.status = 'running'
         AND (
             %(worker_ids)s::text[] IS NOT NULL
+            OR %(leases)s::bigint[] IS NOT NULL
             OR job.locked_at <= COALESCE(
                 %(locked_before)s::timestamptz, statement_timestamp() - make_interval(secs => %(age)s)
             )
@@ -25,12 +27,15 @@ WITH lost AS MATERIALIZED (
         AND (%(job_ids)s::bigint[] IS NULL OR job.id = ANY (%(job_ids)s::bigint[]))
         AND CASE
             WHEN %(worker_ids)s::text[] IS NOT NULL THEN job.locked_by = ANY (%(worker_ids)s::text[])
+            WHEN %(leases)s::bigint[] IS NOT NULL
+            THEN (job.id, job.lease) IN (SELECT * FROM unnest(%(ids)s::bigint[], %(leases)s::bigint[]))
             ELSE NOT EXISTS (
                 SELECT FROM skipqueue_worker AS worker
                 WHERE
                     worker.id = job.locked_by
                     AND (
                         %(locked_before)s::timestamptz IS NOT NULL
+                        OR worker.is_carrier
                         OR worker.heartbeat_at > statement_timestamp() - make_interval(secs => %(age)s)
                     )
             )
@@ -64,8 +69,8 @@ recovered AS (
                     'at', statement_timestamp()
                 )
             FROM
-                -- One worker that loses the job several times counts once.
-                (SELECT CASE WHEN job.deaths ? job.locked_by THEN job.deaths
+                -- One worker that loses the job several times counts once; a carrier counts each time.
+                (SELECT CASE WHEN job.deaths ? job.locked_by AND %(leases)s::bigint[] IS NULL THEN job.deaths
                     ELSE COALESCE(job.deaths, '[]') || to_jsonb(job.locked_by) END) AS died (workers),
                 jsonb_array_length(died.workers) AS death (number),
                 LATERAL (

@@ -1,23 +1,31 @@
 """Write, read and delete the rows of workers."""
 
 # supervisor: writes the heartbeats of its workers, with their memory and the number of jobs done; worker: inserts its
-# own row before it claims, and again if the row was deleted. → id and request of each worker.
+# own row before it claims, and again if the row was deleted; relay: writes the row of its carrier, which stays
+# for ever and says what the settings say now. → id and request of each worker.
 HEARTBEAT_WORKERS = """
 INSERT INTO skipqueue_worker AS written (
-    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, started_at, heartbeat_at
+    id, name, hostname, pid, queues, concurrency, memory_mb, jobs_done, relay_of, is_carrier, reached_at, refused,
+    started_at, heartbeat_at
 )
 SELECT
     worker.id, worker.name, worker.hostname, worker.pid, worker.queues, worker.concurrency, worker.memory_mb,
-    COALESCE(worker.jobs_done, 0), statement_timestamp(), statement_timestamp()
+    COALESCE(worker.jobs_done, 0), COALESCE(worker.relay_of, ''), COALESCE(worker.is_carrier, false),
+    CASE WHEN worker.is_reached THEN statement_timestamp() END, COALESCE(worker.newly_refused, 0),
+    statement_timestamp(), statement_timestamp()
 FROM json_to_recordset(%(workers)s::json) AS worker (
     id text, name text, hostname text, pid integer, queues jsonb, concurrency integer, memory_mb integer,
-    jobs_done bigint
+    jobs_done bigint, relay_of text, is_carrier boolean, is_reached boolean, newly_refused bigint
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
     heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
-    jobs_done = excluded.jobs_done
+    jobs_done = excluded.jobs_done,
+    reached_at = COALESCE(excluded.reached_at, written.reached_at),
+    refused = written.refused + excluded.refused,
+    queues = CASE WHEN written.is_carrier THEN excluded.queues ELSE written.queues END,
+    concurrency = CASE WHEN written.is_carrier THEN excluded.concurrency ELSE written.concurrency END
 RETURNING
     written.id,
     COALESCE(
@@ -46,15 +54,16 @@ RETURNING
 # supervisors would recover the jobs of a live worker. Index: the primary keys.
 REQUEST_OF_WORKER = """
 INSERT INTO skipqueue_worker_request (worker_id, request)
-SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s
+SELECT id, %(request)s FROM skipqueue_worker WHERE id = %(worker_id)s AND NOT is_carrier
 ON CONFLICT (worker_id) DO UPDATE SET request = excluded.request
 RETURNING worker_id
 """
 
-# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker.
+# supervisor, to find dead workers → the database's time, and the id and heartbeat of each worker. Carriers never die:
+# what they hold is with them when all relays are gone.
 HEARTBEATS = """
 SELECT statement_timestamp(), worker.id, worker.heartbeat_at
-FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON true
+FROM (SELECT) AS always LEFT JOIN skipqueue_worker AS worker ON NOT worker.is_carrier
 """
 
 # supervisor, worker: deletes the rows of workers that have stopped, and the requests to workers without a row. Leaves
@@ -82,6 +91,7 @@ PRUNE_WORKERS = """
 DELETE FROM skipqueue_worker AS worker
 WHERE
     worker.id = ANY (%(worker_ids)s::text[])
+    AND NOT worker.is_carrier
     AND worker.heartbeat_at <= statement_timestamp() - make_interval(secs => %(age)s)
     AND NOT EXISTS (
         SELECT FROM skipqueue_job AS job WHERE job.status = 'running' AND job.locked_by = worker.id
