@@ -94,6 +94,10 @@ class WorkerDied(SkipQueueError):
     """The worker process ended while it ran the job, or wrote no heartbeat within the worker timeout."""
 
 
+class UnreadableOutcome(SkipQueueError):
+    """A job has run with its carrier, but the relay cannot read its outcome. Update the older of the two sides."""
+
+
 class RecordedError(SkipQueueError):
     """An error that was recorded in another thread or process. The message is its traceback."""
 

@@ -1,0 +1,123 @@
+"""The jobs that one relay has claimed and not handed over, and the outcomes that it has taken and not settled.
+
+Invariant: each job that the relay holds is in one place: in the result of the last exchange, or in `unconfirmed`,
+`confirmed`, `to_release` or `to_recover`. A delivery is acknowledged after the database has what it says.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..values.records import Attempt, ClaimedJob, LeaseRef
+from .carrier import ReturnedJob, Taken
+
+MOST_REMEMBERED = 10_000
+"""Settled outcomes that are remembered until they come again. Another relay may get them instead."""
+
+Ended = Callable[[ReturnedJob], Attempt | None]
+"""Makes the attempt of a job that came back without an outcome; `None`: there is none to settle."""
+
+
+@dataclass
+class CarriedJobs:
+    """Used by the control loop's thread."""
+
+    unconfirmed: dict[LeaseRef, ClaimedJob] = field(default_factory=dict)
+    """Sent to the carrier, which may have them or not."""
+    confirmed: list[LeaseRef] = field(default_factory=list)
+    """The carrier has them. Their rows do not say so yet."""
+    to_release: dict[LeaseRef, int | None] = field(default_factory=dict)
+    """To be released. Then the delivery is acknowledged, if the carrier has delivered the job."""
+    to_recover: dict[LeaseRef, int] = field(default_factory=dict)
+    """The same for jobs of which the carrier's workers have died: they are recovered, and charged."""
+    with_carrier: int = 0
+    """How many jobs the rows name as the carrier's, as far as this relay knows."""
+    _deliveries: dict[LeaseRef, list[int]] = field(default_factory=dict)  # of the outcomes that wait to be settled
+    _settled: set[LeaseRef] = field(default_factory=set)  # settled after the connection broke: they may come again
+
+    @property
+    def count(self) -> int:
+        """How many jobs are with the carrier, or on their way there."""
+        return self.with_carrier + len(self.unconfirmed) + len(self.confirmed)
+
+    @property
+    def held_ids(self) -> list[int]:
+        """The ids of the jobs that this relay holds, and knows of."""
+        places = (self.unconfirmed, self.confirmed, self.to_release, self.to_recover, self._deliveries)
+        return list({id for refs in places for id, _ in refs})
+
+    def published(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Note the jobs that were sent to the carrier."""
+        self.unconfirmed.update((job.ref, job) for job in jobs)
+
+    def take(self, taken: Taken, ended: Ended) -> tuple[list[Attempt], list[int]]:
+        """Note what came from the carrier. Returns the attempts to settle, and the deliveries to acknowledge at once.
+
+        If two outcomes of one job come, the first is settled. Both deliveries are acknowledged after that.
+        """
+        self.confirmed += [ref for ref in taken.confirmed if self.unconfirmed.pop(ref, None)]
+        self.to_release.update((ref, None) for ref in taken.refused if self.unconfirmed.pop(ref, None))
+        attempts: list[Attempt] = []
+        known: list[int] = []
+        for delivery, attempt in taken.outcomes:
+            self._take(delivery, attempt, attempts, known)
+        for returned in taken.jobs:
+            if failed := ended(returned):
+                self._take(returned.delivery, failed, attempts, known)
+            elif returned.reason == "delivery_limit":
+                self.to_recover[returned.ref] = returned.delivery
+            else:
+                self.to_release[returned.ref] = returned.delivery
+        return attempts, known
+
+    def _take(self, delivery: int, attempt: Attempt, attempts: list[Attempt], known: list[int]) -> None:
+        ref = attempt.job.ref
+        if ref in self._settled:
+            self._settled.remove(ref)
+            known.append(delivery)
+        elif ref in self._deliveries:
+            self._deliveries[ref].append(delivery)
+        else:
+            self._deliveries[ref] = [delivery]
+            attempts.append(attempt)
+            if self.to_release.get(ref, delivery) is None:
+                del self.to_release[ref]  # the carrier had it after all
+
+    def handed_over(self, refs: Iterable[LeaseRef], count: int) -> None:
+        """Note that the rows of these jobs name the carrier. `count`: of how many; the others had an outcome before."""
+        done = set(refs)
+        self.confirmed = [ref for ref in self.confirmed if ref not in done]
+        self.with_carrier += count
+
+    def settled(self, attempts: Iterable[Attempt]) -> list[int]:
+        """Note that these outcomes are written, or have lost their leases. Returns the deliveries to acknowledge."""
+        acknowledged: list[int] = []
+        for attempt in attempts:
+            deliveries = self._deliveries.pop(attempt.job.ref)
+            acknowledged += deliveries
+            if not deliveries:
+                self._settled.add(attempt.job.ref)
+            self.with_carrier = max(self.with_carrier - 1, 0)
+        return acknowledged
+
+    def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
+        """Note that these jobs are released or recovered. Returns the deliveries to acknowledge."""
+        deliveries = [self.to_recover.pop(ref, None) or self.to_release.pop(ref, None) for ref in refs]
+        return [delivery for delivery in deliveries if delivery is not None]
+
+    def connection_lost(self) -> None:
+        """Note that the connection to the carrier is gone. What it has delivered comes again, to this relay or another.
+
+        What the carrier has not confirmed is to be released: if it has such a job, the job runs twice, and one outcome
+        is written.
+        """
+        self._deliveries = {ref: [] for ref in self._deliveries}
+        self.to_recover.clear()
+        if len(self._settled) > MOST_REMEMBERED:
+            self._settled.clear()
+        self.to_release = {ref: None for ref, delivery in self.to_release.items() if delivery is None}
+        self.release_unconfirmed()
+
+    def release_unconfirmed(self) -> None:
+        """Have the jobs released that the carrier has not confirmed, except for those whose outcomes wait."""
+        self.to_release.update((ref, None) for ref in self.unconfirmed if ref not in self._deliveries)
+        self.unconfirmed.clear()

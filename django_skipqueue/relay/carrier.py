@@ -1,0 +1,98 @@
+"""The seam between a relay and a carrier, the engine outside of PostgreSQL that runs jobs.
+
+Invariant: nobody acknowledges a message before the next party has what it says. The relay hands a job over after the
+carrier has confirmed it, and acknowledges an outcome after its settle is committed.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from ..values.records import Attempt, ClaimedJob, LeaseRef, worker_name
+
+
+class CarrierUnreachable(Exception):
+    """The carrier cannot be reached, or its connection broke. The relay connects again after a delay."""
+
+
+class CarrierMisconfigured(Exception):
+    """The carrier can be reached, but not used. The message says what to change."""
+
+
+def carrier_id(name: str) -> str:
+    """The id of a carrier's row among the workers: stable, in the form of a worker's."""
+    return f"{name}:{blake2b(name.encode(), digest_size=6, person=b'carrier').hexdigest()}"
+
+
+def carrier_of(locked_by: str) -> str:
+    """The name of the carrier that holds a job, by the `locked_by` of its row; empty: no carrier holds it."""
+    name = worker_name(locked_by)
+    return name if name != locked_by and carrier_id(name) == locked_by else ""
+
+
+class ReturnedOutcome(NamedTuple):
+    """An outcome that the carrier's side has sent."""
+
+    delivery: int
+    """What `acknowledge` takes."""
+    attempt: Attempt
+
+
+class ReturnedJob(NamedTuple):
+    """A job that the carrier gives back without an outcome."""
+
+    delivery: int
+    ref: LeaseRef
+    reason: str
+    """`expired`: it has waited too long. `delivery_limit`: each worker that got it has died. `rejected`: the worker
+    cannot read it, or refuses it. `unreadable`: it has run, but the relay cannot read its outcome."""
+    job: ClaimedJob | None
+    """The job; `None` if the message cannot be read."""
+
+
+@dataclass
+class Taken:
+    """What came from the carrier since the last call of `take`."""
+
+    confirmed: list[LeaseRef] = field(default_factory=list)
+    """The jobs that the carrier holds from now on."""
+    refused: list[LeaseRef] = field(default_factory=list)
+    """The jobs that the carrier has not taken: its queue is full, or gone."""
+    outcomes: list[ReturnedOutcome] = field(default_factory=list)
+    jobs: list[ReturnedJob] = field(default_factory=list)
+
+
+class Carrier(Protocol):
+    """Used by the thread of the relay's control loop. Every method may raise `CarrierUnreachable`.
+
+    After that, the relay calls `close` and then `connect`. Deliveries of the old connection come again in the new one,
+    and what was published but not confirmed is unknown: the relay releases it.
+    """
+
+    name: str
+
+    def connect(self) -> None:
+        """Open the connection, and declare what is lacking. Raises `CarrierMisconfigured` too."""
+
+    def publish(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Send jobs. Each is in `confirmed` or `refused` of a later `take`."""
+
+    def take(self) -> Taken:
+        """Return what has come since the last call. Does not wait."""
+
+    def acknowledge(self, deliveries: Collection[int]) -> None:
+        """Let the carrier forget these outcomes and jobs: the database has what they say."""
+
+    def revoke(self, refs: Collection[LeaseRef]) -> None:
+        """Ask the carrier not to begin these jobs, if it can."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the carrier takes no jobs for now: it lacks memory or space on its disk."""
+
+    def fileno(self) -> int:
+        """The file that can be read when there is something to take."""
+
+    def close(self) -> None:
+        """Close the connection, if one is open. Raises nothing."""

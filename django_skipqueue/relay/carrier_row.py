@@ -1,0 +1,65 @@
+"""The row of a carrier among the workers: written by its relays, and kept when all of them are gone.
+
+Invariant: the row exists before a job names the carrier. Nobody recovers the jobs of a carrier that has a row: what the
+carrier has confirmed, it delivers or gives back.
+"""
+
+from typing import Any
+
+from ..runtime.service import Periodic
+from ..setting_forms.carriers import CarrierSettings
+from ..store import Store
+from .carrier import carrier_id
+from .connection import CarrierConnection
+from .window import Window
+
+
+class CarrierRow(Periodic):
+    """As a service it writes the row, with what only a relay can see. Used by the control loop's thread."""
+
+    name = "carrier_row"
+    _next = 0.0
+
+    def __init__(
+        self,
+        store: Store,
+        settings: CarrierSettings,
+        connection: CarrierConnection,
+        window: Window,
+        *,
+        interval: float,
+    ) -> None:
+        self._store, self._connection, self._window = store, connection, window
+        self._row: dict[str, Any] = {
+            "id": carrier_id(settings.name),
+            "name": settings.name,
+            "hostname": "",
+            "pid": 0,
+            "queues": list(settings.queues),
+            "concurrency": settings.window,
+            "is_carrier": True,
+        }
+        self._interval = interval
+        self._is_reached = False  # by the last heartbeat
+        self._refused = 0  # as many of the window's are written
+        self.is_written = False
+        """Whether the row exists."""
+
+    @property
+    def due_at(self) -> float:
+        """After the interval; at once if the carrier is reached again."""
+        is_news = self._connection.is_open and not self._is_reached and not self.has_failed
+        return 0.0 if is_news else self._next
+
+    @due_at.setter
+    def due_at(self, moment: float) -> None:
+        self._next = moment
+
+    def run(self, now: float) -> None:
+        """Write the row. Its heartbeat says when a relay was last alive."""
+        is_reached, refused = self._connection.is_open, self._window.jobs_refused
+        figures = {"is_reached": is_reached, "newly_refused": refused - self._refused}
+        self._store.heartbeat_workers([self._row | figures])
+        self._is_reached, self._refused = is_reached, refused
+        self.is_written = True
+        self.run_again_in(self._interval)

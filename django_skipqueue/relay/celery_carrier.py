@@ -1,0 +1,209 @@
+"""A carrier whose jobs run in Celery's workers, behind RabbitMQ.
+
+Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. A message of
+the broker is acknowledged when the relay says so, and comes again otherwise.
+"""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from kombu.connection import Connection
+
+from ..events.logs import logger
+from ..values.records import ClaimedJob, LeaseRef
+from . import wire
+from .carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken
+from .rabbitmq import topology
+from .rabbitmq.amqp_link import AmqpLink
+from .rabbitmq.deliveries import Deliveries
+from .rabbitmq.frames import Envelope
+from .rabbitmq.unconfirmed import Unconfirmed
+
+PREFETCH = 2_000
+"""Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
+
+CONFIRM_SECONDS = 60.0
+"""A broker that has not confirmed a job for so long, although it is not blocked, counts as unreachable."""
+
+TASK = "django_skipqueue.run"
+"""The name of the Celery task that runs jobs."""
+
+
+class CeleryCarrier:
+    """See `Carrier`."""
+
+    def __init__(
+        self, name: str, app: Any, *, alias: str, queues: Mapping[str, str], wait: float, declare: bool = True
+    ) -> None:
+        """queues: our queues, each with Celery's. wait: the seconds that a job may wait with the broker."""
+        self.name = name
+        self._app = app
+        self._alias = alias
+        self._queues = dict(queues)
+        self._expiration_ms = int(wait * 1000)
+        self._declare = declare
+        self._broker: Connection = app.connection_for_write()
+        self._link = AmqpLink(self._broker)
+        self._envelopes: dict[str, Envelope] = {}
+        self._revoking: Envelope | None = None
+        self._unconfirmed = Unconfirmed()
+        self._deliveries = Deliveries()
+        self._taken = Taken()
+        self._broken: CarrierUnreachable | None = None  # raised by the next `take`
+
+    def connect(self) -> None:
+        """See `Carrier.connect`."""
+        link = self._link
+        self._broken = None
+        link.connect()
+        with link.translated_errors():
+            publishing, consuming = link.connection.channel(), link.connection.channel()
+            topology.declare(consuming, set(self._queues.values()), self._alias, create=self._declare)
+            self._unconfirmed, self._deliveries, self._taken = Unconfirmed(), Deliveries(consuming.channel_id), Taken()
+            self._make_envelopes(publishing.channel_id, consuming)
+            publishing.events["basic_ack"].add(self._confirmed)
+            publishing.events["basic_nack"].add(self._refused)
+            publishing.events["basic_return"].add(self._returned)
+            publishing.confirm_select()
+            consuming.basic_qos(0, PREFETCH, False)
+            consuming.basic_consume(topology.outcome_queue(self._alias), callback=self._outcome)
+            consuming.basic_consume(topology.back_queue(self._alias), callback=self._came_back)
+            link.start()
+
+    def publish(self, jobs: Sequence[ClaimedJob]) -> None:
+        """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
+        alias, frames = self._alias, []
+        for job in jobs:
+            body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, alias)), b"],{},{}]"))
+            frames.append(self._envelopes[job.queue_name].frames(wire.message_id(alias, job.ref), body))
+        if frames:
+            self._unconfirmed.add([job.ref for job in jobs], time.monotonic())
+            self._link.send(b"".join(frames))
+
+    def take(self) -> Taken:
+        """See `Carrier.take`. A connection that breaks first gives what it had confirmed: that must not run twice."""
+        if self._broken:
+            raise self._broken
+        try:
+            self._link.receive()
+        except CarrierUnreachable as error:
+            if not self._taken.confirmed:
+                raise
+            self._broken = error
+            return Taken(confirmed=self._taken.confirmed, refused=self._taken.refused)
+        if self.is_blocked:
+            self._unconfirmed.excuse(time.monotonic())
+        elif self._unconfirmed.oldest + CONFIRM_SECONDS < time.monotonic():
+            raise CarrierUnreachable(f"The broker has not confirmed a job for {CONFIRM_SECONDS:g} s.")
+        taken, self._taken = self._taken, Taken()
+        return taken
+
+    def acknowledge(self, deliveries: Collection[int]) -> None:
+        """See `Carrier.acknowledge`."""
+        if frames := self._deliveries.acknowledge(deliveries):
+            self._link.send(frames)
+
+    def revoke(self, refs: Collection[LeaseRef]) -> None:
+        """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
+        if refs and self._revoking is not None:
+            ids = [wire.message_id(self._alias, ref) for ref in refs]
+            order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
+            self._link.send(self._revoking.frames("", wire.encode(order)))
+
+    @property
+    def is_blocked(self) -> bool:
+        """See `Carrier.is_blocked`."""
+        return self._link.is_blocked
+
+    def fileno(self) -> int:
+        """See `Carrier.fileno`."""
+        return self._link.fileno()
+
+    def close(self) -> None:
+        """See `Carrier.close`."""
+        self._link.close()
+
+    def _make_envelopes(self, publishing: int, consuming: Any) -> None:
+        frame_max = self._link.frame_max
+        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self._alias}
+        make = partial(Envelope, publishing, headers=headers, id_header=True, frame_max=frame_max)
+        self._envelopes = {
+            ours: make(routing_key=queue, expiration_ms=self._expiration_ms) for ours, queue in self._queues.items()
+        }
+        exchange = self._app.control.mailbox.exchange
+        if self._declare:
+            exchange(consuming).declare()
+            self._revoking = Envelope(  # on the channel without confirms: these would count there
+                consuming.channel_id,
+                exchange=exchange.name,
+                routing_key="",
+                headers={},
+                mandatory=False,
+                frame_max=frame_max,
+            )
+
+    # Called while the link receives
+
+    def _confirmed(self, tag: int, multiple: bool) -> None:
+        confirmed, refused = self._unconfirmed.settle(tag, multiple)
+        self._taken.confirmed += confirmed
+        self._taken.refused += refused
+
+    def _refused(self, tag: int, multiple: bool) -> None:
+        for refs in self._unconfirmed.settle(tag, multiple):
+            self._taken.refused += refs
+
+    def _returned(self, error: Exception, exchange: str, routing_key: str, message: Any) -> None:
+        ref = wire.lease_ref_of(message.properties.get("correlation_id"))
+        if ref is not None:
+            self._unconfirmed.note_returned(ref)
+
+    def _outcome(self, message: Any) -> None:
+        tag = message.delivery_tag
+        self._deliveries.add(tag)
+        try:
+            attempt = wire.attempt_from_wire(wire.decode(message.body), now=time.monotonic())
+        except wire.UnknownFormat as error:
+            self._unreadable(message, tag, error)
+        else:
+            self._taken.outcomes.append(ReturnedOutcome(tag, attempt))
+
+    def _unreadable(self, message: Any, tag: int, error: wire.UnknownFormat) -> None:
+        ref = wire.lease_ref_of(message.properties.get("correlation_id"))
+        if ref is None:
+            logger.error("carrier sent a message that is about no job carrier=%s error=%r", self.name, str(error))
+            self.acknowledge([tag])
+        else:
+            self._taken.jobs.append(ReturnedJob(tag, ref, "unreadable", None))
+
+    def _came_back(self, message: Any) -> None:
+        tag, properties = message.delivery_tag, message.properties
+        self._deliveries.add(tag)
+        ref = wire.lease_ref_of(properties.get("correlation_id"))
+        job: ClaimedJob | None = None
+        try:
+            job = _job_of(message.body)
+        except wire.UnknownFormat as error:
+            if ref is None:
+                self._unreadable(message, tag, error)
+                return
+        else:
+            ref = job.ref
+        self._taken.jobs.append(ReturnedJob(tag, ref, _reason(properties.get("application_headers") or {}), job))
+
+
+def _job_of(body: str | bytes) -> ClaimedJob:
+    payload = wire.decode(body)
+    try:
+        return wire.job_from_wire(payload[0][0])[0]
+    except (IndexError, KeyError, TypeError):
+        raise wire.UnknownFormat("The message is not one of ours.") from None
+
+
+def _reason(headers: Mapping[str, Any]) -> str:
+    """Why the broker gives a message back."""
+    deaths = headers.get("x-death") or [{}]
+    reason = deaths[0].get("reason")
+    return reason if reason in ("expired", "delivery_limit") else "rejected"

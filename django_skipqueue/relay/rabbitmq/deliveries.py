@@ -1,0 +1,42 @@
+"""The deliveries of one channel that are not acknowledged.
+
+Invariant: a delivery is acknowledged after the relay has said so, and once.
+"""
+
+from collections import deque
+from collections.abc import Collection
+
+from . import frames
+
+
+class Deliveries:
+    """The broker numbers the deliveries of a channel in ascending order."""
+
+    def __init__(self, channel: int = 0) -> None:
+        self._channel = channel
+        self._open: deque[int] = deque()
+        self._done: set[int] = set()
+
+    def add(self, tag: int) -> None:
+        """Note a delivery."""
+        self._open.append(tag)
+
+    def acknowledge(self, tags: Collection[int]) -> bytes:
+        """The frames that acknowledge these: one for all up to the first that stays open, and one for each later one.
+
+        Unknown numbers are of an earlier connection, and are left out: their messages come again under other numbers.
+        """
+        done = self._done
+        done.update(tags)
+        last = 0
+        while self._open and self._open[0] in done:
+            last = self._open.popleft()
+            done.remove(last)
+        found = frames.acknowledgement(self._channel, last, True) if last else b""
+        if not done:
+            return found
+        left = set(self._open)
+        single = sorted(done & left)
+        self._open = deque(tag for tag in self._open if tag not in done)
+        done.clear()
+        return found + b"".join(frames.acknowledgement(self._channel, tag, False) for tag in single)

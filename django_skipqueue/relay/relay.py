@@ -1,0 +1,223 @@
+"""One relay process: gives jobs to a carrier, and settles the outcomes that come back.
+
+Invariant: at every instant somebody will act on a job. While its row names the relay, the relay does; after the death
+of the relay its supervisor releases the job. Once its row names the carrier, the carrier has confirmed the job, and
+delivers it or gives it back.
+"""
+
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from ..conf import settings
+from ..events import liveness_logs, logs, relay_logs
+from ..execution.running_jobs import RunningJobs
+from ..runtime.protocol import EXIT_BLOCKED, EXIT_RECYCLED
+from ..runtime.receiver_check import ReceiverCheck
+from ..runtime.service import Service
+from ..runtime.stamps import Stamps
+from ..runtime.standby import Standby
+from ..runtime.worker_options import WorkerOptions
+from ..values.records import Attempt
+from ..worker.control_loop import ControlLoop
+from ..worker.orphan_check import OrphanCheck
+from ..worker.watch_itself import WatchItself
+from .carried_jobs import CarriedJobs
+from .carrier import Carrier, ReturnedJob, Taken, carrier_id
+from .carrier_row import CarrierRow
+from .connection import CarrierConnection
+from .ended import ended
+from .exchange import RelayExchange
+from .hand_over import HandOver, TakeBack
+from .making import make_carrier
+from .revoke import RevokeCancelled
+from .window import Window
+
+CONFIRM_TIME = 5.0
+"""Seconds that a stopping relay waits for the confirms of what it has published."""
+
+LAST_EVENTS = 2.0
+"""Seconds for which signal receivers may delay the end of a relay."""
+
+
+class Relay(ControlLoop):
+    """Serves the queues of one carrier in one database."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        *,
+        id: str,
+        name: str,
+        lifeline: int,
+        running_jobs: RunningJobs | None = None,
+        stamps: Stamps | None = None,
+        standby: Standby | None = None,
+        carrier: Carrier | None = None,
+    ) -> None:
+        """`running_jobs` stays empty: no job runs in this process. `carrier` takes the place of the setting's."""
+        super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
+        chosen = settings.carriers[options.carrier]
+        holder = carrier_id(chosen.name)
+        self._jobs = CarriedJobs()
+        self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
+        self._connection = CarrierConnection(
+            carrier or make_carrier(chosen, options.database),
+            who=name,
+            lost=self._jobs.connection_lost,
+            stamp=self._stamp,
+        )
+        self._exchange = RelayExchange(
+            options,
+            id=id,
+            store=self._store,
+            control=self._control,
+            dispatcher=self._dispatcher,
+            standby=self._standby,
+            connection=self._connection,
+            window=self._window,
+        )
+        self._row = CarrierRow(
+            self._store, chosen, self._connection, self._window, interval=options.seconds_between_heartbeats
+        )
+        self._hand_over = HandOver(self._store, self._jobs, carrier_id=holder)
+        self._take_back = TakeBack(self._store, self._jobs, self._connection)
+        self._revoke = RevokeCancelled(self._store, self._connection, carrier_id=holder)
+        self._orphans = OrphanCheck(options.worker_timeout, self._release_orphans)
+        self._control.on_broken = self._database_broke
+        self._make_loop(self._services())
+
+    def _services(self) -> list[Service]:
+        exchange = self._exchange
+        return [
+            ReceiverCheck(
+                self._dispatcher, who=f"relay {self.name}", hint="the process is replaced", then=self._stop_blocked
+            ),
+            self._row,
+            self._window,
+            self._connection,
+            self._orphans,
+            *([WatchItself(self._control, self._standby, look=exchange.claiming.start_over)] * self.options.listen),
+            exchange,
+            self._hand_over,
+            self._take_back,
+            self._revoke,
+            exchange.batch_check,
+            exchange.write_roll_ups,
+            exchange.write_notes,
+        ]
+
+    @property
+    def jobs_done(self) -> int:
+        """Number of outcomes that the database has accepted or rejected."""
+        return self._exchange.jobs_done
+
+    # One turn of the loop
+
+    def _turn(self) -> None:
+        """Take what came from the carrier, and run the services that are due."""
+        self._stamp()
+        self._take()
+        self._exchange.is_paused = not (self._row.is_written and self._own_row.is_alive(time.monotonic()))
+        self._loop.run_due()
+
+    def _take(self) -> None:
+        if not self._connection.is_open:
+            return
+        with self._connection.handling_errors():
+            taken = self._connection.carrier.take()
+            self._note_blocked(self._connection.carrier.is_blocked)
+            attempts, known = self._jobs.take(taken, partial(self._ended, now=time.monotonic()))
+            self._exchange.add(map(self._with_claim_time, attempts))
+            if known:
+                self._connection.carrier.acknowledge(known)
+            self._log(taken)
+
+    def _ended(self, returned: ReturnedJob, *, now: float) -> Attempt | None:
+        carrier = self._connection.carrier.name
+        return ended(returned, carrier=carrier, database=self.options.database, now=now)
+
+    def _with_claim_time(self, attempt: Attempt) -> Attempt:
+        """The attempt with the time of its claim, by this process's monotonic clock: its waiting time needs it."""
+        claimed_at = self._window.claimed_at(attempt.job)
+        return attempt._replace(job=attempt.job._replace(claimed_at=claimed_at))
+
+    def _note_blocked(self, is_blocked: bool) -> None:
+        if is_blocked != self._window.is_blocked:
+            self._window.is_blocked = is_blocked
+            log = relay_logs.carrier_blocked if is_blocked else relay_logs.carrier_unblocked
+            log(self.name, self._connection.carrier.name)
+
+    def _log(self, taken: Taken) -> None:
+        carrier = self._connection.carrier.name
+        if taken.refused:
+            refused = len(taken.refused)
+            relay_logs.carrier_refused(self.name, carrier, refused, self._window.pause(refused))
+        elif taken.confirmed:
+            self._window.go_on()
+        for reason in {returned.reason for returned in taken.jobs}:
+            count = sum(returned.reason == reason for returned in taken.jobs)
+            relay_logs.carried_returned(self.name, carrier, count, reason)
+
+    def _stop_blocked(self) -> None:
+        self._exit_code = EXIT_BLOCKED
+        self._stop()
+
+    def _recycle(self, reason: str) -> None:
+        if not self._stopping:
+            liveness_logs.recycling(self.name, reason)
+            self._exit_code = EXIT_RECYCLED
+            self._stop()
+
+    def _database_broke(self) -> None:
+        self._exchange.connection_broke()
+        self._orphans.expect(time.monotonic())
+
+    def _release_orphans(self) -> None:
+        self._exchange.apply()
+        orphans = self._store.release_orphans(self.id, known=self._jobs.held_ids)
+        if orphans:
+            logs.orphans_released(self.name, len(orphans))
+
+    # Waiting
+
+    def _has_work(self) -> bool:
+        return False
+
+    def _called(self, queue_name: str) -> None:
+        self._exchange.claiming.called(queue_name)
+
+    def _offer(self) -> None:
+        room = 0 if self._control.is_broken else self._exchange.room(time.monotonic())
+        self._standby.offer(slots=room, room=room, claimed=self._exchange.jobs_claimed, running=self._jobs.count)
+
+    def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
+        super()._sleep(longest, (*files, *self._connection.files))
+
+    # Stopping
+
+    def _shut_down(self) -> None:
+        """Wait for the carrier's confirms, settle what has come, and release the rest."""
+        self._exchange.is_paused = True
+        deadline = min(self._shutdown_deadline, time.monotonic() + CONFIRM_TIME)
+        self._exchange.apply()
+        while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
+            self._sleep(left)
+            self._turn()
+            self._exchange.is_paused = True
+        self._exchange.settle_last(deadline)
+        self._jobs.release_unconfirmed()
+        while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:
+            with self._control.handling_errors(refused=self._hand_over.refused):
+                self._hand_over.run(time.monotonic())
+        for service in (self._hand_over, self._take_back, self._row, self._exchange.write_roll_ups):
+            with self._control.handling_errors(refused=service.refused):
+                service.run(time.monotonic())
+        self._emit_stop()
+        self._dispatcher.flush(timeout=LAST_EVENTS)
+        with self._control.handling_errors():
+            self._store.release_orphans(self.id, known=[])
+            self._store.delete_workers([self.id])
+        self._dispatcher.stop(timeout=LAST_EVENTS)
+        self._connection.close()
+        self._control.close()

@@ -1,0 +1,32 @@
+"""The statements of a relay that no worker needs."""
+
+# relay → id and lease of the jobs that the carrier has confirmed, and holds from now on. Does not end the lease: an
+# outcome may have been quicker, and then the job matches no row here. `locked_by` is in no index, so that the new
+# version stays on its page if there is room. Index: the primary key, in the order of the arrays.
+HAND_OVER = """
+UPDATE skipqueue_job AS job
+SET locked_by = %(carrier_id)s
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+RETURNING job.id, held.lease
+"""
+
+# relay → how many jobs the carrier holds. Index: recover, which has an entry for each running job.
+CARRIED_COUNT = """
+SELECT count(*)
+FROM skipqueue_job
+WHERE status = 'running' AND locked_by = %(carrier_id)s
+"""
+
+# relay → id and lease of the jobs that the carrier held until they were cancelled or discarded by hand, since the last
+# look. That raised the lease by one. Index: prune.
+CANCELLED = """
+SELECT id, lease - 1
+FROM skipqueue_job
+WHERE
+    status = 'discarded'
+    AND finished_at > statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by = %(carrier_id)s
+ORDER BY finished_at DESC
+LIMIT %(limit)s
+"""

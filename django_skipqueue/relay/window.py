@@ -1,0 +1,83 @@
+"""How many jobs a relay may claim: the carrier holds a window of the queues, and PostgreSQL the rest.
+
+Invariant: at most `size` jobs and one batch for each relay are with the carrier. A relay does not see at once what the
+others do, but it counts the rows of all of them again every second.
+"""
+
+import time
+
+from ..runtime.service import Service
+from ..store import Store
+from ..values.records import ClaimedJob
+from . import sql
+from .carried_jobs import CarriedJobs
+
+BATCH = 500
+"""Jobs in one claim, and in one message to the carrier's connection."""
+
+MOST_UNCONFIRMED = 2 * BATCH
+"""Jobs of one relay that the carrier has not confirmed yet: so many may run twice if the relay dies."""
+
+COUNT_INTERVAL = 1.0
+FULL_INTERVAL = 0.1
+"""Seconds between two counts; while the window is full, the second. Another relay may have settled jobs."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds without a claim after the carrier has refused jobs, doubled up to the second each time."""
+
+
+class Window(Service):
+    """As a service it counts the jobs that the carrier holds by their rows. Used by the control loop's thread."""
+
+    name = "carried_count"
+    due_at = 0.0
+
+    def __init__(self, store: Store, jobs: CarriedJobs, *, carrier_id: str, size: int) -> None:
+        self._store = store
+        self.jobs = jobs
+        self._carrier_id = carrier_id
+        self._size = size
+        self.is_counted = False
+        self._paused_until = 0.0
+        self._refusals = 0  # in a row
+        self.jobs_refused = 0
+        """How many jobs the carrier has not taken."""
+        self._clock = 0.0  # the database's time minus this process's monotonic time
+        self.is_blocked = False
+        """Whether the carrier takes no jobs for now."""
+
+    def room(self, coming: int, now: float) -> int:
+        """How many jobs to claim beside the `coming` ones, which are claimed and not published."""
+        if not self.is_counted or self.is_blocked or now < self._paused_until:
+            return 0
+        free = self._size - self.jobs.count - coming
+        unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
+        return max(0, min(free, unconfirmed, BATCH))
+
+    def run(self, now: float) -> None:
+        """Count."""
+        ((self.jobs.with_carrier,),) = self._store.rows(sql.CARRIED_COUNT, {"carrier_id": self._carrier_id})
+        self.is_counted = True
+        is_full = self.jobs.count >= self._size
+        self.due_at = time.monotonic() + (FULL_INTERVAL if is_full else COUNT_INTERVAL)
+
+    def pause(self, refused: int) -> float:
+        """Claim nothing for a while: the carrier has refused so many jobs. Returns for how many seconds."""
+        self.jobs_refused += refused
+        self._refusals += 1
+        seconds: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._refusals - 1, 10))
+        self._paused_until = time.monotonic() + seconds
+        return seconds
+
+    def go_on(self) -> None:
+        """Note that the carrier takes jobs."""
+        self._refusals = 0
+
+    def claimed(self, job: ClaimedJob) -> None:
+        """Note how the database's clock and this process's monotonic one differ, as a claim shows it."""
+        if job.claimed_at is not None:
+            self._clock = job.locked_at - job.claimed_at
+
+    def claimed_at(self, job: ClaimedJob) -> float | None:
+        """When a job was claimed, in this process's monotonic time; `None`: this process cannot say."""
+        return job.locked_at - self._clock if self._clock else None

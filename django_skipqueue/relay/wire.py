@@ -1,0 +1,105 @@
+"""Jobs and attempts as values that JSON can hold, on their way to a carrier and back.
+
+Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true in one
+process only: times of its monotonic clock, and the exception object. A relay and a Celery worker of different versions
+agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed.
+"""
+
+import json
+from typing import Any
+
+from ..values.outcomes import Outcome
+from ..values.records import Attempt, ClaimedJob, LeaseRef
+
+FORMAT = 1
+"""Changes with each change of what is sent."""
+
+_JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name != "claimed_at")
+_OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
+
+_ID_PREFIX = "skipqueue-"
+
+
+class UnknownFormat(Exception):
+    """The message comes from another version of django_skipqueue, or was not made by it."""
+
+
+def message_id(alias: str, ref: LeaseRef) -> str:
+    """The id of a job's message under one lease: Celery's task id."""
+    return f"{_ID_PREFIX}{alias}-{ref[0]}-{ref[1]}"
+
+
+def lease_ref_of(message_id: object) -> LeaseRef | None:
+    """The lease in the id of a message; `None` if the message is not about a job."""
+    if not isinstance(message_id, str) or not message_id.startswith(_ID_PREFIX):
+        return None
+    parts = message_id.rsplit("-", 2)
+    if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
+        return int(parts[1]), int(parts[2])
+    return None
+
+
+def job_to_wire(job: ClaimedJob, alias: str) -> list[Any]:
+    """The format, the alias of the job's database, and its fields."""
+    return [FORMAT, alias, *job[: len(_JOB_FIELDS)]]
+
+
+def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
+    """The job, and the alias of its database. Raises `UnknownFormat`."""
+    _, alias, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
+    return ClaimedJob(*fields), alias
+
+
+def attempt_to_wire(attempt: Attempt) -> list[Any]:
+    """The format, the alias, the job, the outcome, the worker, the duration in seconds, and whether it is written."""
+    outcome = attempt.outcome
+    duration = attempt.ended - attempt.started
+    return [
+        FORMAT,
+        attempt.database,
+        list(attempt.job[: len(_JOB_FIELDS)]),
+        [getattr(outcome, name) for name in _OUTCOME_FIELDS],
+        attempt.worker,
+        duration,
+        attempt.is_written,
+    ]
+
+
+def attempt_from_wire(payload: object, *, now: float) -> Attempt:
+    """The attempt, as if it had ended now, in monotonic seconds of this process. Raises `UnknownFormat`."""
+    _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
+    try:
+        outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
+        return Attempt(ClaimedJob(*job), outcome, now - duration, now, worker, is_written, alias)
+    except (TypeError, ValueError) as error:
+        raise UnknownFormat(f"The outcome cannot be read: {error}") from None
+
+
+def encode(payload: list[Any] | dict[str, Any]) -> bytes:
+    """The payload as JSON, in bytes."""
+    return _encoder.encode(payload).encode()
+
+
+def decode(body: bytes | memoryview | str) -> Any:
+    """The payload in the body of a message. Raises `UnknownFormat` if it is not JSON."""
+    try:
+        return json.loads(bytes(body) if isinstance(body, memoryview) else body)
+    except ValueError as error:
+        raise UnknownFormat(f"The message is not JSON: {error}") from None
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"))  # ASCII: a text may hold what UTF-8 cannot
+
+
+def _fields(payload: object, count: int) -> list[Any]:
+    if not isinstance(payload, list) or not payload or not isinstance(payload[0], int):
+        raise UnknownFormat("The message was not made by django_skipqueue.")
+    if payload[0] != FORMAT:
+        older = "the sender" if payload[0] < FORMAT else "this side"
+        raise UnknownFormat(
+            f"The message has format {payload[0]}, and this side reads format {FORMAT}: relays and Celery workers need "
+            f"the same version of django_skipqueue. Update {older}."
+        )
+    if len(payload) != count:
+        raise UnknownFormat(f"The message has {len(payload)} fields in place of {count}.")
+    return payload

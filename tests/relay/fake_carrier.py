@@ -1,0 +1,149 @@
+"""A carrier in memory, which does what a test says: confirms, refuses, delivers, gives back, breaks."""
+
+import socket
+import threading
+from collections.abc import Collection, Sequence
+
+from django_skipqueue.relay.carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken
+from django_skipqueue.values.outcomes import COMPLETED, Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
+
+
+class FakeCarrier:
+    """What is here is what a broker would have on its disk: it survives `lose_connection`, and all relays share it."""
+
+    name = "celery"
+
+    def __init__(self) -> None:
+        self.confirms_at_once = True
+        """Whether a published job is confirmed; else `confirm` does it."""
+        self.refuses = False
+        self.is_blocked = False
+        self.is_down = False
+        self.jobs: dict[LeaseRef, ClaimedJob] = {}
+        """What the carrier holds, and has not begun."""
+        self.published: list[LeaseRef] = []
+        """All that was ever sent to it, in order."""
+        self.acknowledged: list[int] = []
+        self.unacknowledged: dict[int, ReturnedOutcome | ReturnedJob] = {}
+        self._unconfirmed: list[ClaimedJob] = []
+        self._taken = Taken()
+        self._next_delivery = 0
+        self._lock = threading.RLock()
+        self._here, self._there = socket.socketpair()
+        self._is_lost = False
+
+    # What a relay calls
+
+    def connect(self) -> None:
+        with self._lock:
+            if self.is_down:
+                raise CarrierUnreachable("it is down")
+            self._is_lost, self._taken = False, Taken()
+            for delivered in self.unacknowledged.values():
+                self._put(delivered)
+
+    def publish(self, jobs: Sequence[ClaimedJob]) -> None:
+        with self._lock:
+            self._require_connection()
+            self.published += [job.ref for job in jobs]
+            if self.refuses:
+                self._taken.refused += [job.ref for job in jobs]
+            else:
+                self._unconfirmed += jobs
+            if self.confirms_at_once:
+                self.confirm()
+            self._ring()
+
+    def take(self) -> Taken:
+        with self._lock:
+            self._require_connection()
+            taken, self._taken = self._taken, Taken()
+            self._there.setblocking(False)
+            while self._can_read():
+                self._there.recv(4096)
+            return taken
+
+    def acknowledge(self, deliveries: Collection[int]) -> None:
+        with self._lock:
+            self._require_connection()
+            for delivery in deliveries:
+                self.acknowledged.append(delivery)
+                del self.unacknowledged[delivery]
+
+    def revoke(self, refs: Collection[LeaseRef]) -> None:
+        with self._lock:
+            for ref in refs:
+                self.jobs.pop(ref, None)
+
+    def fileno(self) -> int:
+        return self._there.fileno()
+
+    def close(self) -> None:
+        with self._lock:
+            self._unconfirmed.clear()
+
+    # What a test calls
+
+    def confirm(self) -> None:
+        """Take the published jobs, and say so."""
+        with self._lock:
+            self.jobs.update((job.ref, job) for job in self._unconfirmed)
+            self._taken.confirmed += [job.ref for job in self._unconfirmed]
+            self._unconfirmed.clear()
+            self._ring()
+
+    def finish(self, *jobs: ClaimedJob, outcome: Outcome = COMPLETED, is_written: bool = False) -> None:
+        """Deliver an outcome of these jobs, or of all that it has."""
+        with self._lock:
+            for job in jobs or tuple(self.jobs.values()):
+                self.jobs.pop(job.ref, None)
+                attempt = Attempt(job, outcome, 0.0, 0.1, "celery@here", is_written)
+                self._deliver(ReturnedOutcome(self._number(), attempt))
+            self._ring()
+
+    def give_back(self, job: ClaimedJob, reason: str, *, is_readable: bool = True) -> None:
+        """Deliver a job without an outcome."""
+        with self._lock:
+            self.jobs.pop(job.ref, None)
+            self._deliver(ReturnedJob(self._number(), job.ref, reason, job if is_readable else None))
+            self._ring()
+
+    def lose_connection(self) -> None:
+        """Break it: what was published and not confirmed is gone, or not; here it is gone."""
+        with self._lock:
+            self._is_lost = True
+            self._unconfirmed.clear()
+            self._ring()
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self._here.close()
+        self._there.close()
+
+    def _deliver(self, delivered: ReturnedOutcome | ReturnedJob) -> None:
+        self.unacknowledged[delivered.delivery] = delivered
+        self._put(delivered)
+
+    def _put(self, delivered: ReturnedOutcome | ReturnedJob) -> None:
+        if isinstance(delivered, ReturnedOutcome):
+            self._taken.outcomes.append(delivered)
+        else:
+            self._taken.jobs.append(delivered)
+
+    def _number(self) -> int:
+        self._next_delivery += 1
+        return self._next_delivery
+
+    def _require_connection(self) -> None:
+        if self._is_lost or self.is_down:
+            raise CarrierUnreachable("the connection is lost")
+
+    def _ring(self) -> None:
+        self._here.send(b"\0")
+
+    def _can_read(self) -> bool:
+        try:
+            return bool(self._there.recv(4096, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False

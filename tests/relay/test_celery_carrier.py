@@ -1,0 +1,495 @@
+"""The carrier against a real RabbitMQ. A test plays the Celery worker, by a connection of its own."""
+
+import json
+import select
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import amqp
+import pytest
+from celery import Celery
+
+from django_skipqueue.relay import wire
+from django_skipqueue.relay.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
+from django_skipqueue.relay.celery_carrier import CeleryCarrier
+from django_skipqueue.relay.making import make_carrier
+from django_skipqueue.relay.rabbitmq import frames, topology
+from django_skipqueue.relay.rabbitmq.amqp_link import AmqpLink
+from django_skipqueue.setting_forms.carriers import CarrierSettings
+from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob
+from scripts.embedded_rabbitmq import RabbitMQ
+
+from ..app.waiting import DEADLINE, wait_until
+
+
+def job(number: int, *, lease: int = 1, args: str = "[]", queue_name: str = "pdf") -> ClaimedJob:
+    return ClaimedJob(number, lease, "tests.app.jobs.noop", queue_name, args, "{}", 1, 3, 0, 1.5, 2.5, "{}")
+
+
+def outcome_of(job: ClaimedJob, status: Any = "completed") -> Attempt:
+    return Attempt(job, Outcome(status, result='"done"'), 10.0, 10.25, "celery@here")
+
+
+class Worker:
+    """Takes messages as Celery's worker does, and sends outcomes."""
+
+    def __init__(self, url: str) -> None:
+        host, _, vhost = url.removeprefix("amqp://guest:guest@").partition("/")
+        self.connection = amqp.Connection(host=host, virtual_host=vhost or "/")
+        self.connection.connect()
+        self.channel = self.connection.channel()
+
+    def get(self, queue: str = "pdf") -> Any:
+        return wait_until(lambda: self.channel.basic_get(queue), f"a message in {queue}")
+
+    def send(self, attempt: Attempt, body: bytes | None = None, id: str | None = None) -> None:
+        ref = wire.message_id("default", attempt.job.ref) if id is None else id
+        text = wire.encode(wire.attempt_to_wire(attempt)) if body is None else body
+        message = amqp.Message(text, correlation_id=ref, content_type="application/json", delivery_mode=2)
+        self.channel.basic_publish(message, "", topology.outcome_queue("default"))
+
+    def count(self, queue: str) -> int:
+        return int(self.channel.queue_declare(queue, passive=True).message_count)
+
+    def close(self) -> None:
+        self.connection.collect()
+
+
+Make = Callable[..., CeleryCarrier]
+
+
+@pytest.fixture
+def make(broker_url: str) -> Iterator[Make]:
+    made = []
+
+    def start(*, connect: bool = True, wait: float = 600, **options: Any) -> CeleryCarrier:
+        queues = options.pop("queues", {"pdf": "pdf"})
+        app = Celery("tests", broker=options.pop("url", broker_url))
+        carrier = CeleryCarrier("celery", app, alias="default", queues=queues, wait=wait, **options)
+        made.append(carrier)
+        if connect:
+            carrier.connect()
+        return carrier
+
+    yield start
+    for carrier in made:
+        carrier.close()
+
+
+@pytest.fixture
+def worker(broker_url: str) -> Iterator[Worker]:
+    with closing(Worker(broker_url)) as made:
+        yield made
+
+
+def take(carrier: CeleryCarrier, until: Callable[[Taken], Any]) -> Taken:
+    """All that comes until the condition is met, by waiting on the carrier's file as the relay does."""
+    taken = Taken()
+    deadline = time.monotonic() + DEADLINE
+    while not until(taken):
+        assert time.monotonic() < deadline, taken
+        select.select([carrier.fileno()], [], [], 1)
+        more = carrier.take()
+        for name in ("confirmed", "refused", "outcomes", "jobs"):
+            getattr(taken, name).extend(getattr(more, name))
+    return taken
+
+
+def test_jobs_are_confirmed_and_reach_celerys_queue(make: Make, worker: Worker) -> None:
+    carrier, jobs = make(), [job(number, args=json.dumps(["ü" * number])) for number in range(1, 400)]
+    carrier.publish(jobs[:200])
+    carrier.publish(jobs[200:])
+    taken = take(carrier, lambda taken: len(taken.confirmed) == 399)
+    assert sorted(taken.confirmed) == [each.ref for each in jobs]
+    assert not taken.refused
+    message = worker.get()
+    message.headers.pop("x-delivery-count")  # the broker's
+    assert message.headers == {
+        "lang": "py",
+        "task": "django_skipqueue.run",
+        "skipqueue-database": "default",
+        "id": "skipqueue-default-1-1",
+    }
+    properties = message.properties
+    assert properties["correlation_id"] == "skipqueue-default-1-1"
+    assert (properties["delivery_mode"], properties["expiration"]) == (2, "600000")
+    assert (properties["content_type"], properties["content_encoding"]) == ("application/json", "utf-8")
+    args, kwargs, embed = json.loads(message.body)
+    assert wire.job_from_wire(args[0]) == (jobs[0], "default")
+    assert (kwargs, embed) == ({}, {})
+
+
+def test_a_job_larger_than_a_frame_and_than_the_buffers_of_the_socket(make: Make, worker: Worker) -> None:
+    carrier, large = make(), job(1, args=json.dumps(["x" * 9_000_000]))
+    carrier.publish([large, job(2)])
+    assert take(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (2, 1)]
+    assert wire.job_from_wire(json.loads(worker.get().body)[0][0])[0] == large
+    worker.send(outcome_of(large))
+    [returned] = take(carrier, lambda taken: taken.outcomes).outcomes
+    assert returned.attempt.job == large
+
+
+def test_a_job_whose_queue_is_gone_is_refused(make: Make, worker: Worker) -> None:
+    carrier = make(queues={"pdf": "pdf", "import": "slow"})
+    worker.channel.queue_delete("slow")
+    carrier.publish([job(1), job(2, queue_name="import"), job(3)])
+    taken = take(carrier, lambda taken: len(taken.confirmed) + len(taken.refused) == 3)
+    assert sorted(taken.confirmed) == [(1, 1), (3, 1)]
+    assert taken.refused == [(2, 1)]
+
+
+def test_a_job_for_which_the_queue_has_no_room_is_refused(make: Make, worker: Worker) -> None:
+    arguments = {**topology.CARRIED_QUEUE, "x-max-length": 5}
+    worker.channel.queue_declare("pdf", durable=True, auto_delete=False, arguments=arguments)
+    create_all_but_pdf(worker)
+    carrier = make(declare=False)
+    taken = Taken()
+    for number in range(1, 1001):  # the broker notices late that its queue is full
+        carrier.publish([job(number)])
+        more = take(carrier, lambda taken: taken.confirmed or taken.refused)
+        taken.confirmed += more.confirmed
+        taken.refused += more.refused
+        if more.refused:
+            break
+    assert taken.refused == [(number, 1)]
+    assert len(taken.confirmed) == worker.count("pdf") >= 5
+
+
+def create_all_but_pdf(worker: Worker) -> None:
+    topology.declare(worker.channel, [], "default", create=True)
+
+
+def test_outcomes_come_until_they_are_acknowledged(make: Make, worker: Worker) -> None:
+    carrier = make()
+    for number in range(1, 11):
+        worker.send(outcome_of(job(number)))
+    taken = take(carrier, lambda taken: len(taken.outcomes) == 10)
+    assert [each.attempt.job for each in taken.outcomes] == [job(number) for number in range(1, 11)]
+    first = taken.outcomes[0].attempt
+    assert (first.outcome, first.worker, first.database) == (
+        Outcome("completed", result='"done"'),
+        "celery@here",
+        "default",
+    )
+    assert first.duration_ms == pytest.approx(250)
+    assert abs(time.monotonic() - first.ended) < DEADLINE
+    carrier.acknowledge([taken.outcomes[number].delivery for number in (0, 1, 2, 7, 4)])
+    carrier.close()
+    again = make()
+    left = take(again, lambda taken: len(taken.outcomes) == 5).outcomes
+    assert sorted(each.attempt.job.id for each in left) == [4, 6, 7, 9, 10]
+    again.acknowledge([each.delivery for each in left])
+    again.close()
+    assert worker.count(topology.outcome_queue("default")) == 0
+
+
+def test_take_leaves_nothing_in_buffers(make: Make, worker: Worker) -> None:
+    """One call takes all that the socket has: its file need not become readable again for the rest."""
+    carrier = make()
+    for number in range(1, 501):
+        worker.send(outcome_of(job(number)))
+    wait_until(lambda: worker.count(topology.outcome_queue("default")) == 0, "all are delivered")
+    taken = take(carrier, lambda taken: len(taken.outcomes) == 500)
+    assert len(taken.outcomes) == 500
+    assert not select.select([carrier.fileno()], [], [], 0)[0]
+
+
+def test_an_unreadable_outcome_names_its_job(make: Make, worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    carrier = make()
+    worker.send(outcome_of(job(3, lease=7)), body=b'[99,"of the future"]')
+    worker.send(outcome_of(job(3)), body=b"\x80\x04", id="of a stranger")
+    worker.send(outcome_of(job(4)))
+    taken = take(carrier, lambda taken: taken.outcomes)
+    [returned] = taken.jobs
+    assert (returned.ref, returned.reason, returned.job) == ((3, 7), "unreadable", None)
+    assert "about no job" in caplog.text
+    carrier.close()
+    again = make()
+    assert len(take(again, lambda taken: taken.outcomes and taken.jobs).jobs) == 1  # the stranger's is gone
+
+
+def test_a_job_that_waits_too_long_comes_back(make: Make) -> None:
+    carrier = make(wait=0.05)
+    carrier.publish([job(5)])
+    taken = take(carrier, lambda taken: taken.jobs)
+    [returned] = taken.jobs
+    assert (returned.ref, returned.reason, returned.job) == ((5, 1), "expired", job(5))
+    carrier.acknowledge([returned.delivery])
+
+
+def test_a_job_whose_workers_die_comes_back(make: Make, worker: Worker, broker_url: str) -> None:
+    carrier = make()
+    carrier.publish([job(6)])
+    for _ in range(topology.DELIVERY_LIMIT + 1):
+        with closing(Worker(broker_url)) as dying:
+            dying.get()
+    [returned] = take(carrier, lambda taken: taken.jobs).jobs
+    assert (returned.ref, returned.reason, returned.job) == ((6, 1), "delivery_limit", job(6))
+
+
+def test_a_rejected_job_comes_back_even_if_nobody_can_read_it(make: Make, worker: Worker) -> None:
+    carrier = make()
+    carrier.publish([job(7)])
+    worker.channel.basic_reject(worker.get().delivery_tag, requeue=False)
+    message = amqp.Message(
+        b"?", correlation_id="skipqueue-default-8-2", application_headers={topology.DATABASE_HEADER: "default"}
+    )
+    worker.channel.basic_publish(message, "", "pdf")
+    worker.channel.basic_reject(worker.get().delivery_tag, requeue=False)
+    taken = take(carrier, lambda taken: len(taken.jobs) == 2)
+    assert [(each.ref, each.reason, each.job) for each in taken.jobs] == [
+        ((7, 1), "rejected", job(7)),
+        ((8, 2), "rejected", None),
+    ]
+
+
+def test_dead_letters_of_other_tasks_do_not_reach_the_relay(make: Make, worker: Worker) -> None:
+    carrier = make()
+    worker.channel.basic_publish(amqp.Message(b"{}"), "", "pdf")
+    worker.channel.basic_reject(worker.get().delivery_tag, requeue=False)
+    wait_until(lambda: worker.count(topology.FOREIGN) == 1, "the message is kept")
+    assert carrier.take() == Taken()
+
+
+def test_databases_share_a_queue_and_not_what_comes_back(make: Make, worker: Worker, broker_url: str) -> None:
+    carrier = make(wait=0.05)
+    other = CeleryCarrier("celery", Celery(broker=broker_url), alias="other", queues={"pdf": "pdf"}, wait=0.05)
+    with closing(other):
+        other.connect()
+        carrier.publish([job(1)])
+        other.publish([job(2)])
+        assert [each.ref for each in take(other, lambda taken: taken.jobs).jobs] == [(2, 1)]
+        assert [each.ref for each in take(carrier, lambda taken: taken.jobs).jobs] == [(1, 1)]
+
+
+def test_revoked_jobs_are_told_to_celerys_workers(make: Make, worker: Worker) -> None:
+    carrier = make()
+    name = worker.channel.queue_declare("", exclusive=True).queue
+    worker.channel.queue_bind(name, "celery.pidbox")
+    carrier.revoke([(1, 1), (2, 5)])
+    body = json.loads(worker.get(name).body)
+    assert body["method"] == "revoke"
+    assert body["arguments"]["task_id"] == ["skipqueue-default-1-1", "skipqueue-default-2-5"]
+    carrier.publish([job(1)])
+    assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]  # a revoke counts for no confirm
+
+
+# What breaks
+
+
+def test_a_queue_with_other_arguments_is_explained(make: Make, worker: Worker) -> None:
+    worker.channel.queue_declare("pdf", durable=True, auto_delete=False)
+    with pytest.raises(CarrierMisconfigured, match=r"'pdf'.*'x-queue-type': 'quorum'.*\"DECLARE\": False"):
+        make()
+
+
+def test_without_declare_a_missing_queue_is_explained(make: Make, worker: Worker) -> None:
+    create_all_but_pdf(worker)
+    with pytest.raises(CarrierMisconfigured, match=r"no queue 'pdf'.*x-delivery-limit"):
+        make(declare=False)
+
+
+def test_a_refused_login_is_explained(make: Make, broker_url: str) -> None:
+    with pytest.raises(CarrierMisconfigured, match="refuses"):
+        make(url=broker_url.replace("guest:guest", "guest:wrong"))
+
+
+def test_another_broker_is_explained(make: Make) -> None:
+    with pytest.raises(CarrierMisconfigured, match="needs RabbitMQ"):
+        make(url="memory://")
+
+
+def test_nobody_listens(make: Make) -> None:
+    carrier = make(url="amqp://guest:guest@127.0.0.1:1/", connect=False)
+    with pytest.raises(CarrierUnreachable):
+        carrier.connect()
+    carrier.close()
+
+
+def test_every_method_says_that_the_connection_broke(make: Make) -> None:
+    carrier = make()
+    carrier._link.connection.sock.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(CarrierUnreachable):
+        take(carrier, lambda _: False)
+    carrier.close()
+    for method in (carrier.take, carrier.fileno, lambda: carrier.publish([job(1)])):
+        with pytest.raises(CarrierUnreachable):
+            method()
+    carrier.connect()
+    carrier.publish([job(1)])
+    assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+
+
+def test_a_deleted_outcome_queue_breaks_the_connection(make: Make, worker: Worker) -> None:
+    carrier = make()
+    worker.channel.queue_delete(topology.outcome_queue("default"))
+    with pytest.raises(CarrierUnreachable, match="ConsumerCancelled"):
+        take(carrier, lambda _: False)
+    carrier.close()
+    carrier.connect()
+    assert carrier.take() == Taken()
+
+
+def test_a_broker_that_confirms_nothing_counts_as_unreachable(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier = make()
+    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.CONFIRM_SECONDS", -1.0)
+    monkeypatch.setattr(AmqpLink, "receive", lambda self: None)
+    carrier.publish([job(1)])
+    with pytest.raises(CarrierUnreachable, match="not confirmed"):
+        carrier.take()
+
+
+def test_a_blocked_broker_says_so_and_goes_on(rabbitmq: RabbitMQ, make: Make) -> None:
+    carrier = make()
+    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    try:
+        carrier.publish([job(1)])
+        wait_until(lambda: (carrier.take(), carrier.is_blocked)[1], "the broker says that it is blocked")
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    assert not carrier.is_blocked
+
+
+def test_what_was_confirmed_outlives_the_broker(rabbitmq: RabbitMQ, make: Make, broker_url: str) -> None:
+    carrier = make()
+    carrier.publish([job(number) for number in range(1, 51)])
+    take(carrier, lambda taken: len(taken.confirmed) == 50)
+    with closing(Worker(broker_url)) as before:
+        before.send(outcome_of(before_job := job(99)))
+        wait_until(lambda: carrier.take().outcomes, "the outcome came")
+    time.sleep(1)  # RabbitMQ 3.10 may lose a quorum queue that is younger than a second
+    rabbitmq.kill()
+    with pytest.raises(CarrierUnreachable):
+        take(carrier, lambda _: False)
+    carrier.close()
+    rabbitmq.start()
+    wait_until(lambda: connected(carrier), "the broker is back")
+    assert take(carrier, lambda taken: taken.outcomes).outcomes[0].attempt.job == before_job
+    with closing(Worker(broker_url)) as after:
+        assert wait_until(lambda: after.count("pdf")) == 50
+
+
+def connected(carrier: CeleryCarrier) -> bool:
+    try:
+        carrier.connect()
+    except (CarrierUnreachable, CarrierMisconfigured):
+        carrier.close()
+        return False
+    return True
+
+
+# Without a broker
+
+
+def test_a_broker_that_does_not_read_holds_up_nobody() -> None:
+    link = AmqpLink(Celery(broker="amqp://nobody").connection_for_write())
+    ours, theirs = socket.socketpair()
+
+    class Connection:
+        sock, heartbeat, frame_max = ours, 0, 4096
+
+        def on_inbound_frame(self, frame: frames.Frame) -> None:
+            """Take it."""
+
+        def collect(self) -> None:
+            ours.close()
+
+    with closing(theirs):
+        link.connection = Connection()
+        link.start()
+        started, sent = time.monotonic(), b"x" * 8_000_000
+        link.send(sent)
+        link.send(b"end")
+        assert time.monotonic() - started < 5
+        assert link._unsent
+        wait_until(lambda: link.is_blocked, "it has not read for a while")
+        received = bytearray()
+        while len(received) < len(sent) + 3:
+            link.receive()
+            received += theirs.recv(1 << 20)
+        assert received == sent + b"end"
+        assert not link.is_blocked
+        link.close()
+
+
+def test_what_came_before_the_connection_broke_is_dispatched_first() -> None:
+    link = AmqpLink(Celery(broker="amqp://nobody").connection_for_write())
+    ours, theirs = socket.socketpair()
+    dispatched: list[frames.Frame] = []
+
+    class Connection:
+        sock, heartbeat, frame_max, connected = ours, 0, 4096, True
+        on_inbound_frame = staticmethod(dispatched.append)
+
+        def close(self) -> None:
+            pytest.fail("nobody would answer")
+
+        def collect(self) -> None:
+            ours.close()
+
+    link.connection = Connection()
+    link.start()
+    theirs.send(frames.HEARTBEAT)
+    theirs.close()
+    link.send(b"a job")
+    assert not dispatched
+    with pytest.raises(CarrierUnreachable, match=r"BrokenPipe|ConnectionReset"):
+        link.receive()
+    assert len(dispatched) == 1
+    link.close()
+
+
+def test_a_connection_that_the_broker_has_closed_is_not_opened_again_to_be_closed(
+    make: Make, rabbitmq: RabbitMQ
+) -> None:
+    carrier = make()
+    connection = carrier._link.connection
+    rabbitmq.control("close_all_connections", "--vhost", connection.virtual_host, "enough")
+    with pytest.raises(CarrierUnreachable, match="enough"):
+        take(carrier, lambda _: False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # py-amqp warns when it connects because its `sock` was asked for
+        carrier.close()
+    assert not connection.connected
+
+
+def test_what_was_confirmed_before_the_connection_broke_is_taken_first(make: Make, rabbitmq: RabbitMQ) -> None:
+    carrier = make()
+    carrier.publish([job(1), job(2)])
+    wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms")
+    rabbitmq.control("close_all_connections", "--vhost", carrier._link.connection.virtual_host, "enough")
+    assert sorted(carrier.take().confirmed) == [(1, 1), (2, 1)]
+    with pytest.raises(CarrierUnreachable, match="enough"):
+        take(carrier, lambda _: False)
+
+
+def test_frames_are_read_however_they_are_cut() -> None:
+    sent = [frames.frame(kind, 7, bytes([kind]) * size) for kind, size in ((1, 0), (2, 5), (3, 300), (8, 1))]
+    whole = b"".join(sent)
+    for step in (1, 2, 7, 64, len(whole)):
+        reader = frames.FrameReader(4096)
+        read = [each for at in range(0, len(whole), step) for each in reader.read(whole[at : at + step])]
+        assert read == [(1, 7, b""), (2, 7, b"\2" * 5), (3, 7, b"\3" * 300), (8, 7, b"\x08")]
+
+
+def test_what_is_no_frame_breaks_the_connection() -> None:
+    with pytest.raises(ConnectionError, match="no frame"):
+        list(frames.FrameReader(4096).read(b"HTTP/1.1 400 Bad Request\r\n"))
+
+
+def test_making_explains_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = CarrierSettings(name="celery", app="tests.nowhere.app", queues={"pdf": "pdf"})
+    with pytest.raises(CarrierMisconfigured, match=r"tests\.nowhere\.app"):
+        make_carrier(settings, "default")
+    with pytest.raises(CarrierMisconfigured, match="no Celery app"):
+        make_carrier(CarrierSettings(name="celery", app="json.dumps", queues={}), "default")
+    monkeypatch.setitem(sys.modules, "django_skipqueue.relay.celery_carrier", None)
+    with pytest.raises(CarrierMisconfigured, match=r"django-skipqueue\[celery\]"):
+        make_carrier(settings, "default")

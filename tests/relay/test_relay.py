@@ -1,0 +1,459 @@
+"""A relay beside PostgreSQL and a carrier in memory: who holds a job at each instant, and what is written of it."""
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.runtime.protocol import EXIT_CLEAN
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.times import NEVER
+
+from ..app import jobs
+from ..app.sessions import connect
+from ..app.waiting import wait_until
+from .fake_carrier import FakeCarrier
+from .relays import RelayThread
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CARRIER = carrier_id("celery")
+RELAY = "r:0123456789ab"
+FAILED = Outcome(
+    "failed", last_error="ValueError: no", error={"exception": "ValueError", "message": "no", "traceback": ""}
+)
+
+noop = jobs.noop.using(queue_name="carried")
+
+Start = Callable[..., RelayThread]
+
+
+@pytest.fixture(autouse=True)
+def carriers(settings: Any) -> None:
+    settings.SKIPQUEUE = {
+        "CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"carried": "of_celery"}, "WINDOW": 50}}
+    }
+
+
+@pytest.fixture
+def carrier() -> Iterator[FakeCarrier]:
+    carrier = FakeCarrier()
+    yield carrier
+    carrier.end()
+
+
+@pytest.fixture
+def start(carrier: FakeCarrier) -> Iterator[Start]:
+    started: list[RelayThread] = []
+
+    def start(**options: Any) -> RelayThread:
+        started.append(RelayThread(carrier, **options))
+        return started[-1]
+
+    yield start
+    for relay in started:
+        relay.end()
+
+
+def holders() -> dict[int, str]:
+    """Who holds each running job, by its row."""
+    return dict(Job.objects.running().values_list("pk", "locked_by"))
+
+
+def has_acknowledged(carrier: FakeCarrier, number: int) -> bool:
+    return len(carrier.acknowledged) == number
+
+
+def test_a_job_goes_to_the_carrier_and_its_outcome_comes_back(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    (held,) = carrier.jobs.values()
+    assert (held.id, held.task, held.attempt) == (job.pk, job.task, 1)
+    carrier.finish(outcome=Outcome("completed", result="42"))
+    wait_until(lambda: carrier.acknowledged == [1])
+    job.refresh_from_db()
+    assert (job.status, job.result, job.attempts) == ("completed", 42, 1)
+
+
+def test_the_carrier_has_a_row_of_its_own(start: Start) -> None:
+    relay = start()
+    wait_until(lambda: Worker.objects.count() == 2)
+    row = Worker.objects.get(pk=CARRIER)
+    assert (row.name, row.queues, row.concurrency, row.is_carrier) == ("celery", ["carried"], 50, True)
+    of_relay = Worker.objects.get(pk=RELAY)
+    assert (of_relay.is_carrier, of_relay.relay_of) == (False, "celery")
+    relay.stop()
+    assert list(Worker.objects.values_list("pk", flat=True)) == [CARRIER]
+
+
+def test_the_row_of_the_carrier_says_whether_the_carrier_is_reached(carrier: FakeCarrier, start: Start) -> None:
+    carrier.is_down = True
+    start(worker_timeout=4_000.0, heartbeat_interval=1_000.0)
+    wait_until(lambda: Worker.objects.filter(pk=CARRIER).exists())
+    assert Worker.objects.get(pk=CARRIER).reached_at is None
+    carrier.is_down = False
+    wait_until(lambda: Worker.objects.get(pk=CARRIER).reached_at is not None)
+
+
+def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(carrier: FakeCarrier, start: Start) -> None:
+    carrier.refuses = True
+    for _ in range(3):
+        noop.defer()
+    relay = start()
+    wait_until(lambda: len(carrier.published) >= 3)
+    wait_until(lambda: Job.objects.queued().count() == 3)
+    relay.stop()
+    assert Worker.objects.get(pk=CARRIER).refused == len(carrier.published)
+
+
+def test_the_row_names_the_relay_until_the_carrier_has_confirmed_the_job(carrier: FakeCarrier, start: Start) -> None:
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    start()
+    wait_until(lambda: bool(carrier.published))
+    assert holders() == {job.pk: RELAY}
+    carrier.confirm()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+
+
+def test_an_outcome_that_is_quicker_than_the_confirm(carrier: FakeCarrier, start: Start) -> None:
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    relay = start()
+    wait_until(lambda: bool(carrier.published))
+    (held,) = carrier._unconfirmed
+    carrier.finish(held)
+    wait_until(lambda: carrier.acknowledged == [1])
+    carrier.confirm()
+    wait_until(lambda: not relay.relay._jobs.unconfirmed and not relay.relay._jobs.confirmed)
+    job.refresh_from_db()
+    assert job.status == "completed"
+
+
+def test_a_failed_job_and_a_retry_are_postgresqls(carrier: FakeCarrier, start: Start) -> None:
+    failing, again = noop.defer(), noop.defer()
+    start()
+    wait_until(lambda: len(carrier.jobs) == 2)
+    by_id = {job.id: job for job in carrier.jobs.values()}
+    carrier.finish(by_id[failing.pk], outcome=FAILED)
+    carrier.finish(by_id[again.pk], outcome=Outcome("scheduled", delay=60.0, last_error="later"))
+    wait_until(lambda: len(carrier.acknowledged) == 2)
+    failing.refresh_from_db()
+    again.refresh_from_db()
+    assert (failing.status, failing.last_error, failing.errors[-1]["message"]) == ("failed", "ValueError: no", "no")
+    assert (again.status, again.last_error) == ("scheduled", "later")
+
+
+def test_no_more_than_the_window_is_with_the_carrier(carrier: FakeCarrier, start: Start) -> None:
+    noop.defer_many([()] * 120)
+    start()
+    wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
+    assert Job.objects.queued().count() == 70
+    carrier.finish()
+    wait_until(lambda: len(carrier.jobs) == 50)
+    assert Job.objects.queued().count() == 20
+    carrier.finish()
+    wait_until(lambda: len(carrier.jobs) == 20)
+    carrier.finish()
+    wait_until(lambda: Job.objects.completed().count() == 120)
+    assert len(carrier.published) == 120, "each was sent once"
+
+
+def test_jobs_that_another_relay_handed_over_count_as_well(carrier: FakeCarrier, start: Start) -> None:
+    noop.defer_many([()] * 60)
+    first = start()
+    wait_until(lambda: list(holders().values()) == [CARRIER] * 50)
+    first.stop()
+    second = start(id="r:000000000000")
+    wait_until(lambda: second.relay._window.due_at > 0.0)
+    wait_until(lambda: second.relay._jobs.with_carrier == 50)
+    assert len(carrier.published) == 50
+
+
+def test_what_the_carrier_refuses_is_released_and_not_tried_at_once(
+    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    carrier.refuses = True
+    job = noop.defer()
+    start()
+    wait_until(lambda: bool(carrier.published) and Job.objects.queued().count() == 1)
+    wait_until(lambda: "carrier refused" in caplog.text)
+    assert len(carrier.published) == 1
+    carrier.refuses = False
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    job.refresh_from_db()
+    assert job.attempts == 1, "the first was not charged"
+
+
+def test_nothing_is_claimed_while_the_carrier_takes_nothing(carrier: FakeCarrier, start: Start) -> None:
+    carrier.is_blocked = True
+    relay = start()
+    wait_until(lambda: relay.relay._window.is_blocked)
+    job = noop.defer()
+    wait_until(lambda: relay.relay._row.is_written and relay.relay._window.is_counted)
+    assert holders() == {}
+    carrier.is_blocked = False
+    carrier._ring()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+
+
+def test_an_expired_job_is_released_and_runs_later(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    wait_until(lambda: len(carrier.jobs) == 1)
+    (held,) = carrier.jobs.values()
+    carrier.give_back(held, "expired")
+    wait_until(lambda: len(carrier.published) == 2)
+    wait_until(lambda: carrier.acknowledged == [1])
+    assert carrier.published[1] == (job.pk, held.lease + 2)
+    job.refresh_from_db()
+    assert job.attempts == 1
+
+
+def test_a_message_that_cannot_be_read_is_released_by_its_id(carrier: FakeCarrier, start: Start) -> None:
+    noop.defer()
+    start()
+    wait_until(lambda: len(carrier.jobs) == 1)
+    (held,) = carrier.jobs.values()
+    carrier.give_back(held, "rejected", is_readable=False)
+    wait_until(lambda: len(carrier.published) == 2)
+
+
+def test_a_job_whose_workers_die_is_recovered_and_fails_at_the_third_time(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    for time in (1, 2):
+        wait_until(lambda: len(carrier.jobs) == 1)
+        (held,) = carrier.jobs.values()
+        assert held.attempt == time
+        carrier.give_back(held, "delivery_limit", is_readable=time == 1)
+        wait_until(partial(has_acknowledged, carrier, time))
+        job.refresh_from_db()
+        assert job.last_error == "WorkerDied: each worker of the carrier that got the job has died"
+    assert (job.status, job.deaths) == ("scheduled", [CARRIER, CARRIER]), "for up to 30 s"
+    Job.objects.filter(pk=job.pk).run_now()
+    wait_until(lambda: len(carrier.jobs) == 1)
+    (held,) = carrier.jobs.values()
+    carrier.give_back(held, "delivery_limit")
+    wait_until(lambda: Job.objects.failed().count() == 1)
+    job.refresh_from_db()
+    assert "three workers in a row died" in job.last_error
+    assert [entry["worker"] for entry in job.errors] == ["celery"] * 3
+
+
+def test_a_stale_message_of_dead_workers_takes_no_job_from_another(carrier: FakeCarrier, start: Start) -> None:
+    """It was reclaimed by hand, and claimed anew, before the message came back."""
+    job = noop.defer()
+    start()
+    wait_until(lambda: len(carrier.jobs) == 1)
+    (first,) = carrier.jobs.values()
+    Store.default().release([first.ref])
+    wait_until(lambda: len(carrier.jobs) == 2)
+    carrier.give_back(first, "delivery_limit")
+    wait_until(lambda: carrier.acknowledged == [1])
+    assert holders() == {job.pk: CARRIER}
+
+
+def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(carrier: FakeCarrier, start: Start) -> None:
+    jobs_ = [noop.defer(), noop.defer()]
+    start()
+    wait_until(lambda: len(carrier.jobs) == 2 and set(holders().values()) == {CARRIER})
+    with connect() as other, other.transaction():
+        other.execute("SELECT FROM skipqueue_job FOR UPDATE")
+        for held, reason in zip(tuple(carrier.jobs.values()), ("delivery_limit", "expired"), strict=True):
+            carrier.give_back(held, reason)
+        wait_until(lambda: len(carrier.unacknowledged) == 2)
+        assert carrier.acknowledged == []
+    wait_until(lambda: len(carrier.acknowledged) == 2)
+    wait_until(lambda: sorted(holders()) == sorted(job.pk for job in jobs_))
+
+
+def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    wait_until(lambda: len(carrier.jobs) == 1)
+    (held,) = carrier.jobs.values()
+    carrier.give_back(held, "rejected")
+    wait_until(lambda: carrier.acknowledged == [1])
+    job.refresh_from_db()
+    assert (job.status, job.attempts) == ("scheduled", 0)
+    assert "another version" in job.last_error
+
+
+def test_the_second_of_two_outcomes_is_dropped(carrier: FakeCarrier, start: Start) -> None:
+    """The carrier has delivered the job twice: its first worker died after it had sent the outcome."""
+    job = noop.defer()
+    start()
+    wait_until(lambda: len(carrier.jobs) == 1)
+    (held,) = carrier.jobs.values()
+    carrier.finish(held, outcome=Outcome("completed", result="1"))
+    wait_until(lambda: carrier.acknowledged == [1])
+    carrier.finish(held, outcome=Outcome("completed", result="2"))
+    wait_until(lambda: carrier.acknowledged == [1, 2])
+    job.refresh_from_db()
+    assert job.result == 1
+
+
+def test_the_outcome_of_a_job_that_was_cancelled_meanwhile_is_dropped(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    Job.objects.get(pk=job.pk).cancel(reason="no")
+    carrier.finish()
+    wait_until(lambda: carrier.acknowledged == [1])
+    job.refresh_from_db()
+    assert job.status == "discarded"
+
+
+def test_the_carrier_is_asked_not_to_begin_a_cancelled_job(carrier: FakeCarrier, start: Start) -> None:
+    cancelled, other = noop.defer(), noop.defer()
+    start()
+    wait_until(lambda: len(holders()) == 2 and set(holders().values()) == {CARRIER})
+    Job.objects.get(pk=cancelled.pk).cancel(reason="no")
+    wait_until(lambda: [id for id, _ in carrier.jobs] == [other.pk])
+
+
+def test_an_outcome_that_cannot_be_read_at_all_fails_its_job(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    (held,) = carrier.jobs.values()
+    carrier.give_back(held, "unreadable", is_readable=False)
+    wait_until(lambda: carrier.acknowledged == [1])
+    job.refresh_from_db()
+    assert (job.status, job.last_error.split(":")[0]) == ("failed", "UnreadableOutcome")
+
+
+def test_an_outcome_that_the_task_itself_has_written_is_only_counted(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    relay = start()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    (held,) = carrier.jobs.values()
+    Store.default().settle([Settlement(*held.ref, COMPLETED)])
+    carrier.finish(held, is_written=True)
+    wait_until(lambda: carrier.acknowledged == [1])
+    assert relay.relay.jobs_done == 1
+
+
+def test_after_a_lost_connection_what_was_not_confirmed_is_released(carrier: FakeCarrier, start: Start) -> None:
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    start()
+    wait_until(lambda: bool(carrier.published))
+    carrier.confirms_at_once = True
+    carrier.lose_connection()
+    wait_until(lambda: len(carrier.published) == 2)
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    job.refresh_from_db()
+    assert job.attempts == 1
+
+
+def test_after_a_lost_connection_what_was_confirmed_stays_with_the_carrier(carrier: FakeCarrier, start: Start) -> None:
+    job = noop.defer()
+    start()
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    carrier.lose_connection()
+    carrier.finish()
+    wait_until(lambda: Job.objects.completed().count() == 1)
+    assert carrier.published == [(job.pk, 1)]
+    wait_until(lambda: not carrier.unacknowledged)
+
+
+def test_a_carrier_that_is_down_at_the_start(
+    carrier: FakeCarrier, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="django_skipqueue.worker")
+    carrier.is_down = True
+    job = noop.defer()
+    start()
+    wait_until(lambda: "carrier lost" in caplog.text)
+    assert holders() == {}
+    carrier.is_down = False
+    wait_until(lambda: holders() == {job.pk: CARRIER})
+    assert "carrier back" in caplog.text
+
+
+def test_a_relay_that_stops_releases_what_was_not_confirmed(carrier: FakeCarrier, start: Start) -> None:
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    relay = start(shutdown_timeout=0.1)
+    wait_until(lambda: bool(carrier.published))
+    assert relay.stop() == EXIT_CLEAN
+    job.refresh_from_db()
+    assert (job.status, job.attempts) == ("queued", 0)
+
+
+def test_a_relay_that_stops_waits_for_the_confirms(carrier: FakeCarrier, start: Start) -> None:
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    relay = start()
+    wait_until(lambda: bool(carrier.published))
+    stopping = threading.Thread(target=relay.stop)
+    stopping.start()
+    wait_until(lambda: relay.relay._stopping)
+    carrier.confirm()
+    stopping.join()
+    assert holders() == {job.pk: CARRIER}
+
+
+def test_a_relay_that_stops_hands_over_all_that_was_confirmed(
+    carrier: FakeCarrier, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.relay.hand_over.BATCH", 1)
+    carrier.confirms_at_once = False
+    noop.defer_many([()] * 5)
+    relay = start()
+    wait_until(lambda: len(carrier.published) == 5)
+    stopping = threading.Thread(target=relay.stop)
+    stopping.start()
+    wait_until(lambda: relay.relay._stopping)
+    carrier.confirm()
+    stopping.join()
+    assert list(holders().values()) == [CARRIER] * 5, "the carrier has them, and would run a released one as well"
+
+
+def test_a_job_whose_outcome_waits_is_not_released_when_the_connection_breaks(
+    carrier: FakeCarrier, start: Start
+) -> None:
+    """Its outcome came before its confirm, and another transaction has locked its row."""
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    relay = start().relay
+    wait_until(lambda: bool(carrier.published))
+    (held,) = carrier._unconfirmed
+    with transaction.atomic():
+        Job.objects.select_for_update().get(pk=job.pk)
+        carrier.finish(held)
+        wait_until(lambda: relay._exchange._pending.next_look != NEVER, "the outcome is set aside")
+        carrier.lose_connection()
+        wait_until(lambda: not relay._jobs.unconfirmed)
+        assert held.ref not in relay._jobs.to_release
+        assert relay._jobs.held_ids == [job.pk], "it is no orphan"
+    wait_until(lambda: not carrier.unacknowledged)
+    job.refresh_from_db()
+    assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)
+
+
+def test_an_outcome_comes_for_a_job_that_is_to_be_released(carrier: FakeCarrier, start: Start) -> None:
+    """The carrier had it after all, and PostgreSQL was too slow to release it before."""
+    carrier.confirms_at_once = False
+    job = noop.defer()
+    relay = start().relay
+    wait_until(lambda: bool(carrier.published))
+    (held,) = carrier._unconfirmed
+    with transaction.atomic():
+        Job.objects.select_for_update().get(pk=job.pk)
+        carrier.lose_connection()
+        wait_until(lambda: held.ref in relay._jobs.to_release)
+        carrier.finish(held)
+        wait_until(lambda: held.ref not in relay._jobs.to_release)
+    wait_until(lambda: not carrier.unacknowledged)
+    job.refresh_from_db()
+    assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)

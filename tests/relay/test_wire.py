@@ -1,0 +1,123 @@
+"""Jobs and outcomes survive the way to a carrier and back."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from django_skipqueue.relay import wire
+from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+TEXTS = st.text(st.characters(exclude_categories=()), max_size=30)  # lone surrogates too
+IDS = st.integers(1, 2**63 - 1)
+TIMES = st.floats(allow_nan=False)
+SECONDS = st.floats(0, 1e9)
+
+JOBS = st.builds(
+    ClaimedJob,
+    id=IDS,
+    lease=IDS,
+    task=TEXTS,
+    queue_name=TEXTS,
+    args=TEXTS,
+    kwargs=TEXTS,
+    attempt=st.integers(0, 2**31),
+    max_attempts=st.integers(0, 2**31),
+    priority=st.integers(-100, 100),
+    run_after=TIMES,
+    locked_at=TIMES,
+    metadata=TEXTS,
+    timeout=st.none() | SECONDS,
+    unknown_since=st.none() | TIMES,
+    claim_seconds=SECONDS,
+    claimed_at=st.none() | TIMES,
+)
+ERRORS = st.dictionaries(TEXTS, TEXTS | st.integers() | SECONDS, max_size=8)
+OUTCOMES = st.builds(
+    Outcome,
+    status=st.sampled_from(["completed", "scheduled", "failed", "discarded"]),
+    delay=SECONDS,
+    refund=st.integers(0, 1),
+    result=st.none() | TEXTS,
+    last_error=st.none() | TEXTS,
+    error=st.none() | ERRORS,
+    is_unknown=st.booleans(),
+    notes=st.none() | TEXTS,
+    exception=st.none() | st.just(ValueError("stays here")),
+)
+ATTEMPTS = st.builds(
+    Attempt,
+    job=JOBS,
+    outcome=OUTCOMES,
+    started=st.floats(0, 1e6),
+    ended=st.floats(1e6, 1e7),
+    worker=TEXTS,
+    is_written=st.booleans(),
+    database=TEXTS,
+)
+
+
+def sent(payload: list[Any]) -> Any:
+    return wire.decode(wire.encode(payload))
+
+
+@given(JOBS, TEXTS)
+def test_a_job_arrives_as_it_was_sent(job: ClaimedJob, alias: str) -> None:
+    arrived, arrived_alias = wire.job_from_wire(sent(wire.job_to_wire(job, alias)))
+    assert arrived == job._replace(claimed_at=None)
+    assert arrived_alias == alias
+
+
+@given(ATTEMPTS, st.floats(0, 1e6))
+def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None:
+    arrived = wire.attempt_from_wire(sent(wire.attempt_to_wire(attempt)), now=now)
+    assert arrived.job == attempt.job._replace(claimed_at=None)
+    assert arrived.outcome == attempt.outcome
+    assert arrived.outcome.exception is None
+    assert arrived.ended == now
+    assert math.isclose(arrived.duration_ms, attempt.duration_ms, rel_tol=1e-6)
+    assert arrived[4:] == attempt[4:]
+
+
+@given(IDS, IDS, st.text(st.characters(categories=["L", "Nd"], include_characters="-_"), min_size=1))
+def test_the_lease_is_in_the_id(job_id: int, lease: int, alias: str) -> None:
+    assert wire.lease_ref_of(wire.message_id(alias, (job_id, lease))) == (job_id, lease)
+
+
+@pytest.mark.parametrize("stranger", [None, 4, "", "skipqueue-default-1", "celery-default-1-1", "skipqueue-x-1-y"])
+def test_other_ids_hold_no_lease(stranger: object) -> None:
+    assert wire.lease_ref_of(stranger) is None
+
+
+JOB = ClaimedJob(1, 2, "shop.send", "default", "[]", "{}", 1, 3, 0, 0.0, 0.0, "{}")
+
+
+def test_another_format_names_the_side_to_update() -> None:
+    newer = [wire.FORMAT + 1, *wire.job_to_wire(JOB, "default")[1:]]
+    with pytest.raises(wire.UnknownFormat, match=r"format 2.* Update this side"):
+        wire.job_from_wire(newer)
+    older = [wire.FORMAT - 1, *wire.job_to_wire(JOB, "default")[1:]]
+    with pytest.raises(wire.UnknownFormat, match=r"format 0.* Update the sender"):
+        wire.job_from_wire(older)
+
+
+@pytest.mark.parametrize("payload", [None, {}, [], ["x"], [wire.FORMAT], [wire.FORMAT, "default", 1]])
+def test_what_is_no_job_raises(payload: object) -> None:
+    with pytest.raises(wire.UnknownFormat):
+        wire.job_from_wire(payload)
+
+
+@pytest.mark.parametrize(("field", "value"), [(2, [1]), (3, ["completed"]), (5, "long"), (2, None), (3, None)])
+def test_what_is_no_outcome_raises(field: int, value: object) -> None:
+    payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+    payload[field] = value
+    with pytest.raises(wire.UnknownFormat):
+        wire.attempt_from_wire(payload, now=0.0)
+
+
+def test_what_is_not_json_raises() -> None:
+    with pytest.raises(wire.UnknownFormat, match="not JSON"):
+        wire.decode(b"\x80\x04K")
