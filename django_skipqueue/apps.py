@@ -1,5 +1,6 @@
 """The app: imports every task at start, and registers the system checks."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,9 +21,10 @@ class SkipQueueConfig(AppConfig):
     def ready(self) -> None:
         """Connect the webhook of alerts, and register all tasks: import each installed app's `jobs`.
 
-        Import its `tasks` as well if `TASKS` names our backend.
+        Import its `tasks` as well if `TASKS` names our backend. In a process with Celery, register the task that runs
+        carried jobs.
         """
-        from . import checks, signals
+        from . import checks, conf, signals
         from .alerts import webhook
 
         checks.register_all()
@@ -32,6 +34,8 @@ class SkipQueueConfig(AppConfig):
         for backend in _task_backends():
             if hasattr(backend, "discover_tasks"):  # our backend, which only projects that use it import
                 backend.discover_tasks()
+        if "celery" in sys.modules and conf.settings.carriers:
+            from .carried import celery_task  # noqa: F401 (it registers itself; other processes do not import Celery)
 
 
 def _task_backends() -> Iterator[Any]:

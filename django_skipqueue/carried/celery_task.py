@@ -1,0 +1,104 @@
+"""The Celery task that runs carried jobs. Registers itself when this module is imported.
+
+Invariant: the job's message is acknowledged after its outcome is confirmed. A message that this side cannot read is
+rejected, so that the broker gives it back to the relay; one whose process dies is delivered again.
+"""
+
+import threading
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from celery import shared_task
+from celery.exceptions import Reject
+from celery.signals import celeryd_init, worker_init, worker_process_init
+from kombu.entity import Queue
+
+from ..conf import settings
+from ..relay import wire
+from ..relay.celery_carrier import TASK
+from ..relay.rabbitmq import topology
+from .redelivery import is_over
+from .running import Process
+
+NO_LIMIT = 10 * 365 * 24 * 3600
+"""Seconds. Celery's limits do not apply: the job's `timeout` does, which Celery would take for a lost worker."""
+
+_slots = 1  # how many tasks this process runs at once
+_is_forked = False  # whether Celery's pool has forked this process
+_process: Process | None = None
+_making = threading.Lock()
+
+
+@shared_task(  # type: ignore[untyped-decorator]
+    bind=True,
+    name=TASK,
+    acks_late=True,
+    acks_on_failure_or_timeout=False,
+    acks_on_failure=False,
+    acks_on_timeout=False,
+    reject_on_worker_lost=True,
+    retry_on_worker_lost=False,
+    ignore_result=True,
+    store_errors_even_if_ignored=False,
+    track_started=False,
+    rate_limit=0,
+    soft_time_limit=NO_LIMIT,
+    time_limit=NO_LIMIT,
+)
+def run(self: Any, payload: object) -> None:
+    """Run the job of a message that a relay has sent."""
+    try:
+        job, alias = wire.job_from_wire(payload)
+    except wire.UnknownFormat as error:
+        raise Reject(str(error), requeue=False) from error
+    if (self.request.delivery_info or {}).get("redelivered") and is_over(job.ref, alias):
+        return
+    _process_here(self).run(job, alias)
+
+
+def _process_here(task: Any) -> Process:
+    global _process  # noqa: PLW0603 (one for each process: made after the fork, by its first task)
+    if _process is None:
+        with _making:
+            if _process is None:
+                _process = Process(
+                    task.app, worker=task.request.hostname or "celery", slots=_slots, is_forked=_is_forked
+                )
+    return _process
+
+
+@worker_init.connect  # type: ignore[untyped-decorator]
+def _note_worker(sender: Any, **_: Any) -> None:
+    """Called in the main process, before the pool is made."""
+    global _slots  # noqa: PLW0603
+    _slots = max(int(sender.concurrency or 1), 1)
+    if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
+        run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
+
+
+@worker_process_init.connect  # type: ignore[untyped-decorator]
+def _note_fork(**_: Any) -> None:
+    """A process of the pool `prefork` runs one task at once."""
+    global _slots, _is_forked
+    _slots, _is_forked = 1, True
+
+
+@celeryd_init.connect  # type: ignore[untyped-decorator]
+def _declare_as_relays_do(instance: Any, options: dict[str, Any], **_: Any) -> None:
+    """Have Celery's worker declare the carried queues that it consumes from with the arguments that relays use.
+
+    A queue that the project lists in `task_queues` stays as the project has declared it.
+    """
+    app = instance.app
+    consumed = {*_names(options.get("queues")), app.conf.task_default_queue}
+    ours = {queue for carrier in settings.carriers.values() if carrier.declare for queue in carrier.queues.values()}
+    own = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()}
+    for name in sorted((consumed & ours) - own):
+        queue = Queue(name, routing_key=name, queue_arguments=dict(topology.CARRIED_QUEUE))  # type: ignore[no-untyped-call]
+        app.amqp.queues.add(queue)
+
+
+def _names(queues: str | Iterable[str] | None) -> Collection[str]:
+    if queues is None:
+        return ()
+    return queues.split(",") if isinstance(queues, str) else list(queues)

@@ -1,0 +1,9 @@
+"""The Celery app of a project. Its settings come from the environment: they differ from test to test."""
+
+import json
+import os
+
+from celery import Celery
+
+app = Celery("project", broker=os.environ["TESTS_BROKER_URL"])
+app.conf.update(json.loads(os.environ.get("TESTS_CELERY", "{}")))

@@ -1,0 +1,229 @@
+"""Jobs in real Celery workers, of a prefork pool and of threads."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kombu.connection import Connection
+
+from django_skipqueue.models import Job
+from django_skipqueue.relay.rabbitmq import topology
+from django_skipqueue.store import Store
+from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
+from django_skipqueue.values.records import ClaimedJob
+from scripts.embedded_rabbitmq import RabbitMQ
+
+from ..app.jobs import add
+from ..app.models import Ledger
+from ..app.waiting import wait_until
+from ..app.worker_jobs import atomic_write
+from ..harness.processes import ManagePy, is_alive
+from .celery_worker import Relaying, a_job, start_worker
+
+POOLS = {"prefork": ("--pool", "prefork", "-c", "2"), "threads": ("--pool", "threads", "-c", "4")}
+
+Start = Callable[..., ManagePy]
+
+
+@pytest.fixture
+def relaying(broker_url: str) -> Iterator[Relaying]:
+    made = Relaying(broker_url)
+    with closing(made.carrier):
+        yield made
+
+
+@pytest.fixture
+def start(manage: Callable[..., ManagePy], broker_url: str) -> Start:
+    return lambda *arguments, **celery: start_worker(manage, broker_url, *arguments, **celery)
+
+
+@pytest.fixture(params=list(POOLS))
+def pool(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return POOLS[request.param]
+
+
+def end_well(process: ManagePy) -> None:
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+
+
+def test_every_kind_of_task_has_the_outcome_that_a_worker_would_write(
+    start: Start, relaying: Relaying, pool: tuple[str, ...]
+) -> None:
+    process = start(*pool)
+    relaying.publish(
+        a_job(1, "jobs.add", 2, 3),
+        a_job(2, "jobs.aadd", 2, 3),
+        a_job(3, "jobs.fail", "no luck"),
+        a_job(4, "jobs.ask_for_retry", 5),
+        a_job(5, "jobs.snooze", 60),
+        a_job(6, "jobs.discard", "enough"),
+        a_job(7, "jobs.slow", 30, timeout=0.2),
+        a_job(8, "jobs.aslow", 30, timeout=0.2),
+        a_job(9, "nowhere.task"),
+        a_job(10, "extra.jobs.who"),
+        a_job(11, "extra.jobs.note"),
+        a_job(12, "extra.jobs.leak", "hush-hush-hush"),
+        a_job(13, "jobs.return_unstorable", "nan"),
+    )
+    attempts = relaying.outcomes(13)
+    outcomes = {number: attempt.outcome for number, attempt in attempts.items()}
+    assert outcomes[1] == outcomes[2] == Outcome("completed", result="5")
+    assert (outcomes[3].status, outcomes[3].delay) == ("scheduled", 0)
+    assert outcomes[3].error is not None
+    assert "raise ValueError(message)" in outcomes[3].error["traceback"]
+    assert (outcomes[4].status, outcomes[4].delay, outcomes[4].refund) == ("scheduled", 5, 0)
+    assert (outcomes[5].status, outcomes[5].delay, outcomes[5].refund) == ("scheduled", 60, 1)
+    assert outcomes[6].status == "discarded"
+    for number in (7, 8):
+        assert outcomes[number].last_error == "JobTimeout: timed out after 0.2 s"
+    assert outcomes[9].is_unknown
+    assert '"celery@' in str(outcomes[10].result)
+    assert '"value": 0.5' in str(outcomes[11].notes)
+    assert "a line" in str(outcomes[11].notes)
+    assert outcomes[12].error is not None
+    assert "hush-hush" not in str(outcomes[12].error)
+    assert "UnstorableResult" in str(outcomes[13].last_error)
+    assert all(attempt.worker.startswith("celery@") and not attempt.is_written for attempt in attempts.values())
+    assert attempts[7].duration_ms >= 200
+    end_well(process)
+
+
+def test_an_atomic_task_commits_its_writes_with_its_outcome_under_its_lease_alone(
+    start: Start, relaying: Relaying
+) -> None:
+    start(*POOLS["prefork"])
+    atomic_write.using(queue_name="carried").defer("first")
+    atomic_write.using(queue_name="carried").defer("lost")
+    add.using(queue_name="carried").defer(1)
+    first, lost, plain = Store("default").claim(queue_names=["carried"], limit=3, worker_id="r:0123456789ab")
+    relaying.publish(first, lost._replace(lease=lost.lease + 1), plain)
+    attempts = relaying.outcomes(3)
+    assert attempts[first.id].is_written
+    assert list(Ledger.objects.values_list("entry", flat=True)) == ["first"]
+    assert Job.objects.get(pk=first.id).status == "completed"
+    assert Job.objects.get(pk=lost.id).status == "running"
+    assert not attempts[lost.id].is_written
+    assert attempts[lost.id].outcome.status != "completed"
+    assert Job.objects.get(pk=plain.id).status == "running"  # the relay writes it
+    store = Store("default")
+    assert store.settle([attempts[plain.id].settlement]) == {plain.id}
+
+
+def test_a_job_whose_process_dies_comes_back_in_the_end(start: Start, relaying: Relaying) -> None:
+    process = start(*POOLS["prefork"])
+    dying = claimed()
+    relaying.publish(dying._replace(task="extra.jobs.die", args="[]"), a_job(dying.id + 1, "jobs.add", 1))
+    assert relaying.outcomes(1)[dying.id + 1].outcome.status == "completed"
+    returned = relaying.came_back()
+    assert (returned.ref, returned.reason) == (dying.ref, "delivery_limit")
+    assert process.log.count("dies here") == topology.DELIVERY_LIMIT + 1
+
+
+def claimed() -> ClaimedJob:
+    """A job that has a row, and is running there."""
+    add.using(queue_name="carried").defer(1)
+    (job,) = Store("default").claim(queue_names=["carried"], limit=1, worker_id="r:0123456789ab")
+    return job
+
+
+def test_a_job_that_is_delivered_again_runs_only_if_its_lease_is_valid(
+    start: Start, relaying: Relaying, broker_url: str
+) -> None:
+    over, valid = claimed(), claimed()
+    Store("default").settle([Settlement(*over.ref, COMPLETED)])
+    relaying.publish(*[job._replace(task="tests.app.jobs.record", args=f'["{job.id}"]') for job in (over, valid)])
+    with Connection(broker_url) as connection:  # type: ignore[no-untyped-call]
+        channel: Any = connection.default_channel
+        messages = [wait_until(lambda: channel.basic_get("pdf"), "the job") for _ in range(2)]
+        for message in messages:
+            channel.basic_reject(message.delivery_tag, requeue=True)
+    start("--pool", "prefork", "-c", "1")
+    assert list(relaying.outcomes(1)) == [valid.id]
+    relaying.publish(a_job(valid.id + 1, "jobs.add", 1))
+    assert list(relaying.outcomes(1)) == [valid.id + 1]
+    assert list(Ledger.objects.values_list("entry", flat=True)) == [str(valid.id)]
+
+
+def test_a_stuck_job_fails_and_its_process_is_replaced(start: Start, relaying: Relaying) -> None:
+    process = start("--pool", "prefork", "-c", "1")
+    relaying.publish(a_job(1, "extra.jobs.who"))
+    [pid, *_] = result_of(relaying, 1)
+    relaying.publish(a_job(2, "extra.jobs.hang", timeout=0.2))
+    assert "it is stuck" in str(relaying.outcomes(1)[2].outcome.error)
+    wait_until(lambda: not is_alive(pid), "the process ends")
+    relaying.publish(a_job(3, "extra.jobs.who"))
+    [other, *_] = result_of(relaying, 3)
+    assert other != pid
+    end_well(process)
+
+
+def result_of(relaying: Relaying, number: int) -> list[Any]:
+    found: list[Any] = json.loads(str(relaying.outcomes(1)[number].outcome.result))
+    return found
+
+
+def test_a_message_that_this_version_cannot_read_comes_back(
+    start: Start, relaying: Relaying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(*POOLS["threads"])
+    monkeypatch.setattr("django_skipqueue.relay.wire.FORMAT", 99)
+    relaying.publish(a_job(1, "jobs.add", 1))
+    monkeypatch.undo()
+    returned = relaying.came_back()
+    assert (returned.ref, returned.reason, returned.job) == ((1, 1), "rejected", None)
+
+
+def test_outcomes_outlive_the_broker(
+    rabbitmq: RabbitMQ, start: Start, relaying: Relaying, pool: tuple[str, ...]
+) -> None:
+    """The broker dies while tasks run. Their outcomes wait, and come once it is back."""
+    process = start(*pool)
+    relaying.publish(*[a_job(number, "jobs.record_and_hold", f"begun {number}") for number in (1, 2)])
+    wait_until(lambda: Ledger.objects.count() == 2, "both run")
+    rabbitmq.kill()
+    relaying.carrier.close()
+    Ledger.objects.create(entry="go")
+    process.wait_for("outcomes wait")
+    rabbitmq.start()
+    relaying.carrier.connect()
+    attempts = relaying.outcomes(2)
+    assert {attempt.outcome.status for attempt in attempts.values()} == {"completed"}
+
+
+def test_settings_of_the_project_do_not_disturb(start: Start, relaying: Relaying, tmp_path: Path) -> None:
+    """Those that would lose a job, cut it short, or have Celery keep its result."""
+    start(
+        *POOLS["prefork"],
+        task_always_eager=True,
+        task_acks_late=False,
+        task_ignore_result=False,
+        task_store_errors_even_if_ignored=True,
+        task_track_started=True,
+        task_serializer="pickle",
+        result_backend=f"file://{tmp_path}",
+        task_time_limit=1,
+        task_soft_time_limit=0.5,
+        task_default_rate_limit="1/h",
+        worker_prefetch_multiplier=1,
+        task_reject_on_worker_lost=False,
+        task_acks_on_failure_or_timeout=True,
+    )
+    relaying.publish(*[a_job(number, "jobs.slow", 1.5) for number in range(1, 5)])
+    attempts = relaying.outcomes(4)
+    assert {attempt.outcome for attempt in attempts.values()} == {Outcome("completed", result="1.5")}
+
+
+def test_a_worker_that_is_asked_to_stop_finishes_what_runs(start: Start, relaying: Relaying) -> None:
+    process = start(*POOLS["threads"])
+    relaying.publish(a_job(1, "jobs.record_and_hold", "begun"))
+    wait_until(lambda: Ledger.objects.count() == 1, "it runs")
+    process.send(signal.SIGTERM)
+    process.wait_for("Warm shutdown")
+    Ledger.objects.create(entry="go")
+    assert relaying.outcomes(1)[1].outcome.status == "completed"
+    assert process.wait() == 0
