@@ -73,6 +73,19 @@ def test_queues_are_served_in_the_order_they_are_typed_and_no_others(runworker: 
     assert set(Job.objects.queued().values_list("queue_name", flat=True)) == {"other"}
 
 
+CARRIERS = {"CARRIERS": {"celery": {"APP": "tests.app.celery_app.app", "QUEUES": {"pdf": "pdf"}}}}
+
+
+@db
+@pytest.mark.parametrize(("arguments", "left"), [((), {"pdf"}), (("-q", "pdf"), {"mail"}), (("-q", "pdf,mail"), set())])
+def test_a_carried_queue_is_served_only_if_it_is_typed(runworker: Run, arguments: list[str], left: set[str]) -> None:
+    """A drain stops although jobs of a carried queue are left: they are a relay's."""
+    for queue_name in ("pdf", "mail"):
+        jobs.noop.using(queue_name=queue_name).defer_many([()] * 3)
+    assert runworker("--drain", *arguments, skipqueue=CARRIERS).wait() == 0
+    assert set(Job.objects.queued().values_list("queue_name", flat=True)) == left
+
+
 @db
 def test_max_jobs_ends_each_process_after_so_many(runworker: Run) -> None:
     jobs.noop.defer_many([()] * 50)

@@ -1,0 +1,140 @@
+"""`manage.py runrelay`: hand the jobs of carried queues over to their carrier until a signal stops the command."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from ... import conf
+from ...events.log_format import counted, printable
+from ...exceptions import QueueUnavailable
+from ...relay.reclaim import carriers_in, held_by, reclaim
+from ...runtime.preflight import check_database
+from ...runtime.worker_options import WorkerOptions
+from ...setting_forms.carriers import CarrierSettings
+from ...store import Store
+from ...values.suggestions import did_you_mean
+from .. import serving
+from ..option_variables import Options, within
+from ..terminal.console import Console
+from ..terminal.subcommand import Exit
+
+
+class Command(BaseCommand):
+    """Claims the jobs of carried queues, hands them over to a carrier, and settles what comes back."""
+
+    help = (
+        "Hand the jobs of the queues in SKIPQUEUE['CARRIERS'] over to their carrier, such as Celery, and settle what "
+        "comes back. Every option but --reclaim and --yes can also be set in the environment."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        self._add = add = Options(parser)
+        settings = conf.load_or_default()
+        add("--carrier", help="the name of the carrier; default: the only one in SKIPQUEUE['CARRIERS']")
+        add("--processes", type=within("processes"), default=1, help="relay processes")
+        serving.add_times(add, settings)
+        serving.add_place(add, settings)
+        parser.add_argument(
+            "--reclaim",
+            metavar="NAME",
+            help="release all jobs that this carrier holds, because it has lost them, and end; jobs that it still has "
+            "run twice",
+        )
+        parser.add_argument("--yes", action="store_true", help="with --reclaim: do not ask")
+
+    def handle(self, **options: Any) -> None:
+        """Run until stopped, or reclaim the jobs of a carrier."""
+        if options["reclaim"] is not None:
+            self._reclaim(options["reclaim"], serving.databases_of(options), is_confirmed=options["yes"])
+            return
+        serving.set_up(self._add, options)
+        carrier = _chosen(options["carrier"])
+        relays = self._options(carrier, options)
+        unreachable = serving.check(relays)
+        listener = serving.listen_for_probes(options)
+        pairs = ", ".join(f"{queue} ({of_celery})" for queue, of_celery in carrier.queues.items())
+        serving.introduce(
+            relays,
+            does=f"hands jobs over to the carrier {carrier.name}",
+            at_once=f"{counted(carrier.window, 'job')} there at most",
+            what=f"{counted(len(carrier.queues), 'queue')}, each with that of {carrier.app}: {pairs}",
+        )
+        serving.name_unreachable(unreachable)
+        serving.run(relays, lifeline=None, listener=listener)
+
+    def _options(self, carrier: CarrierSettings, options: dict[str, Any]) -> list[WorkerOptions]:
+        """The options of the supervisor of each database."""
+        return serving.for_each_database(
+            options,
+            carrier=carrier.name,
+            queue_names=tuple(carrier.queues),
+            carried_queues=conf.settings.carried_queues,
+        )
+
+    def _reclaim(self, name: str, databases: Iterable[str], *, is_confirmed: bool) -> None:
+        """Release the jobs that a carrier holds. If a database cannot be used, the others are seen to all the same."""
+        stores, problems = _usable(databases)
+        known = set(conf.settings.carriers).union(*map(carriers_in, stores))
+        if stores and name not in known:
+            advice = did_you_mean(name, sorted(known)) if known else " No relay has ever served one."
+            raise CommandError(f"There is no carrier {name!r}.{advice}")
+        held = {store: number for store in stores if (number := held_by(store, name))}
+        if held and not is_confirmed:
+            self._ask(name, sum(held.values()))
+        for store in stores:
+            released = sum(reclaim(store, name)) if store in held else 0
+            self.stdout.write(f"{store.alias}: {counted(released, 'job')} of {printable(name)} released.")
+            if left := held_by(store, name):
+                problems.append(
+                    f"{store.alias}: {counted(left, 'job')} could not be released, because other transactions have "
+                    "locked their rows: run the command again."
+                )
+        if problems:
+            raise CommandError(" ".join(problems))
+
+    def _ask(self, name: str, number: int) -> None:
+        """Ask. Raise `CommandError` if the answer is no, or if there is nobody to ask."""
+        console = Console(self)
+        jobs = f"{counted(number, 'job')} that the carrier {name} holds"
+        if not console.is_interactive:
+            raise CommandError(
+                f"Nobody can be asked whether to release {jobs}; --yes does it without asking.", returncode=Exit.USAGE
+            )
+        if not console.confirm(f"Release {jobs}? Those that it still has run twice."):
+            raise CommandError("Nothing was changed.", returncode=Exit.NEGATIVE)
+
+
+def _chosen(name: str | None) -> CarrierSettings:
+    """The carrier of this name, or the only one. Raises `CommandError` without one."""
+    carriers = conf.settings.carriers
+    if not carriers:
+        raise CommandError(
+            "SKIPQUEUE['CARRIERS'] names no carrier, so there is nothing to relay. The page Settings of the "
+            "documentation (docs/reference/settings.md) shows one."
+        )
+    if name is None:
+        if len(carriers) > 1:
+            raise CommandError(f"Say which carrier: --carrier {' or --carrier '.join(sorted(carriers))}.")
+        [carrier] = carriers.values()
+        return carrier
+    if name not in carriers:
+        raise CommandError(
+            f"--carrier (SKIPQUEUE_CARRIER): SKIPQUEUE['CARRIERS'] has no carrier {str(name)!r}."
+            f"{did_you_mean(name, list(carriers))}"
+        )
+    return carriers[name]
+
+
+def _usable(databases: Iterable[str]) -> tuple[list[Store], list[str]]:
+    """The stores of these databases, and for each that cannot be used a sentence."""
+    stores: list[Store] = []
+    problems: list[str] = []
+    for alias in databases:
+        try:
+            check_database(alias)
+            stores.append(Store(alias))
+        except QueueUnavailable as error:
+            problems.append(str(error))
+    return stores, problems

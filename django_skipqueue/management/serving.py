@@ -1,0 +1,172 @@
+"""What `runworker` and `runrelay` share: a supervisor for each database, its options, and the first log lines."""
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.management.base import CommandError
+
+from .. import __version__, conf
+from ..events import liveness_logs, logs
+from ..events.log_format import counted, printable
+from ..exceptions import QueueUnavailable
+from ..runtime.preflight import QueueUnreachable, check_database, check_databases
+from ..runtime.worker_options import WorkerOptions
+from ..steward.steward import Steward
+from ..supervisor.health_port import open_port
+from ..supervisor.supervisor import Supervisor
+from .log_setup import configure
+from .option_variables import Options, log_format, names_in, within
+
+
+def add_times(add: Options, settings: conf.Settings) -> None:
+    """Declare the options of intervals and timeouts."""
+    add(
+        "--poll-interval",
+        type=within("poll_interval"),
+        default=settings.poll_interval,
+        help="seconds between two looks for jobs when nothing wakes the worker",
+    )
+    add.flag("--no-listen", help="poll only; do not wait for PostgreSQL's notifications")
+    add(
+        "--shutdown-timeout",
+        type=within("shutdown_timeout"),
+        default=settings.shutdown_timeout,
+        help="seconds for running jobs to finish in after the first signal; then they are released",
+    )
+    add(
+        "--worker-timeout",
+        type=within("worker_timeout"),
+        default=settings.worker_timeout,
+        help="seconds without a heartbeat after which a worker counts as dead; must be the same for every runworker on "
+        "one database, or one with a lower timeout takes the jobs of live workers",
+    )
+
+
+def add_place(add: Options, settings: conf.Settings) -> None:
+    """Declare the options of the name, the databases, the health port and the log lines."""
+    add("--name", default=f"{socket.gethostname()}:{os.getpid()}", help="the worker's name in logs and admin")
+    add(
+        "--database",
+        default=",".join(settings.served_databases),
+        help="the alias of the database that holds the queue; of several, separated by commas",
+    )
+    add(
+        "--health-port",
+        type=within("health_port"),
+        help="answer HTTP probes on this port: /healthz, /readyz and /metrics",
+    )
+    add(
+        "--health-host",
+        default="127.0.0.1",
+        help="the address of that port; a container that is probed from outside needs 0.0.0.0",
+    )
+    add("--log-format", type=log_format, help="text or json: one JSON object a line; default: text")
+
+
+def set_up(add: Options, options: dict[str, Any]) -> None:
+    """Configure the log lines. Raises `CommandError` if the variable of a flag has an invalid value."""
+    if add.wrong_variables:
+        raise CommandError(" ".join(add.wrong_variables))
+    configure(
+        options["verbosity"],
+        colour=_colour(options),
+        tracebacks=django_settings.DEBUG,
+        log_format=options["log_format"],
+        shows_django=not django_settings.DEBUG,
+    )
+
+
+def databases_of(options: dict[str, Any]) -> tuple[str, ...]:
+    """The aliases that `--database` names. Raises `CommandError` if there is none."""
+    databases = names_in(options["database"])
+    if not databases:
+        raise CommandError("--database (SKIPQUEUE_DATABASE) names no database.")
+    return databases
+
+
+def for_each_database(options: dict[str, Any], **more: Any) -> list[WorkerOptions]:
+    """The options of the supervisor of each database: those that both commands have, and `more`."""
+    databases = databases_of(options)
+    chosen = WorkerOptions(
+        name=options["name"],
+        database=databases[0],
+        processes=options["processes"],
+        listen=not options["no_listen"],
+        poll_interval=options["poll_interval"],
+        shutdown_timeout=options["shutdown_timeout"],
+        worker_timeout=options["worker_timeout"],
+        heartbeat_interval=conf.settings.heartbeat_interval,
+        **more,
+    )
+    if len(databases) == 1:
+        return [chosen]
+    return [replace(chosen, database=alias, name=f"{chosen.name}@{alias}") for alias in databases]
+
+
+def introduce(workers: Sequence[WorkerOptions], *, does: str, at_once: str, what: str, reloads: bool = False) -> None:
+    """Log the first lines: what the command `does`, processes, databases, `what` it runs, and how to stop."""
+    worker = workers[0]
+    processes = counted(worker.processes, "process", "processes")
+    aliases = ", ".join(repr(each.database) for each in workers)
+    databases = f"on database {aliases}" if len(workers) == 1 else f"on each of the databases {aliases}"
+    name = worker.name.removesuffix(f"@{worker.database}") if len(workers) > 1 else worker.name
+    interval = f"every {worker.poll_interval:g} s"
+    woken = f"woken by NOTIFY, and {interval}" if worker.listen else f"polling {interval}"
+    reloaded = "restarts when code changes; " if reloads else ""
+    logs.starting(
+        [
+            f"django_skipqueue {__version__}: {printable(name)} {does}",
+            f"{processes}, {at_once}, {databases}",
+            what,
+            f"{woken}; {reloaded}stop with Ctrl-C or SIGTERM",
+        ]
+    )
+
+
+def name_unreachable(unreachable: Sequence[QueueUnreachable]) -> None:
+    """Log each of several databases that cannot be reached yet."""
+    for error in unreachable:
+        liveness_logs.database_unreachable(error.alias, error.reason)
+
+
+def run(workers: Sequence[WorkerOptions], *, lifeline: int | None, listener: socket.socket | None) -> None:
+    """Run a supervisor, or one for each database, until it is stopped. Exits with the steward's code."""
+    if len(workers) == 1:
+        Supervisor(workers[0], lifeline=lifeline, health_listener=listener).run()
+    else:
+        sys.exit(Steward(workers, lifeline=lifeline, health_listener=listener).run())
+
+
+def check(workers: Sequence[WorkerOptions]) -> list[QueueUnreachable]:
+    """Raise `CommandError` if a database cannot hold the queue. Returns an error for each that cannot be reached.
+
+    The only database must be reached; one of several keeps the others from nothing.
+    """
+    try:
+        if len(workers) > 1:
+            return check_databases([each.database for each in workers])
+        check_database(workers[0].database)
+    except QueueUnavailable as error:
+        raise CommandError(str(error)) from None
+    return []
+
+
+def listen_for_probes(options: dict[str, Any]) -> socket.socket | None:
+    """Listen on `--health-port`, if it is given. Raises `CommandError` if the address cannot be used."""
+    host, port = options["health_host"], options["health_port"]
+    if port is None:
+        return None
+    try:
+        return open_port(host, port)
+    except OSError as error:
+        raise CommandError(f"--health-port: cannot listen on {host}, port {port}: {error.strerror or error}.") from None
+
+
+def _colour(options: dict[str, Any]) -> bool | None:
+    """The choice by Django's `--no-color` and `--force-color`; `None`: neither was given."""
+    return False if options.get("no_color") else True if options.get("force_color") else None

@@ -1,0 +1,217 @@
+"""`manage.py runrelay`: what an operator types, what it refuses, and how the jobs of a carrier are taken back."""
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from django_skipqueue.management.commands import runrelay as command
+from django_skipqueue.models import Job, Worker
+from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.runtime.worker_options import WorkerOptions
+
+from ..app.rows import make_job, make_worker
+from ..harness.processes import ManagePy
+
+Run = Callable[..., ManagePy]
+
+CELERY = {"APP": "tests.app.celery_app.app", "QUEUES": {"pdf": "pdf", "import": "slow"}}
+ONE = {"CARRIERS": {"celery": CELERY}}
+TWO = {"CARRIERS": {"celery": CELERY, "rabbit": CELERY | {"QUEUES": {"mail": "mail"}}}}
+
+db = pytest.mark.django_db(transaction=True)
+both = pytest.mark.django_db(transaction=True, databases=["default", "other"])
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SKIPQUEUE_")]:
+        monkeypatch.delenv(name)
+
+
+def options(*arguments: str) -> list[WorkerOptions]:
+    """What the command makes of its command line: the options of the supervisor of each database."""
+    parsed = vars(command.Command().create_parser("manage.py", "runrelay").parse_args(list(arguments)))
+    return command.Command()._options(command._chosen(parsed["carrier"]), parsed)
+
+
+# Options
+
+
+def test_the_only_carrier_need_not_be_named(settings: Any) -> None:
+    settings.SKIPQUEUE = ONE
+    [chosen] = options()
+    assert (chosen.carrier, chosen.queue_names, chosen.processes) == ("celery", ("pdf", "import"), 1)
+    assert all(map(chosen.serves, ("pdf", "import")))
+    assert not chosen.serves("mail")
+    assert re.fullmatch(r".+:\d+", chosen.name)
+
+
+def test_of_several_carriers_one_is_named(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.SKIPQUEUE = TWO
+    [chosen] = options("--carrier", "rabbit")
+    assert (chosen.carrier, chosen.queue_names) == ("rabbit", ("mail",))
+    with pytest.raises(CommandError, match="Say which carrier: --carrier celery or --carrier rabbit"):
+        options()
+    monkeypatch.setenv("SKIPQUEUE_CARRIER", "celery")
+    assert options()[0].carrier == "celery"
+
+
+def test_an_unknown_carrier_is_refused_with_the_one_that_was_meant(settings: Any) -> None:
+    settings.SKIPQUEUE = TWO
+    with pytest.raises(CommandError, match=r"has no carrier 'celry'\. Did you mean 'celery'\?"):
+        options("--carrier", "celry")
+
+
+def test_without_carriers_there_is_nothing_to_relay() -> None:
+    with pytest.raises(CommandError, match=r"SKIPQUEUE\['CARRIERS'\] names no carrier"):
+        options()
+
+
+def test_it_has_the_times_of_runworker_and_a_relay_for_each_database(settings: Any) -> None:
+    settings.SKIPQUEUE = ONE | {"POLL_INTERVAL": 7}
+    first, second = options(
+        "--database", "default,other", "--name", "r", "--processes", "3", "--no-listen", "--worker-timeout", "20"
+    )
+    assert (first.name, first.database) == ("r@default", "default")
+    assert (second.name, second.database) == ("r@other", "other")
+    assert (first.processes, first.listen, first.poll_interval, first.worker_timeout) == (3, False, 7, 20)
+
+
+@db
+@pytest.mark.parametrize(
+    ("arguments", "skipqueue", "expected"),
+    [
+        ((), {}, "SKIPQUEUE['CARRIERS'] names no carrier, so there is nothing to relay."),
+        ((), TWO, "Say which carrier: --carrier celery or --carrier rabbit."),
+        (("--carrier", "celry"), ONE, "Did you mean 'celery'?"),
+        ((), {"CARRIERS": {"celery": CELERY | {"APP": "shop.no_celery.app"}}}, "skipqueue.E011"),
+        ((), {"CARRIERS": {"celery": {"APP": "shop.celery.app"}}}, "lacks the key 'QUEUES'"),
+    ],
+    ids=["no carrier", "several", "unknown", "no app", "no queues"],
+)
+def test_what_keeps_it_from_running_is_said_without_a_traceback(
+    manage: Run, arguments: list[str], skipqueue: dict[str, Any], expected: str
+) -> None:
+    process = manage("runrelay", *arguments, skipqueue=skipqueue)
+    assert process.wait() == 1
+    assert expected in process.log
+    assert "Traceback" not in process.log
+
+
+@db
+def test_it_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reached(manage: Run) -> None:
+    process = manage("runrelay", "--name", "box", "--processes", "2", skipqueue=ONE)
+    process.wait_for("carrier lost worker=box/2")
+    for expected in (
+        "box hands jobs over to the carrier celery",
+        "2 processes, 2,000 jobs there at most, on database 'default'",
+        "2 queues, each with that of tests.app.celery_app.app: pdf (pdf), import (slow)",
+        "woken by NOTIFY, and every 2 s; stop with Ctrl-C or SIGTERM",
+    ):
+        assert expected in process.log
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0
+    assert Worker.objects.get().is_carrier, "the row of the carrier stays, those of the relays do not"
+
+
+# Reclaim
+
+
+def hold(number: int, *, carrier: str = "celery", using: str = "default") -> list[Job]:
+    """Jobs that a carrier holds, in their second attempt."""
+    holder = carrier_id(carrier)
+    return [make_job("running", locked_by=holder, attempts=2, queue_name="pdf", using=using) for _ in range(number)]
+
+
+def reclaim(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    call_command("runrelay", "--reclaim", *arguments)
+    return capsys.readouterr().out
+
+
+@db
+@override_settings(SKIPQUEUE=ONE)
+def test_reclaim_releases_all_that_the_carrier_holds_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    make_worker(id=carrier_id("celery"), name="celery", is_carrier=True)
+    held = hold(3)
+    others = [make_job("running", locked_by="w:0123456789ab"), *hold(1, carrier="rabbit")]
+    assert reclaim("celery", "--yes", capsys=capsys) == "default: 3 jobs of celery released.\n"
+    released = Job.objects.filter(pk__in=[job.pk for job in held])
+    assert set(released.values_list("status", "attempts", "lease", "locked_by")) == {("queued", 1, 2, "")}
+    assert set(Job.objects.running()) == set(others)
+    assert reclaim("celery", capsys=capsys) == "default: 0 jobs of celery released.\n", "and asks nobody"
+
+
+@both
+@override_settings(SKIPQUEUE=ONE | {"DATABASES": ("default", "other")})
+def test_reclaim_goes_over_all_databases(capsys: pytest.CaptureFixture[str]) -> None:
+    hold(2)
+    hold(1, using="other")
+    said = reclaim("celery", "--yes", capsys=capsys)
+    assert said.splitlines() == ["default: 2 jobs of celery released.", "other: 1 job of celery released."]
+    hold(1)
+    hold(1, using="other")
+    assert reclaim("celery", "--yes", "--database", "other", capsys=capsys) == "other: 1 job of celery released.\n"
+    assert Job.objects.running().count() == 1
+
+
+@both
+@override_settings(SKIPQUEUE=ONE)
+def test_a_database_that_cannot_be_used_keeps_no_other_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    hold(1)
+    with pytest.raises(CommandError, match="nosuch"):
+        reclaim("celery", "--yes", "--database", "nosuch,default", capsys=capsys)
+    assert capsys.readouterr().out == "default: 1 job of celery released.\n"
+
+
+@db
+@override_settings(SKIPQUEUE=ONE)
+def test_reclaim_knows_a_carrier_that_the_settings_name_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    make_worker(id=carrier_id("old"), name="old", is_carrier=True)
+    hold(1, carrier="old")
+    assert reclaim("old", "--yes", capsys=capsys) == "default: 1 job of old released.\n"
+
+
+@db
+def test_reclaim_refuses_an_unknown_carrier() -> None:
+    with pytest.raises(CommandError, match=r"There is no carrier 'celry'\. No relay has ever served one"):
+        call_command("runrelay", "--reclaim", "celry", "--yes")
+    with (
+        override_settings(SKIPQUEUE=ONE),
+        pytest.raises(CommandError, match=r"There is no carrier 'celry'\. Did you mean 'celery'\?"),
+    ):
+        call_command("runrelay", "--reclaim", "celry", "--yes")
+
+
+@db
+def test_reclaim_asks_before_it_changes_anything(manage: Run) -> None:
+    hold(2)
+    alone = manage("runrelay", "--reclaim", "celery", skipqueue=ONE)
+    assert alone.wait() == 2
+    assert "Nobody can be asked whether to release 2 jobs that the carrier celery holds; --yes does it" in alone.log
+    for answer, code in (("n", 3), ("y", 0)):
+        assert Job.objects.running().count() == 2
+        process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE, terminal=True)
+        process.wait_for("Release 2 jobs that the carrier celery holds? Those that it still has run twice. [y/N]")
+        process.type(f"{answer}\n")
+        assert process.wait() == code
+    assert not Job.objects.running().exists()
+
+
+@db
+@override_settings(SKIPQUEUE=ONE)
+def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    locked, _ = hold(2)
+    other = session()
+    other.begin()
+    other(lambda: list(Job.objects.select_for_update().filter(pk=locked.pk)))
+    with pytest.raises(CommandError, match="default: 1 job could not be released, because other transactions have"):
+        reclaim("celery", "--yes", capsys=capsys)
+    assert capsys.readouterr().out == "default: 1 job of celery released.\n"
+    other.rollback()
+    assert reclaim("celery", "--yes", capsys=capsys) == "default: 1 job of celery released.\n"
