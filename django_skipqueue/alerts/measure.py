@@ -70,7 +70,8 @@ def _oldest_waiting(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]
 def _no_worker(store: Store, limits: Sequence[Limit]) -> Iterator[Measured]:
     """Seconds since the last heartbeat. Workers that have stopped have no rows: then the incident begins now."""
     fresh = 2.5 * min(settings.heartbeat_interval, settings.worker_timeout / 4)
-    ages = dict(store.rows(sql.HEARTBEAT_AGES, {"queue_names": [limit.queue_name for limit in limits]}))
+    names = {"queue_names": [limit.queue_name for limit in limits], "carried": sorted(settings.carried_queues)}
+    ages = dict(store.rows(sql.HEARTBEAT_AGES, names))
     for limit in limits:
         age = ages[limit.queue_name]
         is_missing = age is None or age >= min(fresh, limit.number)

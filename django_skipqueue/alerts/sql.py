@@ -9,14 +9,21 @@ WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval
 RETURNING 1
 """
 
-# no_worker → the seconds since the youngest heartbeat of a worker that serves each of these queues; an empty name: of
-# any worker. NULL: there is none. The table has a row for each worker process.
+# no_worker → the seconds since the youngest heartbeat of a worker or a relay that serves each of these queues; an empty
+# name: of any worker that runs jobs. NULL: there is none. A worker that serves all queues does not serve the `carried`
+# ones. The table has a row for each worker process.
 HEARTBEAT_AGES = """
 SELECT asked.queue_name, date_part('epoch', statement_timestamp() - max(worker.heartbeat_at))
 FROM
     unnest(%(queue_names)s::text[]) AS asked (queue_name)
     LEFT JOIN skipqueue_worker AS worker
-        ON asked.queue_name = '' OR worker.queues = '[]' OR worker.queues ? asked.queue_name
+        ON
+            NOT worker.is_carrier
+            AND CASE
+                WHEN asked.queue_name = '' THEN worker.relay_of = ''
+                WHEN worker.queues = '[]' THEN asked.queue_name <> ALL (%(carried)s::text[])
+                ELSE worker.queues ? asked.queue_name
+            END
 GROUP BY asked.queue_name
 LIMIT 1000
 """

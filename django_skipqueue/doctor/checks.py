@@ -7,7 +7,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from ..store import Store
-from . import jobs, limits, load, locks, retiring, schedules, server, snapshots, tables, workers
+from . import carriers, jobs, limits, load, locks, retiring, schedules, server, snapshots, tables, workers
 from .finding import Finding
 
 
@@ -25,6 +25,9 @@ CHECKS = (
     Check("migrations", server.migrations, _("All migrations are applied")),
     Check("no-worker", workers.no_worker, _("Workers are alive")),
     Check("queue-without-worker", workers.queues_without_worker, _("Every queue with jobs has a worker")),
+    Check("carrier-without-relay", carriers.without_relay, _("Every carrier with jobs has a relay")),
+    Check("carrier-unreachable", carriers.unreachable, _("The broker of every carrier is reached")),
+    Check("carrier-lost-jobs", carriers.lost_jobs, _("No carrier holds jobs for too long")),
     Check("paused-queue", workers.paused_queues, _("No job waits in a paused queue")),
     Check("late-worker", workers.late_workers, _("No worker is late")),
     Check("dead-worker", workers.dead_workers, _("No worker is dead")),

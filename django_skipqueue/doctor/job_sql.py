@@ -37,23 +37,30 @@ ORDER BY task
 LIMIT 1000
 """
 
-# long-job → the jobs that have run for longer than `seconds`, the longest first. Index: recover.
+# long-job → the jobs that have run for longer than `seconds`, the longest first. Those of carriers are not among them:
+# nobody knows how long they have run, and how long they have waited there. Index: recover.
 LONG_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM skipqueue_job
-WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+WHERE
+    status = 'running'
+    AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
 ORDER BY locked_at
 LIMIT 100
 """
 
 # orphaned-job → running jobs that were claimed longer than `seconds` ago, and whose worker has written no heartbeat
-# since. Index: recover.
+# since. What a carrier holds is not orphaned: it may run when all relays are gone. Index: recover.
 ORPHANED_JOBS = """
 SELECT id, task, locked_by, date_part('epoch', statement_timestamp() - locked_at) AS age
 FROM (
     SELECT id, task, locked_by, locked_at
     FROM skipqueue_job
-    WHERE status = 'running' AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+    WHERE
+        status = 'running'
+        AND locked_at <= statement_timestamp() - make_interval(secs => %(seconds)s)
+        AND locked_by <> ALL (SELECT id FROM skipqueue_worker WHERE is_carrier)
     ORDER BY locked_at
     LIMIT 5000
 ) AS job

@@ -33,7 +33,7 @@ PRUNE_LAG = 3_600.0
 
 def unknown_tasks(store: Store) -> Iterator[Finding]:
     """Jobs of tasks that this process does not have, among the first jobs of each queue."""
-    queue_names = [name for name in store.queues_with_jobs(limit=100) if serves((), name)]
+    queue_names = [name for name in store.queues_with_jobs(limit=100) if serves((), name, carried=())]
     known = {task.name for task in registry}
     unknown = [task for (task,) in store.rows(job_sql.TASKS, {"queue_names": queue_names}) if task not in known]
     if unknown:
@@ -51,14 +51,14 @@ def unknown_tasks(store: Store) -> Iterator[Finding]:
 
 
 def long_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that have run for long."""
+    """Jobs that have run for long. A carrier's are not among them: see `carriers.lost_jobs`."""
     rows = store.rows(job_sql.LONG_JOBS, {"seconds": LONG_RUN})
     if rows:
         yield Finding(
             "long-job",
             Severity.WARNING,
             gettext("Jobs have run for more than an hour"),
-            _listed(store, rows),
+            listed(store, rows),
             gettext("If a job hangs, cancel it. A timeout on its task keeps that from happening again."),
             f"python manage.py skipqueue cancel {job_name(store.alias, rows[0][0])} --reason 'it hung'",
         )
@@ -73,7 +73,7 @@ def orphaned_jobs(store: Store) -> Iterator[Finding]:
             "orphaned-job",
             Severity.CRITICAL,
             gettext("Running jobs whose worker is gone"),
-            _listed(store, rows),
+            listed(store, rows),
             gettext(
                 "A supervisor recovers such jobs after the worker timeout (%(timeout)s), so none runs on this "
                 "database, or it fails: look at its log. Start one."
@@ -144,7 +144,7 @@ def prune_lag(store: Store) -> Iterator[Finding]:
         )
 
 
-def _listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
+def listed(store: Store, rows: Sequence[tuple[int, str, str, float]]) -> str:
     """The number of these jobs, and the first of them."""
     shown = (
         gettext("job %(id)s (%(task)s) on %(worker)s for %(age)s")

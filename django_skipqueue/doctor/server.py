@@ -64,7 +64,7 @@ def connection_budget(store: Store) -> Iterator[Finding]:
     """The workers together may open more connections than the server gives."""
     workers = Workforce.now(using=store.alias).not_dead
     supervisors = {each.name.rpartition("/")[0] for each in workers}
-    needed = sum(each.concurrency + 1 for each in workers) + len(supervisors)
+    needed = sum(each.slots + 1 for each in workers) + len(supervisors)
     capacity, name, used = min(store.rows(sql.CONNECTIONS))
     if needed > capacity:
         yield Finding(

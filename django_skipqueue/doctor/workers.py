@@ -100,10 +100,11 @@ def paused_queues(store: Store) -> Iterator[Finding]:
 
 
 def queues_without_worker(store: Store) -> Iterator[Finding]:
-    """Queues with jobs that no live worker serves, and that nobody has paused."""
+    """Queues with jobs that no live worker serves, that nobody has paused, and whose jobs no carrier runs."""
     workforce = Workforce.now(using=store.alias)
     queues = _queues_with_jobs(store) if workforce.not_dead else []
-    unserved = [queue for queue in queues if not workforce.serving(queue.name)]
+    carried = settings.carried_queues
+    unserved = [queue for queue in queues if queue.name not in carried and not workforce.serving(queue.name)]
     paused = set(store.paused_queues()) if unserved else set()
     unserved = [queue for queue in unserved if queue.name not in paused]
     if unserved:

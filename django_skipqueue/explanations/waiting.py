@@ -10,6 +10,8 @@ from django.db.models import F, Value
 from django.db.models.lookups import LessThan
 from django.utils.translation import gettext, ngettext
 
+from ..carriers.states import carrier_for
+from ..carriers.words import carrier_with, clock_time
 from ..conf import settings
 from ..models import Job, Status
 from ..models.expressions import CLAIM_ORDER, MINUS_PRIORITY, Row
@@ -17,6 +19,7 @@ from ..operators import pauses
 from ..operators.counts import Count
 from ..operators.durations import exact, roughly, span
 from ..operators.worker_health import Workforce
+from ..setting_forms.carriers import CarrierSettings
 from ..values.codec import shorten
 from .limits import why_it_is_blocked
 from .needs import why_it_waits_for_jobs
@@ -27,7 +30,7 @@ LINE_LIMIT = 200
 
 
 def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
-    """The condition that a job waits for; for a running job: whether its worker is late."""
+    """The condition that a job waits for; for a running job: whether its worker is late, or a carrier has it."""
     match job.status:
         case Status.QUEUED:
             return _why_it_is_queued(job, workforce)
@@ -41,22 +44,29 @@ def why_it_waits(job: Job, now: datetime, workforce: Workforce) -> str:
                 or gettext("It is due, and waits for a limit or another job.")
             )
         case Status.RUNNING:
-            return _whether_its_worker_is_late(job, workforce)
+            return _whether_a_carrier_has_it(job, now, workforce) or _whether_its_worker_is_late(job, workforce)
     return ""
 
 
 def _why_it_is_queued(job: Job, workforce: Workforce) -> str:
     if pause := pauses.pause_of(job.queue_name):
         return pauses.sentence(pause)
+    if (carrier := carrier_for(job.queue_name)) and not workforce.serving(job.queue_name):
+        return gettext("It waits for a relay: none of %(carrier)s is alive.") % {"carrier": carrier.name}
     if not workforce.not_dead:
         return gettext("It waits for a worker: none is alive.")
     if not workforce.serving(job.queue_name):
         return gettext("It waits for a worker: no live worker serves the queue “%(queue)s”.") % _queue(job)
+    return _place_in_queue(job, carrier)
+
+
+def _place_in_queue(job: Job, carrier: CarrierSettings | None) -> str:
     before = _jobs_before(job)
     if not before.found:
-        return gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.") % _queue(
-            job
-        )
+        text = gettext("It is the next job of the queue “%(queue)s”: it begins as soon as a slot is free.")
+        if carrier:
+            text = gettext("It is the next job of the queue “%(queue)s”: it goes to %(carrier)s once there is room.")
+        return text % {"carrier": carrier.name if carrier else "", **_queue(job)}
     return ngettext(
         "%(number)s job of the queue “%(queue)s” comes before it.",
         "%(number)s jobs of the queue “%(queue)s” come before it.",
@@ -77,6 +87,21 @@ def _why_it_is_scheduled(job: Job, now: datetime, workforce: Workforce) -> str:
     if job.attempts:
         return gettext("Attempt %(attempt)s is due in %(span)s, at %(time)s.") % values
     return gettext("Scheduled: due in %(span)s, at %(time)s.") % values
+
+
+def _whether_a_carrier_has_it(job: Job, now: datetime, workforce: Workforce) -> str:
+    name = carrier_with(job)
+    if not name or job.locked_at is None:
+        return ""
+    values = {"carrier": shorten(name, LINE_LIMIT), "time": clock_time(job.locked_at, now)}
+    if not any(each.relay_of == name for each in workforce.relays):
+        return (
+            gettext(
+                "It has been with %(carrier)s since %(time)s. No relay is alive: its outcome is written once one is."
+            )
+            % values
+        )
+    return gettext("It has been with %(carrier)s since %(time)s: it waits there, or runs.") % values
 
 
 def _whether_its_worker_is_late(job: Job, workforce: Workforce) -> str:

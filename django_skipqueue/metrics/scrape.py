@@ -15,7 +15,7 @@ from ..events import liveness_logs
 from ..operators.time_budget import TimeBudget
 from ..store import Store
 from ..values.exposition import Family
-from . import batches, catalogue, jobs, limits, load, queues, schedules, tables
+from . import batches, carriers, catalogue, jobs, limits, load, queues, schedules, tables
 
 PART_SECONDS, LEAST_SECONDS = 1.0, 0.1
 """The statement timeout of a part, which is a transaction of its own, and what is left of it when others were slow."""
@@ -36,6 +36,7 @@ PARTS = (
     Part("queues", queues.queues),
     Part("paused", queues.paused),
     Part("workers", queues.workers),
+    Part("carriers", carriers.carriers),
     Part("jobs", jobs.jobs),
     Part("claims", jobs.claims),
     Part("claim_costs", jobs.claim_costs),

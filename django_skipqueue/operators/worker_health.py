@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from django.db.models.functions import Now
 from django.utils.functional import Promise
@@ -42,11 +42,18 @@ class WorkerHealth:
     concurrency: int
     age: timedelta
     """Since its last heartbeat."""
+    relay_of: str = ""
+    """The carrier to which it relays jobs; empty: it runs them itself."""
 
     @property
     def state(self) -> State:
         """Live, late or stale."""
         return state_after(self.age)
+
+    @property
+    def slots(self) -> int:
+        """How many jobs it runs at once: a relay runs none."""
+        return 0 if self.relay_of else self.concurrency
 
     @property
     def is_live(self) -> bool:
@@ -59,13 +66,13 @@ class WorkerHealth:
         return span(self.age)
 
     def serves(self, queue_name: str) -> bool:
-        """Whether it claims jobs of this queue."""
-        return serves(self.queues, queue_name)
+        """Whether it claims jobs of this queue, to run them or to relay them."""
+        return serves(self.queues, queue_name, carried=settings.carried_queues)
 
 
 @dataclass(frozen=True)
 class Workforce:
-    """All workers, at one moment."""
+    """All workers, at one moment: the relays among them, and no carriers."""
 
     workers: tuple[WorkerHealth, ...]
 
@@ -78,6 +85,16 @@ class Workforce:
     def not_dead(self) -> list[WorkerHealth]:
         """Those that do not count as dead."""
         return [worker for worker in self.workers if worker.is_live]
+
+    @property
+    def runners(self) -> list[WorkerHealth]:
+        """Those of them that run jobs."""
+        return [worker for worker in self.not_dead if not worker.relay_of]
+
+    @property
+    def relays(self) -> list[WorkerHealth]:
+        """Those of them that relay jobs to a carrier."""
+        return [worker for worker in self.not_dead if worker.relay_of]
 
     @property
     def late_or_stale(self) -> list[WorkerHealth]:
@@ -104,10 +121,15 @@ def recovered(workforce: Workforce, *, using: str | None = None) -> list[WorkerH
     return [worker for worker in dead if worker.id not in holders]
 
 
+def not_carried(jobs: Any) -> Any:
+    """Of these jobs, those that no carrier holds: how long one waits and runs there, its row does not say."""
+    return jobs.exclude(locked_by__in=Worker._base_manager.filter(is_carrier=True).values("id"))
+
+
 def _read(using: str | None) -> Iterator[WorkerHealth]:
-    rows = Worker.objects.db_manager(using).annotate(now=Now()).order_by("-heartbeat_at")
-    columns = ("id", "name", "queues", "concurrency", "heartbeat_at", "now")
+    rows = Worker.objects.db_manager(using).filter(is_carrier=False).annotate(now=Now()).order_by("-heartbeat_at")
+    columns = ("id", "name", "queues", "concurrency", "heartbeat_at", "now", "relay_of")
     heartbeat: datetime
     now: datetime
-    for worker_id, name, queues, concurrency, heartbeat, now in rows.values_list(*columns)[:MOST]:
-        yield WorkerHealth(str(worker_id), name, tuple(map(str, queues)), concurrency, now - heartbeat)
+    for worker_id, name, queues, concurrency, heartbeat, now, relay_of in rows.values_list(*columns)[:MOST]:
+        yield WorkerHealth(str(worker_id), name, tuple(map(str, queues)), concurrency, now - heartbeat, relay_of)

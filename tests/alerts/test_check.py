@@ -22,6 +22,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.alert_rules import limits
 from django_skipqueue.values.times import NEVER
 
+from ..app.carriers import CARRIERS, make_carrier, make_relay
 from ..app.limit_rows import make_halted, make_keyed
 from ..app.rows import make_job, make_worker
 from ..app.sessions import Session
@@ -125,6 +126,29 @@ def test_no_worker_at_all_or_for_a_queue() -> None:
     assert announced(given) == []
     later(CALM_SECONDS + 1)
     assert [type(event) for event in announced(given)] == [AlertOver]
+
+
+def test_a_carried_queue_has_a_worker_if_a_relay_serves_it(settings: Any) -> None:
+    settings.SKIPQUEUE = CARRIERS
+    given = {"no_worker": {"pdf": 60, "mail": 60}}
+    make_worker(queues=[])
+    make_carrier()
+    announced(given)
+    later(61)
+    assert [event.queue_name for event in announced(given)] == ["pdf"], "a worker of all queues leaves it alone"
+    make_relay()
+    assert announced(given) == []
+    later(CALM_SECONDS + 1)
+    assert [event.queue_name for event in announced(given)] == ["pdf"], "it is over"
+
+
+def test_neither_a_carrier_nor_a_relay_is_a_worker_that_is_alive(settings: Any) -> None:
+    settings.SKIPQUEUE = CARRIERS
+    make_carrier()
+    make_relay()
+    announced({"no_worker": 60})
+    later(61)
+    assert [event.queue_name for event in announced({"no_worker": 60})] == [""]
 
 
 def test_workers_that_stopped_are_missed_after_the_limit_and_not_at_once() -> None:

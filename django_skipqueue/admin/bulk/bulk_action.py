@@ -87,8 +87,8 @@ class BulkAction:
 
 
 def queue_with_workers() -> str | None:
-    """A queue that a live worker serves and that is not paused, `default` if possible; `None` if there is none."""
+    """A queue that a live worker serves, not paused, not carried, `default` if possible; `None` if there is none."""
     workforce = Workforce.now()
-    paused = set(Queue.objects.paused().values_list("name", flat=True))
-    names = ["default", *(queue_name for worker in workforce.not_dead for queue_name in worker.queues)]
-    return next((name for name in names if name not in paused and workforce.serving(name)), None)
+    closed = {*Queue.objects.paused().values_list("name", flat=True), *settings.carried_queues}
+    names = ["default", *(queue_name for worker in workforce.runners for queue_name in worker.queues)]
+    return next((name for name in names if name not in closed and workforce.serving(name)), None)

@@ -11,6 +11,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings
 from ...models import Status
 from ...operators.counts import grouped, rate_in_words
 from ...operators.durations import roughly
@@ -76,8 +77,11 @@ def oldest(situation: Situation) -> Card:
 def running(situation: Situation) -> Card:
     """The jobs that workers hold."""
     held = [queue.now for queue in situation.queues if queue.now.running]
-    longest = max((queue.longest or 0.0 for queue in held), default=0.0)
+    carried = [queue for queue in held if queue.name in settings.carried_queues]
+    longest = max((queue.longest or 0.0 for queue in held if queue not in carried), default=0.0)
     detail = gettext("the longest for %(span)s") % {"span": roughly(max(longest, 0.0))} if held else ""
+    if carried:  # how long one has run there, and not waited, nobody here knows
+        detail = gettext("%(number)s in carried queues") % {"number": grouped(sum(queue.running for queue in carried))}
     number = grouped(sum(queue.running for queue in held))
     return Card(_("running"), number, detail, _jobs(situation, status=Status.RUNNING))
 
@@ -120,19 +124,23 @@ def recovered(situation: Situation) -> Card:
 
 
 def workers(situation: Situation) -> Card:
-    """The workers that are alive."""
+    """The workers that are alive, and the relays."""
     force = situation.workforce
-    alive = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
-    late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in alive]
-    slots = sum(worker.concurrency for worker in alive)
-    detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)}
+    processes = force.serving(situation.queue_name) if situation.queue_name else force.not_dead
+    alive = [worker for worker in processes if not worker.relay_of]
+    late = [worker for worker in force.late_or_stale if not situation.queue_name or worker in processes]
+    slots = sum(worker.slots for worker in alive)
+    detail = ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)} if alive else ""
+    if relays := len(processes) - len(alive):
+        text = ngettext("%(number)s relay", "%(number)s relays", relays) % {"number": grouped(relays)}
+        detail = f"{detail} · {text}" if detail else text
     if late:
         detail = ngettext("%(number)s is late or dead", "%(number)s are late or dead", len(late)) % {
             "number": grouped(len(late))
         }
-    elif not alive:
+    elif not processes:
         detail = gettext("none is alive")
-    level: Level = "alarm" if not alive else "warning" if late else ""
+    level: Level = "alarm" if not processes else "warning" if late else ""
     address = reverse("admin:django_skipqueue_worker_changelist")
     return Card(_("workers alive"), grouped(len(alive)), detail, address, level, "django_skipqueue.view_worker")
 

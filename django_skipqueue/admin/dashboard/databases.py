@@ -57,7 +57,7 @@ class Numbers:
             running=sum(queue.running for queue in queues),
             failed=Indexed.covering(Status.FAILED).count(Q(finished_at__gte=Now() - DAY)),
             waits=max((queue.oldest or 0.0 for queue in queues), default=0.0),
-            workers=len(Workforce.now().not_dead),
+            workers=len(Workforce.now().runners),
         )
 
     @classmethod

@@ -8,6 +8,7 @@ from django.urls import reverse
 
 from ...models import Job
 from ...operators.durations import span
+from ...operators.worker_health import not_carried
 from ...values.records import worker_name
 from .situation import Situation
 
@@ -32,8 +33,8 @@ class LongJob:
 
 
 def longest_jobs(situation: Situation) -> list[LongJob]:
-    """Query the jobs. Index: recover."""
-    running: Any = Job.objects.running().annotate(now=Now()).order_by("locked_at")
+    """Query the jobs that workers run. How long one has run with a carrier, nobody here knows. Index: recover."""
+    running: Any = not_carried(Job.objects.running()).annotate(now=Now()).order_by("locked_at")
     if situation.queue_name:
         running = running.filter(queue_name=situation.queue_name)
     columns = ("id", "task", "queue_name", "locked_at", "locked_by", "now")

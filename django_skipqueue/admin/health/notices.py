@@ -20,7 +20,7 @@ from ...models import Job, Queue
 from ...models.expressions import CLAIM_ORDER
 from ...operators import pauses
 from ...operators.durations import span
-from ...operators.worker_health import WorkerHealth, Workforce, recovered
+from ...operators.worker_health import WorkerHealth, Workforce, not_carried, recovered
 from ...store import Store
 from ...tasks.registry import registry
 from ...values.codec import shorten
@@ -52,9 +52,10 @@ class NoWorker:
     @classmethod
     def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "NoWorker | None":
         """The notice for these workers and queues with jobs to claim; mostly there is none."""
+        own = [name for name in waiting if name not in settings.carried_queues]
         if not workforce.not_dead:
-            return cls(()) if waiting or _is_overdue() else None
-        unserved = sorted(name for name in waiting if not workforce.serving(name))[:MOST]
+            return cls(()) if own or _is_overdue() else None
+        unserved = sorted(name for name in own if not workforce.serving(name))[:MOST]
         return cls(tuple(map(_printed, unserved))) if unserved else None
 
     @property
@@ -64,6 +65,27 @@ class NoWorker:
         if self.queue_names:
             command += ["--queues", ",".join(self.queue_names)]
         return shlex.join(command)
+
+
+@dataclass(frozen=True)
+class NoRelay:
+    """Jobs wait for a carrier, and no relay of it is alive, nor a worker that serves their queues."""
+
+    carrier: str
+    queue_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, workforce: Workforce, waiting: Sequence[str]) -> "Iterator[NoRelay]":
+        """A notice for each such carrier."""
+        unserved = {name for name in waiting if name in settings.carried_queues and not workforce.serving(name)}
+        for carrier in settings.carriers.values() if unserved else ():
+            if names := sorted(unserved.intersection(carrier.queues))[:MOST]:
+                yield cls(carrier.name, tuple(map(_printed, names)))
+
+    @property
+    def command(self) -> str:
+        """The command that starts a relay, for a POSIX shell."""
+        return shlex.join(["python", "manage.py", "runrelay", "--carrier", self.carrier])
 
 
 @dataclass(frozen=True)
@@ -118,6 +140,7 @@ class Notices:
     """All notices of one moment."""
 
     no_worker: NoWorker | None
+    no_relay: tuple[NoRelay, ...]
     no_free_slot: tuple[NoFreeSlot, ...]
     late_workers: tuple[WorkerHealth, ...]
     """The workers that are late, or count as dead and have jobs to be recovered."""
@@ -131,8 +154,8 @@ class Notices:
         no_free_slot = tuple(_no_free_slot(workforce, waiting[:MOST])) if waiting and workforce.not_dead else ()
         gone = recovered(workforce)
         late_workers = tuple([worker for worker in workforce.late_or_stale if worker not in gone][:MOST])
-        no_worker = NoWorker.of(workforce, waiting)
-        return cls(no_worker, no_free_slot, late_workers, PausedQueues.now(), open_incidents())
+        no_worker, no_relay = NoWorker.of(workforce, waiting), tuple(NoRelay.of(workforce, waiting))
+        return cls(no_worker, no_relay, no_free_slot, late_workers, PausedQueues.now(), open_incidents())
 
 
 class _Cache:
@@ -179,8 +202,10 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
         ids = {worker.id for worker in workers}
         held = [(worker_id, task, ran) for worker_id, task, ran in long if worker_id in ids]
         taken = Counter((worker_id, registry.is_async(task)) for worker_id, task, _ in held)
-        if not workers or any(max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers):
-            continue  # one of the workers has both a free thread and a free coroutine
+        if not workers or any(
+            each.relay_of or max(taken[each.id, False], taken[each.id, True]) < each.concurrency for each in workers
+        ):
+            continue  # one of the workers has both a free thread and a free coroutine, or has a carrier run the jobs
         waits = max(filter(None, map(_waits, queue_names)), default=timedelta(0))
         if waits >= LONG:
             (task, _), *_ = Counter(task for _, task, _ in held).most_common(1)
@@ -191,7 +216,8 @@ def _no_free_slot(workforce: Workforce, waiting: Sequence[str]) -> Iterator[NoFr
 
 def _long_jobs() -> Iterator[tuple[str, str, timedelta]]:
     """Worker, task and running time of the jobs that run for long, the oldest first. Index: recover."""
-    running = Job.objects.running().annotate(now=Now()).filter(locked_at__lte=Now() - LONG).order_by("locked_at")
+    running = Job.objects.running().annotate(now=Now()).filter(locked_at__lte=Now() - LONG)
+    running = not_carried(running).order_by("locked_at")
     columns = ("locked_by", "task", "locked_at", "now")
     for worker, task, locked_at, now in running.values_list(*columns)[:MOST_RUNNING]:
         yield worker, task, now - locked_at

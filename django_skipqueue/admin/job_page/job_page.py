@@ -9,6 +9,7 @@ from typing import Any
 
 from django.utils.translation import gettext, ngettext
 
+from ...carriers.words import carrier_with, clock_time
 from ...explanations.operations import number_of_attempts
 from ...models import WAITING, JobBatch, Schedule, Status
 from ...operators.arguments import named, redacted
@@ -51,6 +52,16 @@ class JobPage(ShownState):
     def is_running(self) -> bool:
         """Whether a worker runs it."""
         return bool(self.job.status == Status.RUNNING)
+
+    @cached_property
+    def carrier(self) -> str:
+        """The carrier that has the job; empty: a worker or a relay has it, or nobody."""
+        return carrier_with(self.job)
+
+    @property
+    def with_carrier_since(self) -> str:
+        """Since when. How long the job has waited there, and how long it has run, nobody here knows."""
+        return clock_time(self.job.locked_at or self.now, self.now)
 
     @property
     def handle(self) -> str:
@@ -216,9 +227,9 @@ class JobPage(ShownState):
 
     @property
     def ran(self) -> str:
-        """The duration of the last attempt, so far if it runs."""
+        """The duration of the last attempt, so far if a worker runs it."""
         last = self.attempts[0] if self.attempts else None
-        if last is None or (last.duration is None and self.job.status != Status.RUNNING):
+        if last is None or self.carrier or (last.duration is None and self.job.status != Status.RUNNING):
             return ""
         return last.took or span(self.now - (last.started_at or self.now))
 

@@ -11,6 +11,7 @@ from operator import attrgetter
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
+from ...carriers.words import carrier_with
 from ...explanations.operations import attempts_before
 from ...models import Job, Status
 from ...operators.durations import distance, span
@@ -26,6 +27,7 @@ ATTEMPTS = {
     Status.FAILED.value: _("attempt %(number)s failed"),
     Status.DISCARDED.value: _("attempt %(number)s discarded"),
 }
+CARRIED = _("attempt %(number)s with the carrier")
 CANCELLED = _("attempt %(number)s cancelled")
 ENDS = {
     RELEASE: _("attempt %(number)s released, because its worker stopped"),
@@ -57,7 +59,7 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Momen
     moments += [_by_worker(each, operations) if each.verb in ENDS else _operated(each) for each in operations]
     ended_at: datetime | None = None
     for attempt in reversed(attempts):
-        moments += _attempted(attempt, now, ended_at)
+        moments += _attempted(attempt, now, ended_at, is_carried=attempt.ended_at is None and bool(carrier_with(job)))
         ended_at = attempt.ended_at
     moments += _finished(job, attempts, operations)
     complete = (replace(each, distance=distance(each.at, now), is_ahead=each.at > now) for each in moments)
@@ -100,11 +102,14 @@ def _by_worker(operation: Operation, operations: Sequence[Operation]) -> Moment:
     )
 
 
-def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | None) -> Iterator[Moment]:
+def _attempted(
+    attempt: Attempt, now: datetime, previous_ended_at: datetime | None, *, is_carried: bool
+) -> Iterator[Moment]:
     at = attempt.ended_at or attempt.started_at
     if at is None:
         return
     label = CANCELLED if attempt.is_cancelled else RECOVERED if attempt.is_recovered else ATTEMPTS[attempt.status]
+    label = CARRIED if is_carried else label
     details = []
     if previous_ended_at and attempt.started_at and attempt.started_at > previous_ended_at:
         pause = span(attempt.started_at - previous_ended_at)
@@ -114,7 +119,8 @@ def _attempted(attempt: Attempt, now: datetime, previous_ended_at: datetime | No
     if attempt.duration is not None:
         details.append(gettext("ran %(span)s") % {"span": span(attempt.duration)})
     elif attempt.started_at is not None:
-        details.append(gettext("running for %(span)s") % {"span": span(now - attempt.started_at)})
+        text = gettext("waiting or running for %(span)s") if is_carried else gettext("running for %(span)s")
+        details.append(text % {"span": span(now - attempt.started_at)})
     if attempt.worker:
         details.append(attempt.worker)
     yield Moment(

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext
 
+from ...carriers.words import carrier_with, with_carrier
 from ...models import FINISHED, Job, Status
 from ...operators.arguments import names_in_order, redacted
 from ...operators.durations import distance, roughly, span
@@ -72,7 +73,10 @@ def arguments(task: str, call: Redacted) -> str:
 
 
 def when(job: Job, now: datetime) -> SafeString:
-    """The time that a job has run or waited, since it finished, or until it is due; and the worker that runs it."""
+    """The time that a job has run or waited, since it finished, or until it is due; and the worker that runs it.
+
+    A carrier runs its jobs when it gets to them: since when it has this one is all that the row says.
+    """
     text, moment = _moment(job, now)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>{}',
@@ -80,7 +84,7 @@ def when(job: Job, now: datetime) -> SafeString:
         date(localtime(moment) if is_aware(moment) else moment, "DATETIME_FORMAT"),
         text,
         format_html('<span class="skipqueue-detail">{}</span>', shortened(job.worker_name))
-        if job.status == Status.RUNNING and job.worker_name
+        if job.status == Status.RUNNING and job.worker_name and not carrier_with(job)
         else "",
     ) + _progress(job)
 
@@ -105,7 +109,9 @@ def _moment(job: Job, now: datetime) -> tuple[str, datetime]:
         return distance(job.finished_at, now), job.finished_at
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
-        return gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}, started
+        carrier = carrier_with(job)
+        so_far = gettext("for %(span)s") % {"span": span(max(now - started, timedelta(0)))}
+        return with_carrier(shortened(carrier), started, now) if carrier else so_far, started
     if job.run_after > now:
         if state_of(job) == RETRYING:
             return gettext("next in %(span)s") % {"span": roughly(job.run_after - now)}, job.run_after

@@ -36,6 +36,7 @@ class VerbViews(JobViews):
         job = Job.objects.filter(pk=job_id).first()
         if job is None:
             return self.redirect_job_missing(request, str(job_id))
+        button = button.for_job(job)
         if not button.asks:
             return self._apply(request, verb, button, job, Instruction(request.user.get_username()))
         form = verb.form(request.POST, job=job)
@@ -77,7 +78,7 @@ class VerbViews(JobViews):
             request,
             title=many_jobs.question_of(action, summary),
             subject=many_jobs.question_title_of(action, summary),
-            explanation=action.explanation,
+            explanation=action.full_explanation,
             summary=summary,
             sample=_with_badges(selection.sample()) if summary.count.found <= SAMPLE else [],
             can_be_done=summary.can_change_any,

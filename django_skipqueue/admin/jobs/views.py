@@ -119,7 +119,7 @@ class JobViews(FailureViews, LimitViews):
     def _buttons_for(self, request: HttpRequest, job: Job) -> list[tuple[Button, str]]:
         """The buttons that the job's status and the user's permissions allow, and where each is posted."""
         buttons = [
-            (button, self.address(verb.name, job.pk))
+            (button.for_job(job), self.address(verb.name, job.pk))
             for verb, button in BUTTONS
             if verb.fits(job) and self.may(request, verb)
         ]

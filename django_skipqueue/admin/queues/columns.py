@@ -9,6 +9,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...carriers.states import carrier_for
 from ...operators import pauses
 from ...operators.counts import grouped, rate_in_words
 from ...operators.durations import span
@@ -54,7 +55,9 @@ def _oldest(queue: QueueState) -> Cell:
 def _running(queue: QueueState) -> Cell:
     if not queue.now.running:
         return "0"
-    longest = gettext("the longest for %(span)s") % {"span": span(max(queue.now.longest or 0.0, 0.0))}
+    carrier = carrier_for(queue.name)
+    text = gettext("with %(carrier)s, the first for %(span)s") if carrier else gettext("the longest for %(span)s")
+    longest = text % {"span": span(max(queue.now.longest or 0.0, 0.0)), "carrier": carrier.name if carrier else ""}
     return format_html(
         '{} <span class="skipqueue-detail">{}</span>',
         _jobs_link(queue, "running", grouped(queue.now.running)),
@@ -74,11 +77,13 @@ def _waited(queue: QueueState) -> Cell:
 def _workers(queue: QueueState) -> Cell:
     if not queue.workers:
         return gettext("none")
-    slots = sum(worker.concurrency for worker in queue.workers)
+    slots = sum(worker.slots for worker in queue.workers)
+    relays = sum(bool(worker.relay_of) for worker in queue.workers)
+    details = [ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)}] if slots else []
+    if relays:
+        details.append(ngettext("%(number)s relay", "%(number)s relays", relays) % {"number": grouped(relays)})
     return format_html(
-        '{} <span class="skipqueue-detail">{}</span>',
-        grouped(len(queue.workers)),
-        ngettext("%(number)s slot", "%(number)s slots", slots) % {"number": grouped(slots)},
+        '{} <span class="skipqueue-detail">{}</span>', grouped(len(queue.workers) - relays), " · ".join(details)
     )
 
 

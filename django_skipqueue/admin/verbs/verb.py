@@ -4,11 +4,13 @@ The sentences are whole, so that each can be translated; `Button` and `Action` s
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from django.contrib.admin.models import CHANGE
 
+from ...carriers.words import carrier_with
+from ...conf import settings
 from ...models import Job, Status
 from ...store import Store
 from .forms import Instruction, ReasonForm
@@ -60,6 +62,15 @@ class Button:
     """Whether it is applied only after a question is answered."""
     is_primary: bool = False
     """Whether it stands out."""
+    hint_if_carried: Text = ""
+    done_if_carried: Text = ""
+    """The two texts for a job that a carrier has, where they differ."""
+
+    def for_job(self, job: Job) -> "Button":
+        """The button with the texts that are true for this job."""
+        if not self.hint_if_carried or not carrier_with(job):
+            return self
+        return replace(self, hint=self.hint_if_carried, done=self.done_if_carried)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,13 @@ class Action:
     """The text in place of a question, if none of the jobs can be changed."""
     done: PluralText
     """The message after it."""
+    about_carriers: Text = ""
+    """A further sentence of the explanation, for a project with carriers."""
+
+    @property
+    def full_explanation(self) -> str:
+        """The explanation, with that sentence if it applies."""
+        return " ".join(map(str, [self.explanation, *([self.about_carriers] if settings.carriers else [])])).strip()
 
 
 @dataclass(frozen=True, kw_only=True)

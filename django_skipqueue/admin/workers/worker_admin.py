@@ -23,6 +23,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from ...carriers.states import carriers_now
 from ...models import Worker
 from ...operators.counts import grouped
 from ...operators.durations import distance, span
@@ -35,6 +36,7 @@ from ..health.notices import NoWorker, notices_cache
 from ..ui.cells import badge, shortened
 from ..ui.own_views import OwnViews
 from ..ui.refreshing import refreshing
+from . import carrier_cells
 from .requests import REQUESTED, REQUESTS, RequestButton
 
 SHOWN_JOBS = 5
@@ -73,12 +75,20 @@ class WorkerChangeList(ChangeList):
     """The list as Django's admin shows it."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Set the workers of the page, each with the jobs that it `held` at this moment: one query for all."""
+        """Set the workers of the page, each with the jobs that it `held` at this moment: one query for all.
+
+        A carrier has its numbers in `carrier`: one more query, if there is one. It is left out if the settings do not
+        name it any more, and it holds nothing.
+        """
         super().get_results(request)
         held = Store.default().held_now(shown=SHOWN_JOBS)
         self.result_list = list(self.result_list)
+        has_carriers = any(worker.is_carrier for worker in self.result_list)
+        carriers = {each.name: each for each in carriers_now(Store.default())} if has_carriers else {}
         for worker in self.result_list:
             worker.held = held.get(worker.pk, HeldNow({}, []))
+            worker.carrier = carriers.get(worker.name) if worker.is_carrier else None
+        self.result_list = [worker for worker in self.result_list if worker.carrier or not worker.is_carrier]
 
 
 @admin.register(Worker)
@@ -125,7 +135,7 @@ class WorkerAdmin(OwnViews):
         if not (request.user.has_perm(MAY_CHANGE) and self.has_view_permission(request)):
             raise PermissionDenied
         worker_id = request.GET.get("worker", "").replace("\0", "")
-        worker = Worker.objects.filter(pk=worker_id).first()
+        worker = Worker.objects.filter(pk=worker_id, is_carrier=False).first()
         if worker is None:
             self.message_user(request, gettext("This worker has ended."), messages.WARNING)
             return HttpResponseRedirect(self.address("changelist"))
@@ -171,17 +181,23 @@ class WorkerAdmin(OwnViews):
     @admin.display(description=_("state"))
     def state(self, worker: Any) -> SafeString:
         """Live, late or stale, by the age of its heartbeat on the database's clock, and what is requested of it."""
+        if worker.carrier:
+            return carrier_cells.state(worker.carrier)
         state = state_after(worker.now - worker.heartbeat_at)
         requested = REQUESTED.get(worker.requested, "")
         return format_html('{} <span class="skipqueue-detail">{}</span>', badge(state, STATES[state]), requested)
 
     @admin.display(description=_("worker"))
-    def worker(self, worker: Worker) -> SafeString:
-        """Its name; host and process id below it."""
+    def worker(self, worker: Any) -> SafeString:
+        """Its name; host and process id below it, and that it is a relay."""
+        if worker.carrier:
+            return carrier_cells.name(worker.carrier)
+        place = gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid}
+        relay = gettext("relay of %(carrier)s") % {"carrier": shortened(worker.relay_of)} if worker.relay_of else ""
         return format_html(
             '<span class="skipqueue-name">{}</span> <span class="skipqueue-detail">{}</span>',
             shortened(worker.name),
-            gettext("%(host)s · pid %(pid)s") % {"host": shortened(worker.hostname), "pid": worker.pid},
+            f"{relay} · {place}" if relay else place,
         )
 
     @admin.display(description=_("queues"))
@@ -191,7 +207,12 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description=_("slots"))
     def slots(self, worker: Any) -> SafeString:
-        """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot."""
+        """The number of busy slots. A worker claims some jobs ahead, which wait in it for a slot. A relay has none."""
+        if worker.carrier:
+            return format_html("{}", carrier_cells.held(worker.carrier))
+        if worker.relay_of:
+            number = grouped(sum(worker.held.tasks.values()))
+            return format_html("{}", gettext("%(number)s on their way") % {"number": number})
         held = Held.by(worker)
         values = {"slots": worker.concurrency, "threads": held.threads, "coroutines": held.coroutines}
         busy = gettext("%(threads)s/%(slots)s busy")
@@ -201,8 +222,10 @@ class WorkerAdmin(OwnViews):
         return format_html('{}<span class="skipqueue-detail">{}</span>', busy % values, more)
 
     @admin.display(description=_("memory"))
-    def memory(self, worker: Worker) -> SafeString:
+    def memory(self, worker: Any) -> SafeString:
         """Its resident size and the number of jobs it has done, as of its supervisor's last heartbeat."""
+        if worker.carrier:
+            return format_html('<span class="skipqueue-detail">{}</span>', carrier_cells.refused(worker.carrier))
         size = "" if worker.memory_mb is None else gettext("%(number)s MiB") % {"number": grouped(worker.memory_mb)}
         done = ngettext("%(number)s job done", "%(number)s jobs done", worker.jobs_done)
         return format_html(
@@ -211,8 +234,8 @@ class WorkerAdmin(OwnViews):
 
     @admin.display(description="", empty_value="")
     def buttons(self, worker: Any) -> SafeString | str:
-        """Links to the questions whether to restart it or to stop. A worker that counts as dead has none."""
-        if state_after(worker.now - worker.heartbeat_at) == "stale":
+        """Links to the questions whether to restart it or to stop. A carrier has none, nor one that counts as dead."""
+        if worker.is_carrier or state_after(worker.now - worker.heartbeat_at) == "stale":
             return ""
         links = format_html_join(
             " ",
@@ -241,6 +264,10 @@ class WorkerAdmin(OwnViews):
     @admin.display(description=_("runs now"))
     def runs_now(self, worker: Any) -> SafeString | str:
         """Links to the jobs in its slots, the oldest first, with their running times."""
+        if worker.carrier:
+            return carrier_cells.oldest(worker.carrier, worker.now)
+        if worker.relay_of:
+            return ""
         jobs = worker.held.jobs
         if not jobs:
             return gettext("nothing")

@@ -16,13 +16,14 @@ from django.core.management.base import CommandError, CommandParser
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from ...conf import chosen_or_all
+from ...conf import chosen_or_all, settings
 from ...events.log_format import printable
 from ...models import Worker
 from ...operators.durations import span
 from ...placement.at_once import read_at_once
 from ...runtime.preflight import engine_problem
 from ...store import Store
+from ...values.served import serves
 from ..terminal import option_types
 from ..terminal.console import Console
 from ..terminal.subcommand import Exit, Subcommand
@@ -94,8 +95,9 @@ class _Health:
     def now(cls, *, name: str | None, queue: str | None, max_age: timedelta, **_: Any) -> "_Health":
         """That of the workers of this name, or of this host, in the database that is used in this thread."""
         chosen = Q(name=name) | Q(name__startswith=f"{name}/") if name else Q(hostname=socket.gethostname())
-        workers = Worker.objects.filter(chosen).annotate(age=Now() - F("heartbeat_at")).order_by("-heartbeat_at")
-        serving = (each for each in workers[:MOST] if queue is None or not each.queues or queue in each.queues)
+        processes = Worker.objects.filter(chosen, is_carrier=False)
+        workers = processes.annotate(age=Now() - F("heartbeat_at")).order_by("-heartbeat_at")
+        serving = (each for each in workers[:MOST] if queue is None or _serves(each, queue))
         youngest: Any = next(serving, None)
         if youngest is None:
             place = f"named {name}" if name else f"on {socket.gethostname()}"
@@ -111,6 +113,10 @@ class _Health:
             console.line(f"{of}healthy: {self.sentence}")
         else:
             console.say(f"{of}unhealthy: {self.sentence}")
+
+
+def _serves(worker: Worker, queue_name: str) -> bool:
+    return serves(worker.queues, queue_name, carried=settings.carried_queues)
 
 
 def _of_several(console: Console, aliases: Sequence[str], seconds: float, options: dict[str, Any]) -> Exit:

@@ -7,6 +7,7 @@ import json
 from datetime import datetime
 from typing import Any
 
+from ...carriers.words import carrier_with, with_carrier
 from ...events.log_format import in_words
 from ...models import FINISHED, Job, Status
 from ...operators.arguments import named, redacted
@@ -50,6 +51,8 @@ def when(job: Job, now: datetime) -> str:
         return f"{in_words((now - job.finished_at).total_seconds())} ago"
     if job.status == Status.RUNNING:
         started = job.started_at or job.locked_at or job.run_after
+        if carrier := carrier_with(job):
+            return with_carrier(carrier, started, now)
         progress = job.current_progress
         so_far = f", {progress.percent} %" if progress else ""
         return f"for {in_words((now - started).total_seconds())}{so_far}"

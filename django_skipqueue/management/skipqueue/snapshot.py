@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from ...carriers.states import CarrierNow, carriers_now
 from ...models import Queue, Status
 from ...operators.counts import Count
 from ...operators.job_states import RETRYING
@@ -38,6 +39,7 @@ class Snapshot:
     blocked: BlockedNow
     halted: list[HaltedKey]
     """The sequences that wait for an operator, the longest first."""
+    carriers: list[CarrierNow]
 
     @classmethod
     def now(cls) -> "Snapshot":
@@ -50,7 +52,8 @@ class Snapshot:
         blocked = store.blocked_now()
         queues = {name: QueueNow(name, 0, False, None, 0, None) for name in (*paused, *rates, *blocked.queues)} | queues
         shown = [queues[name] for name in sorted(queues)]
-        return cls(at, shown, rates, paused, _counts(), Workforce.now(), blocked, store.halted_keys())
+        workforce, carriers = Workforce.now(), carriers_now(store)
+        return cls(at, shown, rates, paused, _counts(), workforce, blocked, store.halted_keys(), carriers)
 
     def blocked_in(self, queue: QueueNow) -> Count:
         """The number of its jobs that wait for other jobs, or for a permit."""
@@ -66,18 +69,19 @@ class Snapshot:
         return self.rates.get(queue.name, QueueRate(0.0, empty()))
 
     def workers_of(self, queue: QueueNow) -> int:
-        """The number of workers that claim jobs of this queue."""
+        """The number of workers and relays that claim jobs of this queue."""
         return len(self.workforce.serving(queue.name))
 
     def as_json(self) -> dict[str, Any]:
         """The same for programs."""
-        states = [worker.state for worker in self.workforce.workers]
+        states = [worker.state for worker in self.workforce.workers if not worker.relay_of]
         return {
             "at": self.at,
             "queues": [self._queue_as_json(queue) for queue in self.queues],
             "jobs": {name: _count_as_json(count) for name, count in self.jobs.items()},
             "halted_sequences": _count_as_json(self.halted_keys),
             "workers": {state: states.count(state) for state in ("live", "late", "stale")},
+            "carriers": [_carrier_as_json(carrier) for carrier in self.carriers],
         }
 
     def _queue_as_json(self, queue: QueueNow) -> dict[str, Any]:
@@ -96,6 +100,21 @@ class Snapshot:
             "is_paused": pause is not None,
             "paused_until": pause.paused_until if pause else None,
         }
+
+
+def _carrier_as_json(carrier: CarrierNow) -> dict[str, Any]:
+    return {
+        "carrier": carrier.name,
+        "queues": carrier.queues,
+        "held": carrier.held,
+        "window": carrier.window,
+        "oldest_at": carrier.oldest,
+        "oldest_seconds": carrier.oldest_seconds,
+        "relays": carrier.relays,
+        "is_reachable": carrier.is_reachable,
+        "heartbeat_age_seconds": carrier.heartbeat_age,
+        "refused": carrier.refused,
+    }
 
 
 def counted(count: Count) -> str:

@@ -9,6 +9,9 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from ...carriers.states import CarrierNow
+from ...carriers.words import broker_in_words
+from ...conf import settings
 from ...events.log_format import in_words, printable
 from ...store.observe import QueueNow
 from ...values.histogram import quantile
@@ -82,6 +85,8 @@ def _show(console: Console, snapshot: Snapshot) -> None:
     if snapshot.halted:
         console.line(_halted(snapshot))
     console.line(_workers(snapshot))
+    for carrier in snapshot.carriers:
+        console.line(_carrier(carrier))
 
 
 def _row(snapshot: Snapshot, queue: QueueNow) -> list[str]:
@@ -107,7 +112,8 @@ def _note(snapshot: Snapshot, queue: QueueNow, workers: int) -> str:
         by, reason = f" by {pause.paused_by}" if pause.paused_by else "", f": {pause.reason}" if pause.reason else ""
         return Coloured(f"paused {until}{by}{reason}", YELLOW)
     if not workers:
-        return Coloured("no worker serves it", RED) if queue.queued else ""
+        relay = "no relay of its carrier is alive" if queue.name in settings.carried_queues else ""
+        return Coloured(relay or "no worker serves it", RED) if queue.queued else ""
     late = sum(worker.state == "late" for worker in snapshot.workforce.serving(queue.name))
     return Coloured(f"{late} of its workers late", YELLOW) if late else ""
 
@@ -128,8 +134,17 @@ def _halted(snapshot: Snapshot) -> str:
 
 def _workers(snapshot: Snapshot) -> str:
     """How many workers there are, and which of them are late."""
-    states = [worker.state for worker in snapshot.workforce.workers]
+    states = [worker.state for worker in snapshot.workforce.workers if not worker.relay_of]
     late = snapshot.workforce.late_or_stale
     named = ", ".join(f"{worker.name} {worker.state} for {in_words(worker.age.total_seconds())}" for worker in late[:5])
     numbers = ", ".join(f"{states.count(state)} {state}" for state in ("live", "late", "stale"))
     return printable(f"Workers: {numbers}{f' ({named})' if named else ''}.")
+
+
+def _carrier(carrier: CarrierNow) -> str:
+    """What it holds, since when, and whether its relays and its broker are there."""
+    oldest = "" if carrier.oldest_seconds is None else f", the first for {in_words(carrier.oldest_seconds)}"
+    relays = f"{carrier.relays} relay{'' if carrier.relays == 1 else 's'}, " if carrier.relays else ""
+    refused = f", {carrier.refused:,} refused" if carrier.refused else ""
+    held = f"{carrier.held:,} of {carrier.window:,} jobs with it{oldest}"
+    return printable(f"Carrier {carrier.name}: {held}; {relays}{broker_in_words(carrier)}{refused}.")

@@ -111,7 +111,7 @@ DISCARD = Verb(
 
 CANCEL = Verb(
     name="cancel",
-    help="Discard waiting and running jobs; those that run are interrupted",
+    help="Discard waiting and running jobs; those that workers run are interrupted",
     order="Cancel",
     done="cancelled",
     statuses=UNFINISHED,

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from django.utils.dateparse import parse_datetime
 
 from django_skipqueue.events.events import AttemptsCompleted
 from django_skipqueue.models import Queue
@@ -18,6 +20,7 @@ from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob
 
+from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
 from ...app.rows import make_job, make_worker
 from .running import skipqueue
 
@@ -146,3 +149,68 @@ def test_the_row_of_a_queue_says_that_its_workers_are_late() -> None:
     assert re.search(r"^mail .* 1 +1 of its workers late$", skipqueue("status").out, re.MULTILINE)
     make_worker(queues=["mail"])
     assert re.search(r"^mail .* 2 +1 of its workers late$", skipqueue("status").out, re.MULTILINE)
+
+
+class TestCarriers:
+    @pytest.fixture(autouse=True)
+    def carriers(self, settings: Any) -> None:
+        settings.SKIPQUEUE = CARRIERS
+
+    def test_each_has_a_line_and_an_object(self) -> None:
+        assert snapshot()["carriers"] == []
+        make_carrier(refused=1_234)
+        make_relay()
+        oldest = make_carried(locked_at=timedelta(minutes=-5))
+        make_carried()
+        [carrier] = snapshot()["carriers"]
+        assert 300 <= carrier.pop("oldest_seconds") < 330
+        assert 0 <= carrier.pop("heartbeat_age_seconds") < 30
+        assert parse_datetime(carrier.pop("oldest_at")) == oldest.locked_at
+        assert carrier == {
+            "carrier": "celery",
+            "queues": ["pdf"],
+            "held": 2,
+            "window": 2_000,
+            "relays": 1,
+            "is_reachable": True,
+            "refused": 1_234,
+        }
+        said = (
+            "^Carrier celery: 2 of 2,000 jobs with it, the first for 5m..s; 1 relay, broker reachable, 1,234 refused.$"
+        )
+        assert re.search(said, skipqueue("status").out, re.MULTILINE)
+
+    def test_without_a_relay_nothing_is_known_of_the_broker(self) -> None:
+        make_carrier()
+        assert snapshot()["carriers"][0]["is_reachable"] is None
+        assert "Carrier celery: 0 of 2,000 jobs with it; no relay is alive." in skipqueue("status").out
+
+    def test_a_relay_is_no_worker(self) -> None:
+        make_carrier()
+        make_relay()
+        assert snapshot()["workers"] == {"live": 0, "late": 0, "stale": 0}
+        assert "Workers: 0 live, 0 late, 0 stale." in skipqueue("status").out
+
+    def test_a_carried_queue_without_a_relay_says_so(self) -> None:
+        make_worker(queues=[])
+        make_job(queue_name="pdf")
+        assert re.search(r"^pdf .*no relay of its carrier is alive$", skipqueue("status").out, re.MULTILINE)
+        make_relay()
+        assert "no relay of its carrier" not in skipqueue("status").out
+
+    def test_a_carried_job_is_with_its_carrier(self) -> None:
+        make_carrier()
+        job = make_carried()
+        assert re.search(r"running, with celery since \d\d:\d\d:\d\d", skipqueue("show", job.pk).out)
+
+
+def test_a_probe_finds_relays_and_no_carrier(settings: Any) -> None:
+    settings.SKIPQUEUE = CARRIERS
+    make_carrier(hostname=socket.gethostname())
+    assert skipqueue("health").code == 3
+    assert skipqueue("health", "--name", "celery").code == 3
+    make_worker(hostname=socket.gethostname(), queues=[])
+    assert skipqueue("health").code == 0
+    assert skipqueue("health", "--queue", "pdf").code == 3
+    make_relay(hostname=socket.gethostname())
+    assert skipqueue("health", "--queue", "pdf").code == 0

@@ -1,0 +1,72 @@
+"""The carriers: whether relays serve them, whether their brokers are reached, and whether these have lost jobs."""
+
+import shlex
+from collections.abc import Iterator
+
+from django.utils.translation import gettext
+
+from ..carriers.states import carriers_now, overdue_jobs
+from ..conf import settings
+from ..operators.durations import span
+from ..operators.worker_health import Workforce
+from ..store import Store
+from .finding import Finding, Severity
+from .jobs import listed
+
+
+def without_relay(store: Store) -> Iterator[Finding]:
+    """Carriers with jobs, or with jobs that wait for them, and no live relay."""
+    held = {each.name: each.held for each in carriers_now(store)}
+    workforce, waiting = Workforce.now(using=store.alias), set(store.queues_with_jobs())
+    relayed, waits = {each.relay_of for each in workforce.relays}, gettext("Jobs wait for it.")
+    for name, carrier in settings.carriers.items():
+        is_unserved = any(queue in waiting and not workforce.serving(queue) for queue in carrier.queues)
+        if name not in relayed and (is_unserved or held.get(name)):
+            yield Finding(
+                "carrier-without-relay",
+                Severity.CRITICAL if is_unserved else Severity.WARNING,
+                gettext("No relay of the carrier %(name)s is alive") % {"name": name},
+                " ".join(
+                    [waits] * is_unserved + [gettext("Jobs that are with it: %(held)s.") % {"held": held.get(name, 0)}]
+                ),
+                gettext("Start one. Until then no job goes there, and no outcome that comes back is written."),
+                shlex.join(["python", "manage.py", "runrelay", "--carrier", name]),
+            )
+
+
+def unreachable(store: Store) -> Iterator[Finding]:
+    """Carriers whose relays do not reach the broker."""
+    for carrier in carriers_now(store):
+        if carrier.is_reachable is False:
+            yield Finding(
+                "carrier-unreachable",
+                Severity.CRITICAL,
+                gettext("The broker of the carrier %(name)s cannot be reached") % {"name": carrier.name},
+                gettext("Its relays: %(relays)s. The last contact: %(age)s.")
+                % {"relays": carrier.relays, "age": span(carrier.reached_age) if carrier.reached_age else "?"},
+                gettext(
+                    "Look at the broker, and at “carrier lost” in the relay's log. If it stays down, workers can run "
+                    "the jobs that wait: name the queues."
+                ),
+                shlex.join(["python", "manage.py", "runworker", "--queues", ",".join(carrier.queues)]),
+            )
+
+
+def lost_jobs(store: Store) -> Iterator[Finding]:
+    """Jobs that a carrier should have sent back long ago, although relays are alive and reach the broker."""
+    for now in carriers_now(store):
+        carrier = settings.carriers.get(now.name)
+        rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
+        if rows:
+            yield Finding(
+                "carrier-lost-jobs",
+                Severity.WARNING,
+                gettext("The broker of the carrier %(name)s may have lost jobs") % {"name": now.name},
+                listed(store, rows),
+                gettext(
+                    "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are "
+                    "empty, it has lost them: this command releases all that the carrier holds. Jobs that it still "
+                    "has run twice then."
+                ),
+                shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
+            )

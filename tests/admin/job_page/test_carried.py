@@ -1,0 +1,200 @@
+"""A job that a carrier has, on its page, in the list, and on the dashboard: nobody knows whether it waits or runs."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils.timezone import localtime
+
+from django_skipqueue.admin.bulk.bulk_action import queue_with_workers
+from django_skipqueue.admin.dashboard.dashboard import Dashboard
+from django_skipqueue.admin.health.notices import LONG, Notices, NoWorker
+from django_skipqueue.explanations.waiting import why_it_waits
+from django_skipqueue.models import Job
+from django_skipqueue.operators.queue_states import queue_states
+from django_skipqueue.operators.worker_health import Workforce
+
+from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
+from ...app.rows import make_job, make_worker
+from ..conftest import LIST, QUEUES, messages_of, page
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def carriers(settings: Any) -> None:
+    settings.SKIPQUEUE = CARRIERS
+
+
+def since(job: Job) -> str:
+    assert job.locked_at is not None
+    return f"{localtime(job.locked_at):%H:%M:%S}"
+
+
+def test_its_page_says_since_when_the_carrier_has_it(operator: Client) -> None:
+    make_carrier()
+    make_relay()
+    job = make_carried()
+    text = operator.get(page("change", job.pk)).text
+    assert re.search(rf"<dt>With celery since</dt><dd>{since(job)}</dd>", text)
+    assert f"It has been with celery since {since(job)}: it waits there, or runs." in text
+    assert "attempt 1 with the carrier" in text
+    assert "waiting or running for" in text
+    for wrong in ("Running for", "<dt>Worker</dt>", "attempt 1 running", ">running for"):
+        assert wrong not in text
+
+
+def test_a_job_of_a_worker_is_told_as_ever(operator: Client) -> None:
+    text = operator.get(page("change", make_job("running", queue_name="pdf").pk)).text
+    assert "Running for" in text
+    assert "carrier" not in text
+
+
+def test_the_page_of_a_finished_one_names_the_carrier_as_its_worker(operator: Client) -> None:
+    job = make_carried()
+    Job.objects.filter(pk=job.pk).update(status="completed", finished_at=job.locked_at)
+    text = operator.get(page("change", job.pk)).text
+    assert "<dt>Worker</dt><dd>celery</dd>" in text
+    assert "With celery since" not in text
+
+
+def test_the_list_says_since_when_as_well(operator: Client) -> None:
+    make_carrier()
+    job = make_carried()
+    text = operator.get(f"{LIST}?status=running").text
+    assert f"with celery since {since(job)}</time>" in text
+    assert '<span class="skipqueue-detail">celery</span>' not in text
+
+
+def test_the_explanation_says_when_no_relay_is_alive() -> None:
+    job = make_carried()
+    assert job.locked_at is not None
+    said = why_it_waits(job, job.locked_at, Workforce.now())
+    assert said == f"It has been with celery since {since(job)}. No relay is alive: its outcome is written once one is."
+
+
+def test_a_queued_job_waits_for_a_relay_or_for_room() -> None:
+    job = make_job(queue_name="pdf")
+    make_worker(queues=[])
+    assert why_it_waits(job, job.run_after, Workforce.now()) == "It waits for a relay: none of celery is alive."
+    make_relay()
+    said = why_it_waits(job, job.run_after, Workforce.now())
+    assert said == "It is the next job of the queue “pdf”: it goes to celery once there is room."
+
+
+class TestCancelling:
+    def test_the_question_says_that_nothing_is_interrupted(self, operator: Client) -> None:
+        job = make_carried()
+        text = operator.get(page("cancel", job.pk)).text
+        assert "If the carrier has begun it, it is not interrupted, and its outcome is dropped." in text
+        assert "Interrupt this job" not in text
+        response = operator.post(page("cancel", job.pk), {"confirmed": "yes"}, follow=True)
+        expected = f"Job {job.pk} is cancelled. If the carrier has begun it, it runs on, and its outcome is dropped."
+        assert messages_of(response) == [expected]
+
+    def test_a_job_that_a_worker_runs_is_interrupted(self, operator: Client) -> None:
+        text = operator.get(page("cancel", make_job("running", queue_name="pdf").pk)).text
+        assert "Interrupt this job" in text
+
+    def test_the_question_about_many_says_it_where_there_are_carriers(self, operator: Client, settings: Any) -> None:
+        posted = {"action": "cancel_selected", "_selected_action": [make_carried().pk]}
+        said = "A job that a carrier has begun is not interrupted, and its outcome is dropped."
+        assert said in operator.post(LIST, posted).text
+        settings.SKIPQUEUE = {}
+        assert said not in operator.post(LIST, posted).text
+
+
+class TestNotices:
+    def test_a_carried_queue_needs_a_relay(self, operator: Client) -> None:
+        make_worker(queues=[])
+        make_job(queue_name="pdf")
+        notices = Notices.now()
+        assert notices.no_worker is None
+        (without,) = notices.no_relay
+        assert (without.queue_names, without.command) == (("pdf",), "python manage.py runrelay --carrier celery")
+        text = operator.get(LIST).text
+        assert "no relay of <strong>celery</strong> is alive" in text
+        assert "<code>python manage.py runrelay --carrier celery</code>" in text
+        make_relay()
+        assert Notices.now().no_relay == ()
+
+    def test_without_any_process_a_queue_that_is_not_carried_needs_a_worker(self) -> None:
+        make_job(queue_name="pdf")
+        assert Notices.now().no_worker is None
+        make_job(queue_name="mail")
+        assert Notices.now().no_worker == NoWorker(())
+
+    def test_a_relay_serves_only_its_queues(self) -> None:
+        make_relay()
+        make_job(queue_name="mail")
+        assert Notices.now().no_worker == NoWorker(("mail",))
+
+    def test_neither_a_full_window_nor_carried_jobs_are_slots_that_are_taken(self) -> None:
+        make_carrier()
+        relay = make_relay(concurrency=1)
+        make_carried(locked_by=relay.pk, locked_at=-2 * LONG)
+        make_job(queue_name="pdf", run_after=-2 * LONG)
+        make_carried(locked_at=-2 * LONG)
+        assert Notices.now().no_free_slot == ()
+
+    def test_carried_jobs_do_not_hide_those_that_take_the_slots(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("django_skipqueue.admin.health.notices.MOST_RUNNING", 1)
+        make_carrier()
+        make_carried(locked_at=-3 * LONG)
+        worker = make_worker(queues=["mail"], concurrency=1)
+        make_job("running", locked_by=worker.pk, locked_at=-2 * LONG)
+        make_job(queue_name="mail", run_after=-2 * LONG)
+        assert len(Notices.now().no_free_slot) == 1
+
+
+class TestDashboard:
+    def cards(self, **query: str) -> dict[str, Any]:
+        return {str(card.label): card for card, _ in Dashboard.of(query, lambda permission: True).cards}
+
+    def test_relays_are_told_apart_from_workers(self) -> None:
+        make_relay()
+        card = self.cards()["workers alive"]
+        assert (card.value, card.detail, card.level) == ("0", "1 relay", "")
+        make_worker(concurrency=4)
+        card = self.cards()["workers alive"]
+        assert (card.value, card.detail, card.level) == ("1", "4 slots · 1 relay", "")
+        card = self.cards(queue="pdf")["workers alive"]
+        assert (card.value, card.detail, card.level) == ("0", "1 relay", "")
+
+    def test_a_carrier_is_no_worker(self) -> None:
+        make_carrier()
+        card = self.cards()["workers alive"]
+        assert (card.value, card.detail, card.level) == ("0", "none is alive", "alarm")
+
+    def test_the_time_in_the_broker_is_no_running_time(self, operator: Client) -> None:
+        make_carrier()
+        make_carried(locked_at=-9 * HOUR, task="a.carried")
+        ran = make_job("running", task="a.ran")
+        card = self.cards()["running"]
+        assert (card.value, card.detail) == ("2", "1 in carried queues")
+        text = operator.get(f"{LIST}dashboard/").text
+        longest = text.partition("Longest running jobs")[2].partition("</section>")[0]
+        assert f"#{ran.pk}" in longest
+        assert "a.carried" not in longest
+
+
+def test_the_list_of_queues_says_who_has_the_jobs_of_a_carried_queue(operator: Client) -> None:
+    make_carried(locked_at=-HOUR)
+    make_relay()
+    assert "pdf" in [queue.name for queue in queue_states()]
+    text = operator.get(QUEUES).text
+    assert re.search(r"with celery, the first for 1 h", text)
+    assert re.search(r'0 <span class="skipqueue-detail">1 relay</span>', text)
+    make_worker(queues=["pdf"], concurrency=8)
+    assert re.search(r'1 <span class="skipqueue-detail">8 slots · 1 relay</span>', operator.get(QUEUES).text)
+
+
+def test_a_bulk_action_runs_in_a_worker() -> None:
+    make_relay()
+    assert queue_with_workers() is None
+    make_worker(queues=["pdf", "mail"])
+    assert queue_with_workers() == "mail"

@@ -1,0 +1,125 @@
+"""The rows of carriers and relays in the list of workers."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from django_skipqueue.admin.health.notices import notices_cache
+from django_skipqueue.models import Worker, WorkerRequest
+
+from ...app.carriers import CARRIERS, make_carried, make_carrier, make_relay
+from ...app.rows import make_job, make_worker
+from ..conftest import WORKERS
+
+pytestmark = pytest.mark.django_db
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(autouse=True)
+def carriers(settings: Any) -> None:
+    settings.SKIPQUEUE = CARRIERS
+
+
+def row_of(client: Client, name: str) -> str:
+    rows = re.findall(r"<tr>.*?</tr>", client.get(WORKERS).text, re.DOTALL)
+    (row,) = [row for row in rows if f'<span class="skipqueue-name">{name}</span>' in row]
+    return str(row)
+
+
+def test_a_carrier_says_what_it_holds_and_whether_its_broker_is_reached(operator: Client) -> None:
+    make_carrier(refused=1_234)
+    make_relay()
+    make_carried(locked_at=-HOUR)
+    make_carried()
+    row = row_of(operator, "celery")
+    for expected in (
+        "carrier · 1 relay",
+        "2/2,000 with it",
+        "the oldest since ",
+        "broker reachable",
+        "1,234 jobs refused",
+    ):
+        assert expected in row
+    assert "busy" not in row
+    assert "jobs done" not in row
+    assert "pid 0" not in row
+
+
+@pytest.mark.parametrize(("relays", "said"), [(0, "no relay is alive"), (1, "broker not reachable")])
+def test_a_carrier_in_trouble(operator: Client, relays: int, said: str) -> None:
+    make_carrier(reached_at=-HOUR)
+    for _ in range(relays):
+        make_relay()
+    row = row_of(operator, "celery")
+    assert said in row
+    assert "nothing" in row
+
+
+def test_a_relay_says_whose_it_is_and_what_is_on_its_way(operator: Client) -> None:
+    relay = make_relay()
+    make_carried(locked_by=relay.pk)
+    row = row_of(operator, "relay/1")
+    assert "relay of celery · h · pid 1" in row
+    assert "1 on their way" in row
+    assert "busy" not in row
+
+
+def test_nobody_restarts_or_stops_a_carrier(operator: Client) -> None:
+    carrier, _ = make_carrier(), make_relay()
+    assert 'class="button' not in row_of(operator, "celery")
+    assert 'class="button' in row_of(operator, "relay/1")
+    for name in ("restart", "stop"):
+        address = reverse(f"admin:django_skipqueue_worker_{name}", query={"worker": carrier.pk})
+        assert "This worker has ended." in operator.post(address, follow=True).text
+    assert not carrier.restart()
+    assert not carrier.stop()
+    assert not WorkerRequest.objects.exists()
+
+
+def test_a_carrier_that_the_settings_do_not_name_any_more_is_left_out(operator: Client, settings: Any) -> None:
+    make_carrier()
+    settings.SKIPQUEUE = {}
+    assert ">celery<" not in operator.get(WORKERS).text
+    make_carried()
+    assert ">celery<" in operator.get(WORKERS).text
+
+
+def test_carriers_cost_one_query(operator: Client) -> None:
+    numbers = []
+    for make in (make_worker, make_carrier):
+        make()
+        notices_cache.clear()
+        with CaptureQueriesContext(connection) as queries:
+            operator.get(WORKERS)
+        numbers.append(len(queries))
+    assert numbers[1] == numbers[0] + 1
+
+
+def test_a_carrier_is_not_among_the_live_workers() -> None:
+    make_carrier()
+    relay = make_relay()
+    assert list(Worker.objects.live()) == [relay]
+
+
+def test_nothing_in_it_is_markup(operator: Client, settings: Any) -> None:
+    hostile = "<script>alert(1)</script>"
+    settings.SKIPQUEUE = CARRIERS
+    make_carrier(name=hostile, id="x")
+    make_carried(locked_by="x")
+    make_relay(relay_of=hostile)
+    assert "<script>alert" not in operator.get(WORKERS).text
+
+
+def test_carried_jobs_do_not_hide_those_of_workers(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_skipqueue.store.observe.MOST_RUNNING", 1)
+    make_carrier()
+    make_carried(locked_at=-HOUR)
+    make_job("running", locked_by=make_worker(name="w/1").pk, task="a.jobs.young")
+    assert "young" in row_of(operator, "w/1")
