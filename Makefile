@@ -5,12 +5,15 @@ VENV ?= .venv
 DJANGO ?=
 ARGS ?=
 PORT ?= 8000
+CARRIER ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXAMPLE_STAMP := $(VENV)/.installed-example
+CELERY_STAMP := $(VENV)/.installed-example-celery
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 WITH_POSTGRES := $(BIN)/python scripts/with_postgres.py
+WITH_RABBITMQ := $(BIN)/python scripts/with_rabbitmq.py
 MANAGE := $(BIN)/python example_project/manage.py
 
 .DEFAULT_GOAL := help
@@ -21,19 +24,19 @@ help: ## List these commands
 
 setup: $(STAMP) ## Create the virtual environment (PYTHON=python3.13 VENV=.venv-6.1 DJANGO=6.1 choose another)
 
-demo: $(EXAMPLE_STAMP) ## Sell 412 times and e-mail the receipts, through the queue
-	@$(WITH_POSTGRES) --database shop $(MANAGE) demo
+demo: $(if $(CARRIER),$(CELERY_STAMP),$(EXAMPLE_STAMP)) ## Sell 412 times and e-mail the receipts (CARRIER=celery: Celery's workers do that)
+	@CARRIER=$(CARRIER) $(if $(CARRIER),$(WITH_RABBITMQ)) $(WITH_POSTGRES) --database shop $(MANAGE) demo
 
 serve: $(EXAMPLE_STAMP) ## Run the shop, its admin and a worker until Ctrl-C (PORT=8001 chooses another)
 	@$(WITH_POSTGRES) --database shop $(MANAGE) serve --port $(PORT)
 
 test: setup ## Run the tests (ARGS="-k claim" chooses some of them)
-	$(WITH_POSTGRES) $(BIN)/pytest -n 2 $(ARGS)
+	$(WITH_POSTGRES) $(BIN)/pytest -n 3 $(ARGS)
 
 coverage: setup ## Run the tests, and report which code of the package they do not run (from Python 3.12 on)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' || { echo '$(NOT_3_11)'; exit 1; }
 	rm -rf .coverage
-	$(WITH_POSTGRES) $(BIN)/coverage run -m pytest -n 2 $(ARGS)
+	$(WITH_POSTGRES) $(BIN)/coverage run -m pytest -n 3 $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
@@ -96,12 +99,17 @@ clean: ## Remove everything that these commands made
 $(STAMP): pyproject.toml
 	@echo 'Installing what tests, documentation and benchmarks need into $(VENV): a minute or two.'
 	@$(call install,dev)
-	@touch $@ $(EXAMPLE_STAMP)
+	@touch $@ $(EXAMPLE_STAMP) $(CELERY_STAMP)
 
 $(EXAMPLE_STAMP): pyproject.toml
 	@echo 'Installing what the example needs into $(VENV): about a minute, once.'
 	@$(call install,example)
 	@touch $@
+
+$(CELERY_STAMP): pyproject.toml
+	@echo 'Installing what the example needs, and Celery, into $(VENV): about a minute, once.'
+	@$(call install,example-celery)
+	@touch $@ $(EXAMPLE_STAMP)
 
 # In Python 3.11, threads that are traced stand still as long as a timeout is on its way into a task that sleeps.
 NOT_3_11 := Coverage needs Python 3.12 or newer: make coverage PYTHON=python3.13 VENV=.venv-3.13

@@ -47,7 +47,8 @@ def main() -> int:
         server = Server(options.home.absolute())
         with shared_server(server) as users:
             url = server.create_database(options.database)
-            return run(options.command, {**os.environ, "DATABASE_URL": url}, users)
+            # The child holds the lock too: were this process killed, the server would not be stopped under the command.
+            return run(options.command, {**os.environ, "DATABASE_URL": url}, inherited=[users])
     except (OSError, RuntimeError, ImportError) as error:
         return fail(str(error), 1)
     except KeyboardInterrupt:
@@ -59,10 +60,12 @@ def fail(message: str, code: int) -> int:
     return code
 
 
-def run(command: Sequence[str], environment: dict[str, str], users: int) -> int:
-    """Run the command as a child, hand signals on to it, and return its exit code as a shell would."""
-    # The child holds the lock too: were this process killed, the server would still not be stopped under the command.
-    child = subprocess.Popen(command, env=environment, pass_fds=[users])
+def run(command: Sequence[str], environment: dict[str, str], *, inherited: Sequence[int] = ()) -> int:
+    """Run the command as a child, hand signals on to it, and return its exit code as a shell would.
+
+    `inherited`: files of this process that the child gets.
+    """
+    child = subprocess.Popen(command, env=environment, pass_fds=inherited)
 
     def forward(signum: int, _: FrameType | None) -> None:
         if signum == signal.SIGTERM or not terminal_signals_us():

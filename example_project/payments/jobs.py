@@ -17,7 +17,7 @@ class AddressBlocked(Exception):
     """Mail to this address came back before."""
 
 
-@job(queue_name="emails", max_attempts=5, backoff=constant(1), retry_on=(OSError, OperationalError))
+@job(queue_name="emails", max_attempts=5, backoff=constant(1), retry_on=(OSError, OperationalError), timeout=60)
 def send_receipt(payment_id: int) -> str:
     """E-mail the receipt of a payment, once, and return the address.
 

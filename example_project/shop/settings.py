@@ -4,6 +4,7 @@ from pathlib import Path
 
 import django
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -57,6 +58,14 @@ USE_TZ = True
 
 if django.VERSION >= (6, 0):  # where Django has tasks, they are jobs of the same queue
     TASKS = {"default": {"BACKEND": "django_skipqueue.backend.SkipQueueBackend", "QUEUES": []}}
+
+# A second way to run: CARRIER=celery has Celery's workers send the e-mails. The jobs stay in PostgreSQL.
+CARRIER = env("CARRIER", default="")
+if CARRIER == "celery":
+    SKIPQUEUE = {"CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"emails": "emails"}}}}
+    CELERY_BROKER_URL = env("CELERY_BROKER_URL", default="amqp://guest:guest@localhost:5672//")
+elif CARRIER:
+    raise ImproperlyConfigured(f"CARRIER is {CARRIER!r}; it may be celery, or empty.")
 
 # Mails become files in the mailbox. EMAIL_URL sends them out instead: smtp+tls://user:password@mail.example.com:587
 EMAIL_BACKEND = env("EMAIL_BACKEND", default="payments.mailbox.MailboxBackend")

@@ -1,11 +1,7 @@
 """`manage.py demo`: 412 payments, a job for each, a worker, 410 receipts, two failures; then the figures, checked."""
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from payments.models import BlockedAddress, Payment
 from payments.summary import Summary, rate
 from payments.tasks import turnover
 
+from ..processes import running
 from .prepare import NAME, PASSWORD
 
 # Two customers had one of their receipts sent to an accountant, from whom mail has come back before.
@@ -33,6 +30,12 @@ WORKER_LOG: Path = settings.BASE_DIR / "worker.log"
 TIME_LIMIT = 120  # seconds; it takes a few
 EMPTY_JOBS = 5_000
 
+# The mail server is busy now and then.
+ENVIRONMENT = {"EMAIL_URL": "", "EMAIL_BACKEND": "payments.mailbox.BusyMailboxBackend"}
+
+CARRIED = """  Celery  ran the receipts, behind RabbitMQ: the attempts that failed name {workers} as their worker.
+          All else is PostgreSQL's: the jobs, their retries and their results, the batch, the admin"""
+PAID = "  Paid    {years}; by a @task of Django's, on the same worker"
 NEXT = f"""  Next    make serve
           Log in to the admin as {NAME} with the password {PASSWORD}, unblock one of the two addresses,
           open its failed job, and click Retry: the receipt is sent.
@@ -56,19 +59,22 @@ class Command(BaseCommand):
         self.stdout.write(f"{len(ids)} jobs deferred, one {send_receipt.name} for each payment.")
 
         report = turnover.enqueue() if turnover else None
-
         jobs = Job.objects.filter(pk__in=ids)
-        with worker() as still_runs:
-            work(jobs, Progress(self.stdout, total=len(ids)), still_runs)
-            speed = jobs_a_second(still_runs)
-            counted = result_of(batch.jobs.filter(task=count_receipts.name), still_runs)
+        try:
+            with running(WORKER_LOG, ENVIRONMENT, time_limit=TIME_LIMIT) as still_run:
+                work(jobs, Progress(self.stdout, total=len(ids)), still_run)
+                speed = jobs_a_second(still_run)
+                counted = result_of(batch.jobs.filter(task=count_receipts.name), still_run)
+        finally:
+            take_back(jobs)
         summary = Summary.of(jobs, Mailbox())
         self.stdout.write(summary.report(log=WORKER_LOG, speed=speed))
         self.stdout.write(f"  Batch   {counted}, says the job that is enqueued after the last of them")
+        if settings.CARRIER:
+            self.stdout.write(CARRIED.format(workers=", ".join(sorted(workers_in_errors(jobs)))))
         if report:
             report.refresh()
-            years = ", ".join(f"{year} ${total}" for year, total in report.return_value.items())
-            self.stdout.write(f"  Paid    {years}; by a @task of Django's, on the same worker")
+            self.stdout.write(PAID.format(years=in_years(report.return_value)))
         problems = summary.problems()
         if problems:
             raise CommandError(" ".join(problems))
@@ -81,6 +87,12 @@ def start_afresh() -> None:
     Payment.objects.all().delete()
     BlockedAddress.objects.all().delete()
     Mailbox().clear()
+
+
+def take_back(jobs: QuerySet[Job]) -> None:
+    """Take back what Celery has not run, if the demo was stopped: its broker may end with it."""
+    if settings.CARRIER and jobs.filter(status="running").exists():
+        call_command("runrelay", reclaim=settings.CARRIER, yes=True)
 
 
 def bring_in_accountants() -> None:
@@ -117,59 +129,44 @@ class Progress:
             self.out.write("")
 
 
-@contextmanager
-def worker() -> Iterator[Callable[[], None]]:
-    """A worker as an operator would run it; its mail server is busy now and then. Yields what raises if it is gone."""
-    deadline = time.monotonic() + TIME_LIMIT
-    with WORKER_LOG.open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, settings.BASE_DIR / "manage.py", "runworker", "--queues", "default,emails", "--no-reload"],
-            env={**os.environ, "EMAIL_URL": "", "EMAIL_BACKEND": "payments.mailbox.BusyMailboxBackend"},
-            stdout=log,
-            stderr=log,
-        )
-
-    def still_runs() -> None:
-        if process.poll() is not None:
-            raise CommandError(f"The worker stopped by itself; {WORKER_LOG} says why.")
-        if time.monotonic() > deadline:
-            raise CommandError(f"Not done after {TIME_LIMIT} seconds; {WORKER_LOG} may say why.")
-
-    try:
-        yield still_runs
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def work(jobs: QuerySet[Job], progress: Progress, still_runs: Callable[[], None]) -> None:
+def work(jobs: QuerySet[Job], progress: Progress, still_run: Callable[[], None]) -> None:
     """Follow the worker until no job is left."""
     try:
         while progress.show(by_status(jobs)):
-            still_runs()
+            still_run()
             time.sleep(0.2)
     finally:
         progress.end()
 
 
-def jobs_a_second(still_runs: Callable[[], None]) -> float:
+def jobs_a_second(still_run: Callable[[], None]) -> float:
     """How fast the queue itself is: jobs that do nothing, on the same worker, forgotten afterwards."""
     jobs = Job.objects.filter(task=do_nothing.name)
     do_nothing.defer_many([()] * EMPTY_JOBS)
     while jobs.unfinished().exists():
-        still_runs()
+        still_run()
         time.sleep(0.1)
     speed = rate(jobs)
     jobs.delete()
     return speed
 
 
-def result_of(callback: QuerySet[Job], still_runs: Callable[[], None]) -> str:
+def result_of(callback: QuerySet[Job], still_run: Callable[[], None]) -> str:
     """What the callback of a batch has returned, once it has run."""
     while not (job := callback.filter(status="completed").first()):
-        still_runs()
+        still_run()
         time.sleep(0.1)
     return str(job.result)
+
+
+def workers_in_errors(jobs: QuerySet[Job]) -> set[str]:
+    """The names of the workers whose attempts have failed."""
+    return {error["worker"] for errors in jobs.values_list("errors", flat=True) for error in errors}
+
+
+def in_years(paid: dict[str, str]) -> str:
+    """What was paid in each year."""
+    return ", ".join(f"{year} ${total}" for year, total in paid.items())
 
 
 def by_status(jobs: QuerySet[Job]) -> dict[str, int]:

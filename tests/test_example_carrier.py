@@ -1,0 +1,168 @@
+"""The example project's second way to run: Celery's workers send the e-mails, `make demo CARRIER=celery`."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+import yaml
+from django.core.management import load_command_class
+
+from payments.mailbox import Mailbox
+from scripts.embedded_rabbitmq import program
+
+from .app.waiting import wait_until
+from .harness.rabbitmq import REQUIRED
+from .test_example_project import MANAGE, TestDemo, completed, server_url  # noqa: F401 (a fixture)
+
+WITH_RABBITMQ = MANAGE.parent.parent / "scripts" / "with_rabbitmq.py"
+
+needs_rabbitmq = pytest.mark.skipif(program() is None and not REQUIRED, reason="RabbitMQ is not installed.")
+
+
+@pytest.fixture
+def environment(server_url: str, broker_url: str, tmp_path: Path) -> dict[str, str]:  # noqa: F811
+    made = {
+        **os.environ,
+        "DATABASE_URL": server_url,
+        "EMAIL_FILE_PATH": str(tmp_path),
+        "CARRIER": "celery",
+        "CELERY_BROKER_URL": broker_url,
+    }
+    del made["DJANGO_SETTINGS_MODULE"]
+    return made
+
+
+@pytest.fixture
+def demo(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, MANAGE, "demo"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.timeout(300)
+def test_celery_sends_every_receipt_once(
+    demo: subprocess.Popen[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    output, errors = demo.communicate()
+    assert demo.returncode == 0, errors
+    assert TestDemo.FIGURES in output
+    assert "the attempts that failed name celery@" in output
+    assert len(list(Mailbox(tmp_path).receipts())) == 410
+    with psycopg.connect(environment["DATABASE_URL"]) as connection:
+        held = connection.execute(
+            "SELECT split_part(locked_by, ':', 1), count(*) FROM skipqueue_job WHERE queue_name = 'emails' GROUP BY 1"
+        ).fetchall()
+        workers = connection.execute("SELECT name FROM skipqueue_worker").fetchall()
+    assert sum(count for _, count in held) == 412
+    assert "celery" in dict(held)
+    assert workers == [("celery",)], "only the carrier's row stays"
+
+
+@pytest.mark.timeout(300)
+def test_a_signal_ends_all_processes_and_takes_the_jobs_back(
+    demo: subprocess.Popen[str], environment: dict[str, str]
+) -> None:
+    url = environment["DATABASE_URL"]
+    wait_until(lambda: completed(url) >= 1, "Celery runs the jobs", deadline=120)
+    started = psutil.Process(demo.pid).children(recursive=True)
+    assert {"runworker", "runrelay", "celery"} <= {word for process in started for word in process.cmdline()}
+    demo.send_signal(signal.SIGTERM)
+    _, errors = demo.communicate()
+    assert (demo.returncode, "Stopped." in errors) == (128 + signal.SIGTERM, True), errors
+    wait_until(lambda: not any(process.is_running() for process in started), "nothing is left")
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT count(*) FROM skipqueue_job WHERE status = 'running'").fetchone()
+    assert found == (0,)
+
+
+class TestWithRabbitMQ:
+    """`scripts/with_rabbitmq.py`."""
+
+    SHOW = [sys.executable, "-c", "import os; print(os.environ['CELERY_BROKER_URL'], flush=True); input()"]
+
+    def start(self, **environment: str) -> "subprocess.Popen[str]":
+        inherited = {name: value for name, value in os.environ.items() if name != "CELERY_BROKER_URL"}
+        return subprocess.Popen(
+            [sys.executable, WITH_RABBITMQ, *self.SHOW],
+            env={**inherited, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def test_a_broker_that_is_named_is_taken(self) -> None:
+        with self.start(CELERY_BROKER_URL="amqp://elsewhere//", PATH="/nowhere") as process:
+            output, errors = process.communicate("\n")
+        assert (process.returncode, output, errors) == (0, "amqp://elsewhere//\n", "")
+
+    def test_it_says_how_to_install_rabbitmq(self) -> None:
+        with self.start(PATH="/nowhere") as process:
+            output, errors = process.communicate()
+        assert (process.returncode, output) == (1, "")
+        assert "sudo apt-get install --no-install-recommends rabbitmq-server" in errors
+
+    @needs_rabbitmq
+    @pytest.mark.timeout(300)
+    def test_nothing_is_left_after_a_signal(self) -> None:
+        with self.start() as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(2)]
+            assert lines[0] == "RabbitMQ starts.\n"
+            assert lines[1].startswith("amqp://")
+            started = psutil.Process(process.pid).children(recursive=True)
+            (folder,) = {home for each in started if (home := home_of(each))}
+            assert folder.is_dir()
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+        assert process.returncode == 128 + signal.SIGTERM
+        wait_until(lambda: not any(map(is_alive, started)), "nothing is left")
+        assert not folder.exists()
+
+
+class TestCompose:
+    """The files for `docker compose`. Docker itself is not run here."""
+
+    def services(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load((MANAGE.parent / name).read_text())["services"]
+        return found
+
+    @pytest.mark.parametrize("name", ["compose.yaml", "compose.celery.yaml"])
+    def test_their_commands_have_the_options_that_they_are_given(self, name: str) -> None:
+        apps = {"runrelay": "django_skipqueue", "runworker": "django_skipqueue", "runserver": "django.core"}
+        commands = [service.get("command", []) for service in self.services(name).values()]
+        typed = [command[2:] for command in commands if command[:2] == ["python", "manage.py"]]
+        assert typed
+        for subcommand, *arguments in typed:
+            load_command_class(apps[subcommand], subcommand).create_parser("manage.py", subcommand).parse_args(
+                arguments
+            )
+
+    def test_the_second_adds_a_broker_and_settings_to_the_services_of_the_first(self) -> None:
+        first, second = self.services("compose.yaml"), self.services("compose.celery.yaml")
+        assert set(second) - set(first) == {"rabbitmq", "relay", "celery"}
+        shop = (set(second) - {"rabbitmq", "postgres"}) | {"setup", "web", "worker"}
+        assert {name for name in shop if second[name]["environment"]["CARRIER"] == "celery"} == shop
+        assert "--group example-celery" in second["setup"]["build"]["dockerfile_inline"]
+
+
+def home_of(process: psutil.Process) -> Path | None:
+    """The folder of the node that a process belongs to."""
+    home = process.environ().get("RABBITMQ_MNESIA_BASE")
+    return Path(home).parent if home else None
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
