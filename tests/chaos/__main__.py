@@ -76,9 +76,10 @@ def _run_all(options: argparse.Namespace, cluster: Cluster, home: Path) -> bool:
 def _can_run(name: str) -> bool:
     from .scenarios import SCENARIOS
 
-    if not SCENARIOS[name].can_run:
-        print(f"{name} is left out: it needs libfaketime, Debian's package faketime.", file=sys.stderr)
-    return SCENARIOS[name].can_run
+    needs = SCENARIOS[name].needs
+    if needs:
+        print(f"{name} is left out: it needs {needs}.", file=sys.stderr)
+    return not needs
 
 
 def _prepare(cluster: Cluster) -> None:
@@ -114,14 +115,18 @@ def _run(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path)
 def _verdict(name: str, options: argparse.Namespace, cluster: Cluster, folder: Path) -> "Verdict":
     from .one_of_three import RunOfThree
     from .report import judge
+    from .report_of_carrier import judge_carried
+    from .run_with_carrier import RunWithCarrier
     from .scenarios import SCENARIOS, Run
 
     scenario = SCENARIOS[name]
+    given = {"seed": options.seed, "seconds": options.seconds, "rate": options.rate}
     if scenario.has_three:
-        run = RunOfThree(scenario.title, folder, seed=options.seed, seconds=options.seconds, rate=options.rate)
+        run = RunOfThree(scenario.title, folder, **given)
         return run.verdict()
-    evidence = Run(name, cluster, folder, seed=options.seed, seconds=options.seconds, rate=options.rate).evidence()
-    return judge(scenario.title, evidence)
+    if scenario.has_carrier:
+        return judge_carried(scenario.title, RunWithCarrier(name, cluster, folder, **given).evidence())
+    return judge(scenario.title, Run(name, cluster, folder, **given).evidence())
 
 
 def _complain(name: str, violations: list[str], options: argparse.Namespace) -> None:

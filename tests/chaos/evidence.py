@@ -97,7 +97,8 @@ class Change(NamedTuple):
     def _end_of_lease(self) -> str:
         error = self.error or ""
         if self.after == "running":
-            return "illegal"
+            kept = (self.lease, self.attempts) == (self.lease_before, self.attempts_before)
+            return "hand_over" if kept and self.holder != self.holder_before else "illegal"
         if "WorkerDied" in error:
             return "recover"
         if self.after == "discarded" and CANCELLED in error:
@@ -259,14 +260,28 @@ class Evidence:
     calm_again: float = 0.0
     """When the last fault was over."""
     load_until: float = 0.0
+    carried: list[tuple[float, int]] = field(default_factory=list)
+    """When it was looked how many jobs the carrier holds, by their rows, and how many they were."""
+    left_over: dict[str, int] = field(default_factory=dict)
+    """How many messages were left in each queue of the broker at the end."""
 
     @cached_property
     def held(self) -> list[Held]:
         """All leases."""
-        ends = {(change.job, change.lease_before): change for change in self.changes if change.before == "running"}
-        return [
-            Held(change, ends.get((change.job, change.lease))) for change in self.changes if change.after == "running"
-        ]
+        ends, begins = {}, []
+        for change in self.changes:
+            if change.verb == "hand_over":
+                continue
+            if change.before == "running":
+                ends[change.job, change.lease_before] = change
+            if change.after == "running":
+                begins.append(change)
+        return [Held(claim, ends.get((claim.job, claim.lease))) for claim in begins]
+
+    @cached_property
+    def handed_over(self) -> dict[tuple[int, int], Change]:
+        """The hand-over to a carrier under each lease that had one, by job and lease."""
+        return {(change.job, change.lease): change for change in self.changes if change.verb == "hand_over"}
 
     @cached_property
     def by_job(self) -> dict[int, list[Change]]:
@@ -274,6 +289,14 @@ class Evidence:
         grouped: defaultdict[int, list[Change]] = defaultdict(list)
         for change in self.changes:
             grouped[change.job].append(change)
+        return dict(grouped)
+
+    @cached_property
+    def entries_of(self) -> dict[int, list[Entry]]:
+        """What the tasks of each job wrote."""
+        grouped: defaultdict[int, list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            grouped[entry.job].append(entry)
         return dict(grouped)
 
     def status_at(self, job: int, seq: int) -> str | None:
@@ -313,13 +336,14 @@ class Evidence:
         return [(fault, stop) for fault in self.faults for stop in fault.stops]
 
     def held_by(self, pids: set[int], at: float) -> list[Held]:
-        """The leases that these processes held at a moment."""
+        """The leases that these processes held at a moment, and did not hand over."""
         return [
             held
             for held in self.held
             if self.processes.get(held.claim.holder) in pids
             and held.claim.at <= at
             and (held.end is None or held.end.at > at)
+            and (held.claim.job, held.claim.lease) not in self.handed_over
         ]
 
 

@@ -36,7 +36,7 @@ SPEED_LIMIT = 10.0
 WAIT_LIMIT = 5.0
 """Seconds, at most, from an urgent job's enqueue, or any job's claim, to its begin."""
 
-KEEP_THE_LEASE = ("enqueue", "admit", "prune")
+KEEP_THE_LEASE = ("enqueue", "admit", "prune", "hand_over")
 """The verbs that do not count the lease up."""
 
 LAST_BREATH = 0.2
@@ -58,6 +58,15 @@ def nothing_is_lost(evidence: Evidence) -> Iterator[str]:
 
 def one_live_lease(evidence: Evidence) -> Iterator[str]:
     """(2) At most one live lease at any instant: every change is a legal one, and no lease comes twice."""
+    yield from changes_are_legal(evidence)
+    begun = Counter((entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin")
+    for (job, lease), times in sorted(begun.items()):
+        if times > 1:
+            yield f"job {job} began {times} times under lease {lease}"
+
+
+def changes_are_legal(evidence: Evidence) -> Iterator[str]:
+    """The first part of the second one: what it says of the rows, which a carrier that delivers a job twice keeps."""
     for job, changes in evidence.by_job.items():
         for change in changes:
             if change.verb == "illegal":
@@ -68,10 +77,7 @@ def one_live_lease(evidence: Evidence) -> Iterator[str]:
             if (later.before, later.lease_before) != (earlier.after, earlier.lease):
                 yield f"job {job} was {earlier.after} under lease {earlier.lease}, then changed from {later.before}"
     claimed = {(held.claim.job, held.claim.lease): held.claim.at for held in evidence.held}
-    begun = Counter((entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin")
-    for (job, lease), times in sorted(begun.items()):
-        if times > 1:
-            yield f"job {job} began {times} times under lease {lease}"
+    for job, lease in sorted({(entry.job, entry.lease) for entry in evidence.entries if entry.what == "begin"}):
         if (job, lease) not in claimed:
             yield f"job {job} began under lease {lease}, which was never given"
 
@@ -135,12 +141,12 @@ def stops_are_clean(evidence: Evidence) -> Iterator[str]:
             yield from _left_behind(evidence, stop)
 
 
-def speed_is_back(evidence: Evidence) -> Iterator[str]:
+def speed_is_back(evidence: Evidence, *, limit: float = SPEED_LIMIT) -> Iterator[str]:
     """(9) Within 10 s of the last fault's end jobs are finished as fast as before, and never none for as long."""
     seconds, gap = full_speed_after(evidence), longest_gap(evidence)
-    if seconds is None or seconds > SPEED_LIMIT:
-        yield f"{SPEED_LIMIT:g} s after the last fault, jobs were not yet finished as fast as before the first"
-    if gap > SPEED_LIMIT:
+    if seconds is None or seconds > limit:
+        yield f"{limit:g} s after the last fault, jobs were not yet finished as fast as before the first"
+    if gap > limit:
         yield f"after the last fault no job was finished for {gap:.1f} s"
 
 
@@ -189,18 +195,18 @@ def rows_are_in_their_place(evidence: Evidence) -> Iterator[str]:
         yield f"job {job} wrote into the wrong schema"
 
 
-def nothing_waits_for_long(evidence: Evidence) -> Iterator[str]:
+def nothing_waits_for_long(evidence: Evidence, *, limit: float = WAIT_LIMIT) -> Iterator[str]:
     """(14) An urgent job begins within 5 s of its enqueue, and any job within 5 s of its claim, or it is given back."""
     for job in sorted(evidence.urgent):
         changes = evidence.by_job[job]
         begun = [at for change in changes if (at := evidence.first_entry.get((job, change.lease)))]
-        if begun and _waited(evidence, changes[0].at, min(begun), changes):
+        if begun and _waited(evidence, limit, changes[0].at, min(begun), changes):
             yield f"job {job} was urgent, and began after {min(begun) - changes[0].at:.1f} s"
     for held in evidence.held:
         begun_at = evidence.first_entry.get((held.claim.job, held.claim.lease))
         if begun_at is None and held.end is not None and held.end.verb == "release":
             begun_at = held.end.at
-        if begun_at is not None and _waited(evidence, held.claim.at, begun_at, [held.claim]):
+        if begun_at is not None and _waited(evidence, limit, held.claim.at, begun_at, [held.claim]):
             name = _name(evidence, held.claim.holder)
             yield f"job {held.claim.job} was claimed by {name}, and waited there for {begun_at - held.claim.at:.1f} s"
 
@@ -245,6 +251,8 @@ def _left_behind(evidence: Evidence, stop: Stop) -> Iterator[str]:
         end = held.end
         if evidence.processes.get(held.claim.holder) not in stop.pids or held.claim.at > stop.ended:
             continue
+        if (held.claim.job, held.claim.lease) in evidence.handed_over:
+            continue
         if end is None or end.at > stop.ended:
             yield f"job {held.claim.job} was left running after SIGTERM"
         elif end.at >= stop.began and _was_charged(end):
@@ -273,9 +281,9 @@ def _is_over(evidence: Evidence, holder: str | None) -> bool:
     return life is not None and life.is_over
 
 
-def _waited(evidence: Evidence, began: float, ended: float, changes: list[Change]) -> bool:
+def _waited(evidence: Evidence, limit: float, began: float, ended: float, changes: list[Change]) -> bool:
     """Whether it took too long, and nothing was broken where these changes were made."""
-    if ended - began <= WAIT_LIMIT:
+    if ended - began <= limit:
         return False
     machines = {evidence.machine_of(change.holder) for change in changes if change.holder}
     return not any(hindrance(evidence, began - RECONNECT, ended, machine) for machine in machines or {""})

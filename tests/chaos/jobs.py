@@ -221,6 +221,15 @@ CALLBACKS: dict[str, Any] = {
 }
 
 
+@job(takes_context=True, max_attempts=50, backoff=soon, timeout=1)
+def overrun(context: JobContext, times: int) -> Result:
+    """Take longer than it may, this often, and then do as `work` does."""
+    _write(context, "begin")
+    while context.attempt <= times:
+        _last(0.02)
+    return _write(context, "end")
+
+
 @job(takes_context=True, max_attempts=3, backoff=soon)
 def fail(context: JobContext) -> None:
     """Fail each time."""

@@ -44,7 +44,8 @@ class Rollback(Exception):
 class Load:
     """Defers `rate` jobs a second in a thread of its own; after an outage it makes up for what it missed."""
 
-    def __init__(self, choose: random.Random, *, rate: float) -> None:
+    def __init__(self, choose: random.Random, *, rate: float, has_timeouts: bool = False) -> None:
+        """has_timeouts: whether some jobs take longer than they may."""
         self._choose = choose
         self._rate = rate
         self._over = threading.Event()
@@ -82,7 +83,7 @@ class Load:
             self._roll_back: 3,
             self._cancel: 4,
             self._retry: 1,
-        }
+        } | ({self._overrun: 1} if has_timeouts else {})
         self._kinds, self._weights = list(kinds), list(kinds.values())
 
     def start(self) -> None:
@@ -226,6 +227,9 @@ class Load:
 
     def _fail(self) -> None:
         self._defer(jobs.fail)
+
+    def _overrun(self) -> None:
+        self._defer(jobs.overrun, self._choose.randint(1, 2))
 
     def _give_up(self) -> None:
         self._defer(jobs.give_up)

@@ -49,6 +49,16 @@ class Machine:
         self._wanted = threading.Event()
         self._lock = threading.Lock()
 
+    @property
+    def _command(self) -> list[str]:
+        """The module that it runs, with its arguments."""
+        return ["django", "runworker", "--processes", str(PROCESSES_EACH), "--name", self.name]
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        """Variables of the environment that only this machine has."""
+        return {}
+
     def boot(self) -> None:
         """Set it up and start it for the first time."""
         self.clock.set(0)
@@ -161,7 +171,11 @@ class Machine:
             with self._lock:
                 if not self._wanted.is_set():
                     return
+                self._clear_away()
                 self._run()
+
+    def _clear_away(self) -> None:
+        """Do what is to be done before the next start."""
 
     def _let_end(self) -> subprocess.Popen[bytes]:
         """Have the process manager not start it again; the process that is the last one."""
@@ -180,11 +194,11 @@ class Machine:
         hosts = ["127.0.0.1"] * len(ports)
         where = f"host={','.join(hosts)}&port={','.join(ports)}&target_session_attrs=read-write"
         address = f"postgres://postgres@/chaos?{where}&sslmode=disable&gssencmode=disable"
-        settings = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT)}
+        settings = {"DATABASE_URL": address, "CHAOS_WITNESS": self._witness, "PYTHONPATH": str(ROOT), **self._settings}
         clock = self.clock.environment if self._own_clock else {}
         log = self.logbook.open()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "django", "runworker", "--processes", str(PROCESSES_EACH), "--name", self.name],
+            [sys.executable, "-m", *self._command],
             env={**os.environ, **settings, **clock},
             cwd=ROOT,
             stdin=subprocess.DEVNULL,

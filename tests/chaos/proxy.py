@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that can cut, stall, slow down and lose connections: all, or those of one process.
+"""A TCP proxy in front of a server that can cut, stall, slow down and lose connections: all, or those of one process.
 
 Invariant: what it lets through it does not change. All but the public methods runs in a thread of its own.
 """
@@ -39,10 +39,10 @@ class Link:
 
 
 class Proxy:
-    """Listens on a port of this machine, for PostgreSQL behind a Unix socket."""
+    """Listens on a port of this machine, for a server behind a Unix socket, or another port of this machine."""
 
-    def __init__(self, server_socket: str) -> None:
-        self._server_socket = server_socket
+    def __init__(self, server: str | int) -> None:
+        self._server = server
         self._links: set[Link] = set()
         self._flowing = asyncio.Event()
         self._outcast: int | None = None
@@ -155,7 +155,7 @@ class Proxy:
             await self._turn_away(reader, client)
             return
         try:
-            from_server, server = await asyncio.open_unix_connection(self._server_socket)
+            from_server, server = await self._connect()
         except OSError:
             client.close()
             return
@@ -168,6 +168,11 @@ class Proxy:
         self._links.discard(link)
         client.close()
         server.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._server, int):
+            return await asyncio.open_connection("127.0.0.1", self._server)
+        return await asyncio.open_unix_connection(self._server)
 
     async def _turn_away(self, reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -2,12 +2,19 @@
 
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .evidence import Evidence
 from .figures import calm_speed, full_speed_after, longest_gap, repeats, taken_back
-from .invariants import INVARIANTS, atomic_effects_once, live_workers_keep_their_jobs, nothing_is_lost
+from .invariants import (
+    INVARIANTS,
+    Invariant,
+    atomic_effects_once,
+    live_workers_keep_their_jobs,
+    nothing_is_lost,
+)
 from .reasons import Reason, reason_of_repeat
 
 COLUMNS = (
@@ -37,10 +44,15 @@ class Verdict:
 
 def judge(title: str, evidence: Evidence) -> Verdict:
     """Ask all twenty-one."""
-    found = {invariant: list(invariant(evidence)) for invariant in INVARIANTS}
+    return judge_by(INVARIANTS, title, evidence, repeats=_repeats(evidence))
+
+
+def judge_by(invariants: Sequence[Invariant], title: str, evidence: Evidence, *, repeats: str) -> Verdict:
+    """Ask these. Where they do not have the sixth column as they are, `repeats` says what stands in it."""
+    found = {invariant: list(invariant(evidence)) for invariant in invariants}
     violations = [
         f"({number}) {violation}"
-        for number, invariant in enumerate(INVARIANTS, start=1)
+        for number, invariant in enumerate(invariants, start=1)
         for violation in found[invariant]
     ]
     speed = full_speed_after(evidence)
@@ -51,7 +63,7 @@ def judge(title: str, evidence: Evidence) -> Verdict:
         f"{sum(fault.what != 'SIGTERM at the end' for fault in evidence.faults)}",
         f"{len(found[nothing_is_lost])}",
         f"{len(found[live_workers_keep_their_jobs])}",
-        _repeats(evidence),
+        repeats,
         f"{len(found[atomic_effects_once])}",
         _taken_back(evidence),
         f"{longest_gap(evidence):.2f} s",

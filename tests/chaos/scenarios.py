@@ -14,6 +14,8 @@ from typing import Any, LiteralString
 import psycopg
 from django.db import connections
 
+from scripts.embedded_rabbitmq import program
+
 from . import WORKER_TIMEOUT, clocks, faults
 from .census import Census
 from .cluster import Cluster
@@ -52,11 +54,17 @@ class Scenario:
     """Whether every commit waits for a second PostgreSQL, to which the cluster can fail over."""
     has_three: bool = False
     """Whether one `runworker` serves three databases: then `one_of_three` runs it."""
+    has_carrier: bool = False
+    """Whether Celery runs the jobs: then `run_with_carrier` runs it."""
 
     @property
-    def can_run(self) -> bool:
-        """Whether this computer has what its faults need."""
-        return bool(self.strokes or self.lanes or self.has_three)
+    def needs(self) -> str:
+        """What this computer does not have, and its faults need; empty: nothing."""
+        if self.has_carrier:
+            return "" if program() else "RabbitMQ, Debian's package rabbitmq-server"
+        if self.strokes or self.lanes or self.has_three:
+            return ""
+        return "libfaketime, Debian's package faketime"
 
     @property
     def has_clocks(self) -> bool:
@@ -133,6 +141,11 @@ SCENARIOS = {
     "database-clock-off": Scenario(title="PostgreSQL's clock off by two worker timeouts", strokes=DATABASE_CLOCK),
     "large-rows": Scenario(title="arguments and results of 1 MB, on a slow link", strokes=[faults.send_large]),
     "short-then-long": Scenario(title="short jobs, then long ones, then urgent ones", strokes=[faults.short_then_long]),
+    "relay": Scenario(
+        title="Celery carries all queues: relays, Celery, RabbitMQ and PostgreSQL killed, cut and stalled",
+        strokes=[],
+        has_carrier=True,
+    ),
     "mixed": Scenario(
         title="most of these at once",
         strokes=[],
@@ -146,6 +159,8 @@ SCENARIOS = {
 class Run:
     """One scenario on a cluster that is up and has the tables."""
 
+    longest_calm_after = LONGEST_CALM_AFTER
+
     def __init__(self, name: str, cluster: Cluster, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
         self.scenario = SCENARIOS[name]
         self._seconds = seconds * self.scenario.lengths
@@ -154,10 +169,12 @@ class Run:
         self._folder = folder
         folder.mkdir(parents=True)
         self._choose = random.Random(f"{seed} {name}")
-        own = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}
-        machines = [Machine(f"machine-{number}", cluster, folder, **own) for number in (1, 2)]
-        self._stage = Stage(cluster, machines)
+        self._stage = Stage(cluster, self._machines(cluster, folder))
         self._load = Load(random.Random(self._choose.random()), rate=rate)
+
+    def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
+        own = {"own_clock": self.scenario.has_clocks, "knows_standby": self.scenario.has_standby}
+        return [Machine(f"machine-{number}", cluster, folder, **own) for number in (1, 2)]
 
     def evidence(self) -> Evidence:
         """Do it all; what is known afterwards."""
@@ -179,7 +196,7 @@ class Run:
             broken_from = time.time()
             self._break_things()
             calm_again = time.time()
-            self._wait_for_speed(FULL_SPEED * self._rate, at_least=CALM_AFTER, at_most=LONGEST_CALM_AFTER)
+            self._wait_for_speed(FULL_SPEED * self._rate, at_least=CALM_AFTER, at_most=self.longest_calm_after)
             load_until = time.time()
             self._load.stop()
             self._drain()

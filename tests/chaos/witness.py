@@ -4,7 +4,8 @@
   it needs.
 - `chaos_ledger`: by the tasks: `begin` and `end` in autocommit on a connection of their own, `effect` in the
   transaction of an atomic task.
-- `chaos_change`: by a trigger, a row for each change of a job's status or lease, in the transaction of the change.
+- `chaos_change`: by a trigger, a row for each change of a job's status, lease or holder, in the transaction of the
+  change.
 - `chaos_batch`: by a trigger, a row when a batch is made, finished and deleted, numbered like the changes of jobs.
 - `chaos_process`: by a trigger, the worker processes that said that they live.
 - `chaos_row`: by a task, through Django. It is there twice: in the schema that each new connection is set to, where all
@@ -83,7 +84,9 @@ BEGIN
                 THEN (NEW.errors->-1->>'exception') || ': ' || (NEW.errors->-1->>'message')
             WHEN NEW.status = 'discarded' THEN NEW.last_error
         END;
-        IF NEW.status = OLD.status AND NEW.lease = OLD.lease AND NEW.attempts = OLD.attempts THEN
+        IF NEW.status = OLD.status AND NEW.lease = OLD.lease AND NEW.attempts = OLD.attempts
+            AND (NEW.status <> 'running' OR NEW.locked_by = OLD.locked_by)
+        THEN
             RETURN NULL;
         END IF;
     END IF;

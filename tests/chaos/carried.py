@@ -1,0 +1,121 @@
+"""The machines of the scenario `relay`: relays, a worker of Celery, and the broker between them.
+
+Invariant: each machine has a proxy of its own before the broker, and one before PostgreSQL.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
+from scripts.embedded_rabbitmq import RabbitMQ
+
+from .cluster import Cluster
+from .machines import Machine
+from .proxy import Proxy
+
+CARRIER = "celery"
+CELERY_QUEUE = "chaos"
+
+WINDOW = 300
+"""Jobs that the carrier holds at most, beside one batch of each relay."""
+
+CHILDREN = 8
+"""Processes in which Celery's worker runs jobs."""
+
+RABBITMQ_CONF = "loopback_users = none\nheartbeat = 5\n"
+"""The seconds are asked of clients too, so that a lost connection is noticed within a scenario."""
+
+BROKER = "RabbitMQ"
+"""The target of faults that hit it, or a connection to it."""
+
+CELERY = "Celery"
+
+CHILD_KILLED, MAIN_KILLED, CELERY_STOPPED = "Celery's child killed", "Celery's main process killed", "Celery stopped"
+STOPPED, KILLED = "RabbitMQ stopped", "RabbitMQ killed"
+CUT, LOST, STALLED = "AMQP connections cut", "AMQP half-open", "AMQP stalled"
+
+DELIVER_AGAIN = {CHILD_KILLED, MAIN_KILLED, CELERY_STOPPED, STOPPED, KILLED, CUT, LOST}
+"""The faults after which the broker delivers jobs again."""
+
+
+class CarriedMachine(Machine):
+    """Runs with the settings of the scenario `relay`, and with a proxy before the broker."""
+
+    def __init__(self, name: str, cluster: Cluster, folder: Path, broker: RabbitMQ) -> None:
+        super().__init__(name, cluster, folder)
+        self.broker = Proxy(broker.port)
+        self._url = broker.url()
+        self._broker_port = broker.port
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        url = self._url.replace(f":{self._broker_port}/", f":{self.broker.port}/")
+        return {"DJANGO_SETTINGS_MODULE": "tests.chaos.settings_of_relay", "CHAOS_BROKER": url}
+
+    def boot(self) -> None:
+        """See `Machine.boot`."""
+        self.broker.start()
+        super().boot()
+
+    def end(self) -> None:
+        """See `Machine.end`."""
+        super().end()
+        if self._process is not None:
+            self.broker.stop()
+
+
+class Relays(CarriedMachine):
+    """One `runrelay` with one relay process."""
+
+    @property
+    def _command(self) -> list[str]:
+        return ["django", "runrelay", "--name", self.name]
+
+
+class CeleryWorker(CarriedMachine):
+    """A worker of Celery with the pool `prefork`."""
+
+    @property
+    def _command(self) -> list[str]:
+        options = ["-c", str(CHILDREN), "-Q", CELERY_QUEUE, "-l", "warning", "--without-gossip", "--without-mingle"]
+        return ["celery", "-A", "tests.chaos.celery_app", "worker", *options, "-n", f"{self.name}@chaos"]
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return {**super()._settings, "C_FORCE_ROOT": "1"}
+
+    def _clear_away(self) -> None:
+        """End the children of a main process that was killed, as `systemd` does before it starts a service again."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Broker:
+    """A RabbitMQ in a folder of its own."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True)
+        (home / "rabbitmq.conf").write_text(RABBITMQ_CONF)
+        self.node = RabbitMQ(home)
+
+    def stop_application(self) -> None:
+        """Have the node go on without RabbitMQ in it: all connections end, in order."""
+        self.node.control("stop_app")
+
+    def start_application(self) -> None:
+        """Have it take connections again."""
+        self.node.control("start_app")
+        deadline = time.monotonic() + 60
+        while not self.node.accepts_connections():
+            if time.monotonic() > deadline:
+                raise TimeoutError("RabbitMQ took no connection within 60 s.")
+            time.sleep(0.05)
+
+    def left_over(self) -> dict[str, int]:
+        """How many messages each queue holds, delivered ones included."""
+        lines = self.node.control("list_queues", "--no-table-headers", "name", "messages").splitlines()
+        found = (line.rsplit(maxsplit=1) for line in lines if line.strip())
+        return {name: int(count) for name, count in found if name.startswith(("skipqueue.", CELERY_QUEUE))}

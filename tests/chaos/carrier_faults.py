@@ -1,0 +1,124 @@
+"""The faults of the scenario `relay` that no other one has: those of the broker, and of Celery's worker.
+
+Invariant: the same as that of `faults`.
+"""
+
+import random
+from collections.abc import Sequence
+
+from .carried import (
+    BROKER,
+    CELERY,
+    CELERY_STOPPED,
+    CHILD_KILLED,
+    CUT,
+    KILLED,
+    LOST,
+    MAIN_KILLED,
+    STALLED,
+    STOPPED,
+    Broker,
+    CarriedMachine,
+    CeleryWorker,
+)
+from .faults import Stroke
+from .machines import Machine
+from .stage import Stage
+
+OUT_OF_REACH = 12.0
+"""Seconds for which nothing gets through: longer than two heartbeats of the broker."""
+
+
+class CarrierFaults:
+    """Its public methods are strokes; the machine that they are given is a relay's."""
+
+    def __init__(self, broker: Broker, celery: CeleryWorker, relays: Sequence[CarriedMachine]) -> None:
+        self._broker = broker
+        self._celery = celery
+        self._all = [celery, *relays]
+
+    @property
+    def of_celery(self) -> list[Stroke]:
+        """Those of Celery's processes."""
+        return [self.kill_child, self.kill_main, self.kill_child, self.restart_celery]
+
+    @property
+    def of_broker(self) -> list[Stroke]:
+        """Those of the broker, and of the connections to it."""
+        return [
+            self.stop_broker,
+            self.kill_broker,
+            self.cut_celery,
+            self.cut_any,
+            self.stall_celery,
+            self.stall_any,
+            self.lose_relay,
+        ]
+
+    def kill_child(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """SIGKILL a few of the processes of Celery's pool, one after the other."""
+        for _ in range(choose.randint(1, 3)):
+            with stage.fault(CHILD_KILLED, CELERY, slows=False):
+                self._celery.kill_worker(choose.randrange(100))
+                stage.wait(choose.uniform(0, 0.3))
+
+    def kill_main(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """SIGKILL Celery's main process; its children are orphans until it is started again."""
+        with stage.fault(MAIN_KILLED, CELERY):
+            self._celery.kill_supervisor()
+            stage.wait(choose.uniform(2, 3))
+
+    def restart_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """A warm shutdown, and a start."""
+        with stage.fault(CELERY_STOPPED, CELERY):
+            self._celery.stop()
+            self._celery.start()
+
+    def stop_broker(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """`rabbitmqctl stop_app`, and `start_app` after a moment."""
+        with stage.fault(STOPPED, BROKER):
+            self._broker.stop_application()
+            stage.wait(choose.uniform(0, 2))
+            self._broker.start_application()
+
+    def kill_broker(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """SIGKILL the node, and start it again after a moment."""
+        with stage.fault(KILLED, BROKER):
+            self._broker.node.kill()
+            stage.wait(choose.uniform(0, 2))
+            self._broker.node.start()
+
+    def cut_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """Reset the connections of a relay or of Celery's worker to the broker; for a moment there are no new ones."""
+        self._cut(stage, choose.choice(self._all), choose)
+
+    def cut_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """The same, of Celery's worker."""
+        self._cut(stage, self._celery, choose)
+
+    def stall_any(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """Let no byte and no error through between one of them and the broker."""
+        self._stall(stage, choose.choice(self._all[1:]), choose)
+
+    def stall_celery(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """The same, of Celery's worker."""
+        self._stall(stage, self._celery, choose)
+
+    def lose_relay(self, stage: Stage, machine: Machine, choose: random.Random) -> None:
+        """The broker has closed a relay's connection, and the relay hears nothing of it."""
+        with stage.fault(LOST, BROKER):
+            choose.choice(self._all[1:]).broker.lose_server()
+            stage.wait(OUT_OF_REACH)
+
+    def _cut(self, stage: Stage, machine: CarriedMachine, choose: random.Random) -> None:
+        with stage.fault(CUT, BROKER):
+            machine.broker.refuse()
+            machine.broker.cut()
+            stage.wait(choose.uniform(0, 2))
+            machine.broker.accept()
+
+    def _stall(self, stage: Stage, machine: CarriedMachine, choose: random.Random) -> None:
+        with stage.fault(STALLED, BROKER):
+            machine.broker.stall()
+            stage.wait(choose.choice((3.0, OUT_OF_REACH)))
+            machine.broker.flow()

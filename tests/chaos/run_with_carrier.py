@@ -1,0 +1,113 @@
+"""The scenario `relay`: two relays hand all jobs over to a worker of Celery, and all of them, and the broker, break."""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from django_skipqueue.relay.carrier import carrier_id
+
+from . import faults
+from .carried import CARRIER, CHILDREN, Broker, CeleryWorker, Relays
+from .carrier_faults import CarrierFaults
+from .carrier_invariants import twice
+from .cluster import Cluster
+from .evidence import Evidence
+from .faults import Stroke
+from .load import Load
+from .machines import Machine
+from .scenarios import Run
+
+HELD = "SELECT count(*) FROM skipqueue_job WHERE status = 'running' AND locked_by = %s"
+
+LOOK = 0.1
+"""Seconds between two looks at how many jobs the carrier holds."""
+
+START_SECONDS = 60.0
+
+MOST_A_SECOND = 100.0
+"""Jobs that the load defers: each one takes Celery more than a worker, and the broker needs its share of two cores."""
+
+
+class RunWithCarrier(Run):
+    """See `Run`. Its machines are the relays."""
+
+    longest_calm_after = 45.0
+
+    def __init__(self, name: str, cluster: Cluster, folder: Path, *, seed: int, seconds: float, rate: float) -> None:
+        rate = min(rate, MOST_A_SECOND)
+        super().__init__(name, cluster, folder, seed=seed, seconds=seconds, rate=rate)
+        self._load = Load(random.Random(self._choose.random()), rate=rate, has_timeouts=True)
+        self._counts: list[tuple[float, int]] = []
+        self._left_over: dict[str, int] = {}
+
+    def _machines(self, cluster: Cluster, folder: Path) -> list[Machine]:
+        self._broker = Broker(folder / "rabbitmq")
+        relays = [Relays(f"relay-{number}", cluster, folder, self._broker.node) for number in (1, 2)]
+        self._celery = CeleryWorker("celery", cluster, folder, self._broker.node)
+        self._faults = CarrierFaults(self._broker, self._celery, relays)
+        return list(relays)
+
+    def evidence(self) -> Evidence:
+        """See `Run.evidence`."""
+        over = threading.Event()
+        counting = threading.Thread(target=self._count_held, args=[over], daemon=True)
+        try:
+            self._broker.node.start()
+            self._celery.boot()
+            counting.start()
+            found = super().evidence()
+        finally:
+            over.set()
+            self._celery.end()
+            self._celery.logbook.save(self._folder)
+            self._broker.node.remove()
+        counting.join()
+        self._save_twice(found)
+        return replace(found, carried=self._counts, left_over=self._left_over)
+
+    def _save_twice(self, evidence: Evidence) -> None:
+        """Write down the lives of the jobs that ran twice, for whoever looks into it."""
+        lines = []
+        for job in sorted(twice(evidence)):
+            entries = [(entry.at, f"{entry.what} under lease {entry.lease}") for entry in evidence.entries_of[job]]
+            changes = [(each.at, f"{each.verb}, lease {each.lease} {each.holder}") for each in evidence.by_job[job]]
+            lines += [f"{job} {at:.3f} {what}\n" for at, what in sorted(entries + changes)]
+        (self._folder / "twice.txt").write_text("".join(lines))
+
+    def _count_held(self, over: threading.Event) -> None:
+        while not over.wait(LOOK):
+            try:
+                with self._cluster.connect() as connection:
+                    while not over.wait(LOOK):
+                        row = connection.execute(HELD, [carrier_id(CARRIER)]).fetchone()
+                        self._counts.append((time.time(), int(row[0]) if row else 0))
+            except psycopg.Error:  # PostgreSQL is down
+                continue
+
+    def _wait_for_workers(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not all(machine.has_workers for machine in self._stage.machines) or len(self._celery.pids) <= CHILDREN:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"The relays and Celery's worker did not come up within {START_SECONDS:g} s.")
+            time.sleep(0.05)
+
+    def _lanes(self) -> list[tuple[Sequence[Stroke], list[Machine]]]:
+        relays: list[Any] = [faults.kill_worker, faults.kill_supervisor, faults.stop_machine, faults.kill_worker]
+        lanes = [relays, self._faults.of_celery, self._faults.of_broker, [faults.crash_postgres]]
+        return [(lane, self._stage.machines) for lane in lanes]
+
+    def _stop_all(self) -> None:
+        """See `Run._stop_all`. Before it, nothing may be left in the broker."""
+        deadline = time.monotonic() + 10
+        while any(left := self._broker.left_over().values()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self._left_over = self._broker.left_over() if any(left) else {}
+        super()._stop_all()
+        with self._stage.fault("SIGTERM at the end", self._celery.name) as fault:
+            fault.stops = [self._celery.stop()]

@@ -1,0 +1,19 @@
+"""The same project where Celery carries all queues, behind the broker `CHAOS_BROKER`."""
+
+from .carried import CARRIER, CELERY_QUEUE, WINDOW
+from .settings import *  # noqa: F403 (the same project)
+from .settings import SKIPQUEUE as OF_WORKERS
+
+SKIPQUEUE = {
+    **OF_WORKERS,
+    "CARRIERS": {
+        CARRIER: {
+            "APP": "tests.chaos.celery_app.app",
+            "QUEUES": {"default": CELERY_QUEUE, "narrow": CELERY_QUEUE},
+            "WINDOW": WINDOW,
+            "WAIT": 60,
+        }
+    },
+}
+
+SILENCED_SYSTEM_CHECKS = ["skipqueue.W005"]  # no task of the suite takes long, whatever its timeout
