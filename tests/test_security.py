@@ -71,6 +71,7 @@ MAY_IMPORT = {
     "backend/options.py": "a backoff that the project's settings or code name",
     "execution/middleware.py": "the middleware that the project's settings name",
     "placement/choose.py": "the function that SKIPQUEUE['PLACEMENT'] names",
+    "relay/making.py": "the Celery app that SKIPQUEUE['CARRIERS'] names",
 }
 
 

@@ -30,7 +30,7 @@ from django_skipqueue.tasks.registry import Registry
 from ..app.rows import make_job
 
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "how-to").glob("*.md"))
-OURS = ("runworker", "prunejobs", "importtasks", "skipqueue")
+OURS = ("runworker", "runrelay", "prunejobs", "importtasks", "skipqueue")
 
 
 class Block(NamedTuple):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import psycopg
@@ -41,6 +41,7 @@ from django_skipqueue.models import (
     Worker,
     WorkerRequest,
 )
+from django_skipqueue.setting_forms import carriers
 from django_skipqueue.tasks.options import Options, TaskOptions, UsingOptions
 from django_skipqueue.values import link_template, outcomes
 
@@ -211,7 +212,7 @@ def literals(cells: list[list[str]], column: int = 0) -> set[str]:
 
 
 def test_settings_page_has_every_key_with_its_default() -> None:
-    documented = {row[0].strip("`"): row[2] for row in rows("settings") if row[0].strip("`").isupper()}
+    documented = {row[0].strip("`"): row[2] for row in rows("settings") if re.fullmatch("`[A-Z_]+`", row[0])}
     assert set(documented) == {field.name.upper() for field in fields(conf.Settings)}
     for key, default in documented.items():
         if key != "RETENTION":
@@ -223,6 +224,14 @@ def test_settings_page_has_the_retention_of_every_finished_status() -> None:
     in_days = {status: int(text.split()[0]) for status, text in documented.items()}
     kept = {status: conf.DEFAULTS.retention_of(status) for status in conf.DEFAULTS.retention}
     assert in_days == {status: time.days for status, time in kept.items() if time is not None}
+
+
+def test_settings_page_has_every_key_of_a_carrier_with_its_default() -> None:
+    documented = {row[0].strip('`"').lower(): row[2].strip("`") for row in rows("settings", "Carriers")}
+    defaults = {field.name: field.default for field in fields(carriers.CarrierSettings) if field.name != "name"}
+    assert set(documented) == set(defaults) == {key.lower() for key in carriers.KEYS}
+    for key, default in documented.items():
+        assert (ast.literal_eval(default) == defaults[key]) if default else defaults[key] is MISSING
 
 
 def test_settings_page_has_every_field_of_a_link() -> None:

@@ -41,6 +41,7 @@ class ManagePy:
     jobs: the source of a `jobs` module that only this process knows; its tasks are `extra.jobs.<name>`.
     settings: more source for the settings module.
     terminal: it runs in a terminal of its own, on which `type` types.
+    module: run this in place of Django's commands, such as `celery`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ManagePy:
         settings: str = "",
         environment: Mapping[str, str] | None = None,
         terminal: bool = False,
+        module: str = "django",
     ) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
@@ -72,7 +74,7 @@ class ManagePy:
         )
         ours = ("SKIPQUEUE_", "PGAPPNAME")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        command = [sys.executable, "-m", "django", *arguments]
+        command = [sys.executable, "-m", module, *arguments]
         environment = {
             **clean,
             "PYTHONPATH": path,

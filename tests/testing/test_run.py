@@ -124,6 +124,14 @@ class RunJobsTests(TestCase):
         assert Job.objects.completed().count() == 1
 
 
+@pytest.mark.django_db
+def test_the_jobs_of_carried_queues_are_run_too(settings: Any) -> None:
+    """In a test there is neither a relay nor a carrier."""
+    settings.SKIPQUEUE = {"CARRIERS": {"celery": {"APP": "shop.celery.app", "QUEUES": {"pdf": "pdf"}}}}
+    jobs.add.using(queue_name="pdf").defer(1, 2)
+    assert [job.result for job in run_jobs()] == [3]
+
+
 @pytest.mark.django_db(transaction=True)
 def test_it_works_without_a_transaction_too() -> None:
     jobs.add.defer(1, 1)
