@@ -13,11 +13,12 @@ import pytest
 from django.db import connection
 
 from benchmarks import check, databases, figures
-from benchmarks.peers import PEERS, PEERS_WITH_LIMITS, limits
+from benchmarks.peers import PEERS, PEERS_WITH_LIMITS, limits, pairs
 from benchmarks.peers.__main__ import row
 from benchmarks.peers.environments import Environment, NotInstalled, read_head
 from benchmarks.peers.trials import enough
 from benchmarks.sizes import Sizes
+from scripts.embedded_rabbitmq import RabbitMQ
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAIN = check.RATIOS["drain ÷ floor"]
@@ -137,6 +138,15 @@ def test_a_drain_with_limits_is_shown_beside_the_plain_one() -> None:
     assert "not measured: it failed" in limits.row({"title": "x", "reason": "it failed"}, ours)
 
 
+def test_carried_drains_are_shown_beside_plain_ones_with_the_ratio_of_each_pair() -> None:
+    rates = {"default": [(100.0, 40.0), (200.0, 60.0), (400.0, 200.0)], "best": [(1_000.0, 600.0)]}
+    shown = pairs.row({"title": "carried", "rates": rates}, None)
+    assert shown == "| carried | 200 and 60 | 0.4 (0.4, 0.3, 0.5) | 1,000 and 600 | 0.6 (0.6) |"
+    assert "not measured: there is no rabbitmq-server" in pairs.row(
+        {"title": "x", "reason": "there is no rabbitmq-server"}, None
+    )
+
+
 @pytest.mark.parametrize("name", ["drain", "floor"])
 def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
     written = tmp_path / "figures.json"
@@ -146,6 +156,16 @@ def test_a_row_is_measured_for_real(name: str, tmp_path: Path) -> None:
     assert measured["rows"][name]["jobs/s"] > 0
     assert f"| `{name}` |" in table
     assert measured["machine"] in table
+
+
+def test_a_relay_has_one_connection_beside_its_supervisor_s_whatever_the_number_of_celery_workers(
+    tmp_path: Path, rabbitmq_node: RabbitMQ
+) -> None:
+    written = tmp_path / "figures.json"
+    python("benchmarks", "carried", "--jobs", "500", "--repeat", "1", "--json", str(written))
+    figures = json.loads(written.read_text())["rows"]["carried"]
+    assert figures.pop("jobs/s handed over") > 0
+    assert figures == {"connections, 1 Celery worker": 2, "connections, 4 Celery workers": 2}
 
 
 def test_the_database_of_a_measurement_is_dropped_even_if_it_fails(db: None) -> None:

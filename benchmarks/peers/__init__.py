@@ -13,6 +13,8 @@ PEERS = (
     "steady_queue",
     "pgqueuer",
     "celery",
+    "celery_rabbitmq",
+    "carried",
     "graphile_worker",
 )
 

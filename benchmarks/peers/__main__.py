@@ -7,12 +7,13 @@ import argparse
 import json
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..figures import Figures, markdown_head, markdown_row, median_of, show
 from ..machine import machine
-from . import PEERS, PEERS_WITH_LIMITS, limits
+from . import PEERS, PEERS_WITH_LIMITS, limits, pairs
 from .environments import Environment, NotInstalled
 from .trials import FEWEST, NotMeasured, enough, measurement, title_of
 
@@ -26,6 +27,15 @@ COLUMNS = (
     "start after p50 / p99: ms",
     "ours ÷ theirs: default, best, one, bulk",
 )
+Measured = dict[str, Any]
+Table = tuple[
+    Sequence[str],
+    Sequence[str],
+    Callable[[str, int, float, int], Measured],
+    Callable[[Measured, Figures | None], str],
+]
+"""The peers that are measured by default, the columns, and how a peer is measured and shown."""
+
 COMPARED = ("drain default", "drain best", "enqueue one", "enqueue bulk")
 
 
@@ -39,18 +49,20 @@ def main() -> None:
         "--seconds", type=float, default=20, help="of a drain; a slow peer gets fewer jobs (default: %(default)s)"
     )
     parser.add_argument("--repeat", type=int, default=3, help="measurements of each (default: %(default)s)")
-    parser.add_argument("--limits", action="store_true", help="measure drains of jobs with a limit instead")
+    tables = parser.add_mutually_exclusive_group()
+    tables.add_argument("--limits", action="store_true", help="measure drains of jobs with a limit instead")
+    tables.add_argument("--pairs", action="store_true", help="measure carried queues in turn with plain Celery instead")
     parser.add_argument("--json", type=Path, help="write the figures into this file as well")
     options = parser.parse_args()
     unknown = [peer for peer in options.peers if peer not in PEERS]
     if unknown:
         parser.error(f"there is no peer {', '.join(unknown)}")
     head = machine()
-    measure, line = (limits.measured, limits.row) if options.limits else (measured, row)
-    print(f"{head}\n\n{markdown_head(limits.COLUMNS if options.limits else COLUMNS)}", flush=True)
+    peers, columns, measure, line = chosen(options)
+    print(f"{head}\n\n{markdown_head(columns)}", flush=True)
     table: dict[str, Any] = {}
     ours = None
-    for peer in options.peers or (PEERS_WITH_LIMITS if options.limits else PEERS):
+    for peer in options.peers or peers:
         try:
             table[peer] = measure(peer, options.jobs, options.seconds, options.repeat)
         except (NotInstalled, NotMeasured) as reason:
@@ -61,6 +73,15 @@ def main() -> None:
     if options.json:
         written = {"machine": head, "jobs": options.jobs, "repeat": options.repeat, "peers": table}
         options.json.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+
+
+def chosen(options: argparse.Namespace) -> Table:
+    """The table that the command line asks for."""
+    if options.limits:
+        return PEERS_WITH_LIMITS, limits.COLUMNS, limits.measured, limits.row
+    if options.pairs:
+        return ("carried",), pairs.COLUMNS, pairs.measured, pairs.row
+    return PEERS, COLUMNS, measured, row
 
 
 def measured(peer: str, jobs: int, seconds: float, repeat: int) -> dict[str, Any]:

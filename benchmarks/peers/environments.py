@@ -20,6 +20,9 @@ import environ
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".peers"
 
+SERVERS = ("/usr/sbin", "/usr/local/sbin")
+"""Where Debian puts programs that are servers, which is not on everybody's path."""
+
 
 class NotInstalled(Exception):
     """Why a peer cannot be measured here."""
@@ -59,7 +62,8 @@ class Environment:
 
     def install(self) -> None:
         """Unless it is there already. Raises `NotInstalled` with the reason if it cannot be."""
-        missing = [program for program in self.programs if shutil.which(program) is None]
+        path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SERVERS])
+        missing = [program for program in self.programs if shutil.which(program, path=path) is None]
         if missing:
             raise NotInstalled(f"there is no {', '.join(missing)}")
         if sys.version_info < tuple(int(part) for part in self.python_needed.removeprefix(">=").split(".")):

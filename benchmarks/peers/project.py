@@ -13,6 +13,10 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 SECRET_KEY = "only-for-benchmarks"
 USE_TZ = True
 
+SETTINGS = "BENCHMARKS_SKIPQUEUE"
+"""Environment variable: settings of ours, as JSON."""
+SKIPQUEUE = json.loads(os.environ.get(SETTINGS, "{}"))
+
 PROCRASTINATE_IMPORT_PATHS = ["benchmarks.peers.procrastinate"]
 if os.environ["BENCHMARKS_BACKEND"]:
     TASKS = {

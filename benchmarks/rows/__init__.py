@@ -9,6 +9,7 @@ from collections.abc import Callable
 from ..figures import Figures
 from ..sizes import Sizes
 from .batches import batches
+from .carried import carried
 from .columns import columns
 from .cost import cost
 from .drains import drain, drain_async, drain_two_processes, one_at_a_time, ten_ms
@@ -62,6 +63,7 @@ ROWS: dict[str, Callable[[Sizes], Figures]] = {
         limits_latency,
         rates,
         batches,
+        carried,
         several_databases,
         steward_memory,
         memory,

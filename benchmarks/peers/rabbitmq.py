@@ -1,0 +1,45 @@
+"""What the two peers on RabbitMQ share: a node of the measurement's own, and the settings of a careful Celery project.
+
+Those settings keep a job whose worker dies: the queue is on the disk (a quorum queue), the broker confirms each message
+to its sender, and a worker acknowledges a message after the job.
+"""
+
+import atexit
+import os
+import sys
+
+from celery import Celery
+
+from scripts.embedded_rabbitmq import RabbitMQ
+
+BROKER = "BENCHMARKS_BROKER"
+"""Environment variable: the URL of the node."""
+
+THREADS = 64
+
+
+app = Celery("benchmarks", broker=os.environ.get(BROKER))
+app.conf.update(
+    task_default_queue_type="quorum",
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    task_ignore_result=True,
+    broker_transport_options={"confirm_publish": True},
+    broker_connection_retry_on_startup=True,
+)
+
+
+def start() -> RabbitMQ:
+    """Start a node, which ends with this process, and have this process and its children use it."""
+    node = RabbitMQ.in_temporary_folder()
+    atexit.register(node.remove)
+    node.start()
+    app.conf.broker_url = os.environ[BROKER] = node.url()
+    return node
+
+
+def worker_command(module: str, *options: str, best: bool) -> list[str]:
+    """`celery worker`: with the pool `prefork` and a process for each core, or with a pool of threads."""
+    threads = ("--pool", "threads", "--concurrency", str(THREADS), "--without-gossip", "--without-mingle")
+    command = [sys.executable, "-m", "celery", "--app", module, "worker", *options]
+    return [*command, *(threads if best else ())]
