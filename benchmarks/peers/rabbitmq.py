@@ -15,6 +15,9 @@ from scripts.embedded_rabbitmq import RabbitMQ
 BROKER = "BENCHMARKS_BROKER"
 """Environment variable: the URL of the node."""
 
+PROCESSES = "BENCHMARKS_PROCESSES"
+"""Environment variable: the processes of the pool `prefork`, in place of one for each core."""
+
 THREADS = 64
 
 
@@ -39,7 +42,8 @@ def start() -> RabbitMQ:
 
 
 def worker_command(module: str, *options: str, best: bool) -> list[str]:
-    """`celery worker`: with the pool `prefork` and a process for each core, or with a pool of threads."""
+    """`celery worker`: with the pool `prefork`, or with a pool of threads."""
+    processes = os.environ.get(PROCESSES)
+    prefork = ("--concurrency", processes) if processes else ()
     threads = ("--pool", "threads", "--concurrency", str(THREADS), "--without-gossip", "--without-mingle")
-    command = [sys.executable, "-m", "celery", "--app", module, "worker", *options]
-    return [*command, *(threads if best else ())]
+    return [sys.executable, "-m", "celery", "--app", module, "worker", *options, *(threads if best else prefork)]
