@@ -2,11 +2,14 @@
 
 Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true in one
 process only: times of its monotonic clock, and the exception object. A relay and a Celery worker of different versions
-agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed.
+agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type than its own. A queue
+of the broker may hold anything: what is not ours must not end a process, which would get it again.
 """
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from operator import contains
+from typing import Any, TypeGuard, get_args, get_type_hints
 
 from ..values.outcomes import Outcome
 from ..values.records import Attempt, ClaimedJob, LeaseRef
@@ -16,6 +19,22 @@ FORMAT = 1
 
 _JOB_FIELDS = tuple(name for name in ClaimedJob._fields if name != "claimed_at")
 _OUTCOME_FIELDS = ("status", "delay", "refund", "result", "last_error", "error", "is_unknown", "notes")
+
+_WHOLE, _NUMBER, _NONE = (int,), (int, float), type(None)
+_JOB_TYPES = (
+    (_WHOLE, _WHOLE, (str,), (str,), (str,), (str,), _WHOLE, _WHOLE, _WHOLE, _NUMBER, _NUMBER, (str,))
+    + ((*_NUMBER, _NONE),) * 2
+    + (_NUMBER,)
+)
+_OUTCOME_TYPES = ((str,), _NUMBER, _WHOLE, (str, _NONE), (str, _NONE), (dict, _NONE), (bool,), (str, _NONE))
+
+_STATUSES = frozenset(get_args(get_type_hints(Outcome)["status"]))
+
+LARGEST_ID = 2**63 - 1
+"""Of a job or a lease: PostgreSQL's bigint."""
+
+LONGEST_DURATION = 1e9
+"""Seconds."""
 
 _ID_PREFIX = "skipqueue-"
 
@@ -35,7 +54,8 @@ def lease_ref_of(message_id: object) -> LeaseRef | None:
         return None
     parts = message_id.rsplit("-", 2)
     if len(parts) == 3 and parts[1].isdecimal() and parts[2].isdecimal():
-        return int(parts[1]), int(parts[2])
+        ref = int(parts[1]), int(parts[2])
+        return ref if max(ref) <= LARGEST_ID else None
     return None
 
 
@@ -47,7 +67,9 @@ def job_to_wire(job: ClaimedJob, alias: str) -> list[Any]:
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
     """The job, and the alias of its database. Raises `UnknownFormat`."""
     _, alias, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
-    return ClaimedJob(*fields), alias
+    if not isinstance(alias, str):
+        raise UnknownFormat("The message names no database.")
+    return _job(fields), alias
 
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:
@@ -68,11 +90,16 @@ def attempt_to_wire(attempt: Attempt) -> list[Any]:
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:
     """The attempt, as if it had ended now, in monotonic seconds of this process. Raises `UnknownFormat`."""
     _, alias, job, fields, worker, duration, is_written = _fields(payload, 7)
-    try:
-        outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
-        return Attempt(ClaimedJob(*job), outcome, now - duration, now, worker, is_written, alias)
-    except (TypeError, ValueError) as error:
-        raise UnknownFormat(f"The outcome cannot be read: {error}") from None
+    rest = (alias, worker, duration, is_written)
+    if not (
+        _have_types(fields, _OUTCOME_TYPES)
+        and _have_types(rest, ((str,), (str,), _NUMBER, (bool,)))
+        and fields[0] in _STATUSES
+        and 0 <= duration <= LONGEST_DURATION
+    ):
+        raise UnknownFormat("The outcome cannot be read: a field has another type or another range.")
+    outcome = Outcome(**dict(zip(_OUTCOME_FIELDS, fields, strict=True)))
+    return Attempt(_job(job), outcome, now - duration, now, worker, is_written, alias)
 
 
 def encode(payload: list[Any] | dict[str, Any]) -> bytes:
@@ -84,11 +111,29 @@ def decode(body: bytes | memoryview | str) -> Any:
     """The payload in the body of a message. Raises `UnknownFormat` if it is not JSON."""
     try:
         return json.loads(bytes(body) if isinstance(body, memoryview) else body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnknownFormat(f"The message is not JSON: {error}") from None
 
 
 _encoder = json.JSONEncoder(separators=(",", ":"))  # ASCII: a text may hold what UTF-8 cannot
+
+
+def _job(fields: object) -> ClaimedJob:
+    if not _have_types(fields, _JOB_TYPES):
+        raise UnknownFormat("The job cannot be read: a field has another type.")
+    job = ClaimedJob(*fields)
+    if not (0 < job.id <= LARGEST_ID and 0 <= job.lease <= LARGEST_ID):
+        raise UnknownFormat("The job cannot be read: its id or its lease is no number of PostgreSQL.")
+    return job
+
+
+def _have_types(fields: object, types: Sequence[tuple[type, ...]]) -> TypeGuard[Sequence[Any]]:
+    """Whether these are as many values, each of one of its types. `True` is no number here."""
+    return (
+        isinstance(fields, list | tuple)
+        and len(fields) == len(types)
+        and all(map(contains, types, map(type, fields)))
+    )
 
 
 def _fields(payload: object, count: int) -> list[Any]:

@@ -110,7 +110,10 @@ def test_what_is_no_job_raises(payload: object) -> None:
         wire.job_from_wire(payload)
 
 
-@pytest.mark.parametrize(("field", "value"), [(2, [1]), (3, ["completed"]), (5, "long"), (2, None), (3, None)])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(0, None), (1, 1), (2, [1]), (3, ["completed"]), (4, None), (5, "long"), (6, 1), (2, None), (3, None)],
+)
 def test_what_is_no_outcome_raises(field: int, value: object) -> None:
     payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
     payload[field] = value
@@ -118,6 +121,53 @@ def test_what_is_no_outcome_raises(field: int, value: object) -> None:
         wire.attempt_from_wire(payload, now=0.0)
 
 
-def test_what_is_not_json_raises() -> None:
+@pytest.mark.parametrize("body", [b"\x80\x04K", b"\xff", b"[" * 100_000], ids=["pickle", "bytes", "deep"])
+def test_what_is_not_json_raises(body: bytes) -> None:
     with pytest.raises(wire.UnknownFormat, match="not JSON"):
-        wire.decode(b"\x80\x04K")
+        wire.decode(body)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((field, [1]) for field in range(12)),
+        (0, True),
+        (0, "1"),
+        (0, 2**63),
+        (0, 0),
+        (1, -1),
+        (9, None),
+        (12, "60"),
+    ],
+)
+def test_a_job_with_a_field_of_another_type_raises(field: int, value: object) -> None:
+    payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
+    payload[2][field] = value
+    with pytest.raises(wire.UnknownFormat):
+        wire.attempt_from_wire(payload, now=0.0)
+    with pytest.raises(wire.UnknownFormat):
+        wire.job_from_wire([wire.FORMAT, "default", *payload[2]])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [*((field, [1]) for field in range(8)), (0, "running"), (1, None), (2, "1"), (5, "ValueError"), (6, None)],
+)
+def test_an_outcome_with_a_field_of_another_type_raises(field: int, value: object) -> None:
+    payload = sent(wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w")))
+    payload[3][field] = value
+    with pytest.raises(wire.UnknownFormat):
+        wire.attempt_from_wire(payload, now=0.0)
+
+
+@pytest.mark.parametrize("duration", [math.nan, math.inf, 1e300, -1.0, True])
+def test_an_impossible_duration_raises(duration: float) -> None:
+    payload = wire.attempt_to_wire(Attempt(JOB, Outcome("completed"), 0.0, 1.0, "w"))
+    payload[5] = duration
+    with pytest.raises(wire.UnknownFormat):
+        wire.attempt_from_wire(payload, now=0.0)
+
+
+@pytest.mark.parametrize("id", [f"skipqueue-default-{2**63}-1", f"skipqueue-default-1-{2**63}"])
+def test_an_id_beyond_postgresqls_numbers_holds_no_lease(id: str) -> None:
+    assert wire.lease_ref_of(id) is None
