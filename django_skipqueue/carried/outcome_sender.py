@@ -121,7 +121,7 @@ class OutcomeSender:
     def _connect(self) -> None:
         self._link.connect()
         with self._link.translated_errors():
-            channel = self._link.connection.channel()
+            channel = self._link.channel()
             channel.events["basic_ack"].add(self._confirmed)
             channel.events["basic_nack"].add(self._refused)
             channel.events["basic_return"].add(self._came_back)

@@ -59,7 +59,7 @@ class CeleryCarrier:
         self._broken = None
         link.connect()
         with link.translated_errors():
-            publishing, consuming = link.connection.channel(), link.connection.channel()
+            publishing, consuming = link.channel(), link.channel()
             topology.declare(consuming, set(self._queues.values()), self._alias, create=self._declare)
             self._unconfirmed, self._deliveries, self._taken = Unconfirmed(), Deliveries(consuming.channel_id), Taken()
             self._make_envelopes(publishing.channel_id, consuming)

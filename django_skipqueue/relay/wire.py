@@ -122,7 +122,7 @@ def _job(fields: object) -> ClaimedJob:
     if not _have_types(fields, _JOB_TYPES):
         raise UnknownFormat("The job cannot be read: a field has another type.")
     job = ClaimedJob(*fields)
-    if not (0 < job.id <= LARGEST_ID and 0 <= job.lease <= LARGEST_ID):
+    if not (0 <= job.id <= LARGEST_ID and 0 <= job.lease <= LARGEST_ID):
         raise UnknownFormat("The job cannot be read: its id or its lease is no number of PostgreSQL.")
     return job
 

@@ -336,6 +336,14 @@ def test_a_deleted_outcome_queue_breaks_the_connection(make: Make, worker: Worke
     assert carrier.take() == Taken()
 
 
+def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
+    carrier = make()
+    carrier._deliveries.add(99)
+    carrier.acknowledge([99])
+    with pytest.raises(CarrierUnreachable, match="PRECONDITION_FAILED - unknown delivery tag 99"):
+        wait_until(lambda: carrier.take().outcomes)
+
+
 def test_a_broker_that_confirms_nothing_counts_as_unreachable(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     carrier = make()
     monkeypatch.setattr("django_skipqueue.relay.celery_carrier.CONFIRM_SECONDS", -1.0)

@@ -134,7 +134,7 @@ def test_what_is_not_json_raises(body: bytes) -> None:
         (0, True),
         (0, "1"),
         (0, 2**63),
-        (0, 0),
+        (0, -1),
         (1, -1),
         (9, None),
         (12, "60"),

@@ -86,6 +86,12 @@ class AmqpLink:
                 raise
             self.connection.sock.settimeout(SET_UP_SECONDS)
 
+    def channel(self) -> Any:
+        """Open a channel. If the broker closes it, `receive` says why, and the connection is of no more use."""
+        channel = self.connection.channel()
+        channel._do_revive = _leave_closed
+        return channel
+
     def start(self) -> None:
         """Wait no more from here on."""
         self._socket, self._failure = self.connection.sock, None
@@ -217,6 +223,10 @@ class AmqpLink:
 
     def _unblocked(self) -> None:
         self.is_blocked_by_broker = False
+
+
+def _leave_closed() -> None:
+    """In place of opening the channel again: py-amqp would wait for it, and that error would hide the broker's."""
 
 
 def _patient_socket() -> dict[int, int]:
