@@ -204,6 +204,7 @@ def _job_of(body: str | bytes) -> ClaimedJob:
 
 def _reason(headers: Mapping[str, Any]) -> str:
     """Why the broker gives a message back."""
-    deaths = headers.get("x-death") or [{}]
-    reason = deaths[0].get("reason")
-    return reason if reason in ("expired", "delivery_limit") else "rejected"
+    deaths = headers.get("x-death")
+    last = deaths[0] if isinstance(deaths, list) and deaths else None
+    reason = last.get("reason") if isinstance(last, dict) else None
+    return str(reason) if reason in ("expired", "delivery_limit") else "rejected"

@@ -130,9 +130,7 @@ def _job(fields: object) -> ClaimedJob:
 def _have_types(fields: object, types: Sequence[tuple[type, ...]]) -> TypeGuard[Sequence[Any]]:
     """Whether these are as many values, each of one of its types. `True` is no number here."""
     return (
-        isinstance(fields, list | tuple)
-        and len(fields) == len(types)
-        and all(map(contains, types, map(type, fields)))
+        isinstance(fields, list | tuple) and len(fields) == len(types) and all(map(contains, types, map(type, fields)))
     )
 
 

@@ -16,7 +16,7 @@ from celery import Celery
 
 from django_skipqueue.relay import wire
 from django_skipqueue.relay.carrier import CarrierMisconfigured, CarrierUnreachable, Taken
-from django_skipqueue.relay.celery_carrier import CeleryCarrier
+from django_skipqueue.relay.celery_carrier import CeleryCarrier, _reason
 from django_skipqueue.relay.making import make_carrier
 from django_skipqueue.relay.rabbitmq import frames, topology
 from django_skipqueue.relay.rabbitmq.amqp_link import AmqpLink
@@ -334,6 +334,11 @@ def test_a_deleted_outcome_queue_breaks_the_connection(make: Make, worker: Worke
     carrier.close()
     carrier.connect()
     assert carrier.take() == Taken()
+
+
+@pytest.mark.parametrize("deaths", [None, "expired", [], {}, 4, ["expired"], [{}], [{"reason": ["expired"]}]])
+def test_a_reason_that_is_not_the_brokers_counts_as_a_rejection(deaths: object) -> None:
+    assert _reason({"x-death": deaths}) == "rejected"
 
 
 def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
