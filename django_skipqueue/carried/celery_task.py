@@ -15,6 +15,7 @@ from kombu.entity import Queue
 
 from ..conf import settings
 from ..relay import wire
+from ..relay.carrier import alias_of
 from ..relay.celery_carrier import TASK
 from ..relay.rabbitmq import topology
 from .redelivery import is_over
@@ -48,12 +49,12 @@ _making = threading.Lock()
 def run(self: Any, payload: object) -> None:
     """Run the job of a message that a relay has sent."""
     try:
-        job, alias = wire.job_from_wire(payload)
+        job, home = wire.job_from_wire(payload)
     except wire.UnknownFormat as error:
         raise Reject(str(error), requeue=False) from error
-    if (self.request.delivery_info or {}).get("redelivered") and is_over(job.ref, alias):
+    if (self.request.delivery_info or {}).get("redelivered") and is_over(job.ref, alias_of(home)):
         return
-    _process_here(self).run(job, alias)
+    _process_here(self).run(job, home)
 
 
 def _process_here(task: Any) -> Process:

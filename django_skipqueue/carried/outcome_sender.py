@@ -32,11 +32,11 @@ WAKE_SECONDS = 5.0
 class Outgoing:
     """An outcome on its way."""
 
-    __slots__ = ("alias", "body", "id", "is_confirmed", "woken")
+    __slots__ = ("body", "home", "id", "is_confirmed", "woken")
 
-    def __init__(self, attempt: Attempt) -> None:
-        self.alias = attempt.database
-        self.id = wire.message_id(attempt.database, attempt.job.ref)
+    def __init__(self, attempt: Attempt, home: str) -> None:
+        self.home = home
+        self.id = wire.message_id(home, attempt.job.ref)
         self.body = wire.encode(wire.attempt_to_wire(attempt))
         self.is_confirmed = False
         self.woken = threading.Event()
@@ -68,9 +68,9 @@ class OutcomeSender:
         self._retry_at = 0.0
         self._is_trouble_logged = False
 
-    def send(self, attempt: Attempt) -> None:
+    def send(self, attempt: Attempt, home: str) -> None:
         """Send the outcome of this attempt, and return once the broker has confirmed it, however long that takes."""
-        outgoing = Outgoing(attempt)
+        outgoing = Outgoing(attempt, home)
         with self._lock:
             self._new.append(outgoing)
             is_used, self._is_used = self._is_used, True
@@ -137,16 +137,16 @@ class OutcomeSender:
             outgoing = self._new.popleft()
             self._count += 1
             self._published[self._count] = outgoing
-            frames.append(self._envelope(outgoing.alias).frames(outgoing.id, outgoing.body))
+            frames.append(self._envelope(outgoing.home).frames(outgoing.id, outgoing.body))
         self._oldest_at = min(self._oldest_at, now)
         self._link.send(b"".join(frames))
 
-    def _envelope(self, alias: str) -> Envelope:
-        if alias not in self._envelopes:
-            self._envelopes[alias] = Envelope(
-                self._channel, routing_key=topology.outcome_queue(alias), headers={}, frame_max=self._link.frame_max
+    def _envelope(self, home: str) -> Envelope:
+        if home not in self._envelopes:
+            self._envelopes[home] = Envelope(
+                self._channel, routing_key=topology.outcome_queue(home), headers={}, frame_max=self._link.frame_max
             )
-        return self._envelopes[alias]
+        return self._envelopes[home]
 
     def _settled(self, number: int, multiple: bool) -> list[Outgoing]:
         numbers = [number]
@@ -160,7 +160,7 @@ class OutcomeSender:
         for outgoing in self._settled(number, multiple):
             if outgoing.id in self._returned:
                 self._returned.remove(outgoing.id)
-                self._again([outgoing], f"the queue {topology.outcome_queue(outgoing.alias)!r} is gone")
+                self._again([outgoing], f"the queue {topology.outcome_queue(outgoing.home)!r} is gone")
             else:
                 self._works()
                 outgoing.is_confirmed = True

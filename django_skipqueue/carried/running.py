@@ -18,6 +18,7 @@ from ..execution.forked_children import children
 from ..execution.interruption import Interrupter
 from ..execution.pool import Pool
 from ..notes.log_capture import capturing
+from ..relay.carrier import alias_of
 from ..runtime.protocol import EXIT_BLOCKED
 from ..runtime.wakeup import Wakeup
 from ..values.records import Attempt, ClaimedJob, LeaseRef
@@ -29,15 +30,16 @@ LONGEST_REST = 60.0
 
 
 class DatabaseJobs:
-    """Runs the jobs of one database. `run` is called by the threads of Celery's pool."""
+    """Runs the jobs of one home. `run` is called by the threads of Celery's pool."""
 
-    def __init__(self, *, worker: str, alias: str, slots: int, sender: OutcomeSender, retirement: Retirement) -> None:
+    def __init__(self, *, worker: str, home: str, slots: int, sender: OutcomeSender, retirement: Retirement) -> None:
         self._worker = worker
+        self._home = home
         self._sender = sender
         self._retirement = retirement
         self._wakeup = Wakeup()
         self._interrupter = Interrupter(self._wakeup.call)
-        executor = Executor(worker=worker, database=alias, interrupter=self._interrupter)
+        executor = Executor(worker=worker, database=alias_of(home), interrupter=self._interrupter)
         self._pool = Pool(executor, concurrency=slots, wake=self._hand_in)
         self._lock = threading.RLock()  # guards the pool and the following; never held while a job runs
         self._waiting: dict[LeaseRef, list[queue.SimpleQueue[Attempt]]] = {}
@@ -51,7 +53,7 @@ class DatabaseJobs:
             waiting.append(ended)
             if len(waiting) == 1:
                 self._pool.submit([job])
-        self._sender.send(ended.get())
+        self._sender.send(ended.get(), self._home)
 
     def _hand_in(self) -> None:
         """Give the finished attempts to the threads that wait for them. Called by the threads of the pool."""
@@ -100,19 +102,19 @@ class Process:
         self._databases: dict[str, DatabaseJobs] = {}
         self._lock = threading.Lock()
 
-    def run(self, job: ClaimedJob, alias: str) -> None:
-        """Run a job of this database, and return once the broker has its outcome."""
+    def run(self, job: ClaimedJob, home: str) -> None:
+        """Run a job of this home, and return once the broker has its outcome."""
         self._retirement.require_room()
-        self._database(alias).run(job)
+        self._database(home).run(job)
 
-    def _database(self, alias: str) -> DatabaseJobs:
+    def _database(self, home: str) -> DatabaseJobs:
         with self._lock:
-            if alias not in self._databases:
-                self._databases[alias] = DatabaseJobs(
+            if home not in self._databases:
+                self._databases[home] = DatabaseJobs(
                     worker=self._worker,
-                    alias=alias,
+                    home=home,
                     slots=self._slots,
                     sender=self._sender,
                     retirement=self._retirement,
                 )
-            return self._databases[alias]
+            return self._databases[home]

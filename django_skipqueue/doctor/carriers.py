@@ -53,20 +53,20 @@ def unreachable(store: Store) -> Iterator[Finding]:
 
 
 def lost_jobs(store: Store) -> Iterator[Finding]:
-    """Jobs that a carrier should have sent back long ago, although relays are alive and reach the broker."""
+    """Jobs that a carrier should have sent back long ago, and those of a carrier that the settings do not have."""
+    kept_too_long = gettext(
+        "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are empty, it has "
+        "lost them: this command releases all that the carrier holds. Jobs that it still has run twice then."
+    )
     for now in carriers_now(store):
         carrier = settings.carriers.get(now.name)
         rows = list(overdue_jobs(store, carrier)) if carrier and now.held and now.is_reachable else []
-        if rows:
+        if rows or (now.held and not carrier):
             yield Finding(
                 "carrier-lost-jobs",
                 Severity.WARNING,
                 gettext("The broker of the carrier %(name)s may have lost jobs") % {"name": now.name},
-                listed(store, rows),
-                gettext(
-                    "Each is held for longer than its WAIT and three times its timeout. If the broker's queues are "
-                    "empty, it has lost them: this command releases all that the carrier holds. Jobs that it still "
-                    "has run twice then."
-                ),
+                listed(store, rows) if rows else gettext("Jobs that are with it: %(held)s.") % {"held": now.held},
+                kept_too_long if rows else gettext("The settings do not have it: add it again, or release its jobs."),
                 shlex.join(["python", "manage.py", "runrelay", "--reclaim", now.name]),
             )

@@ -6,6 +6,7 @@ carrier has confirmed it, and acknowledges an outcome after its settle is commit
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,19 @@ def carrier_of(locked_by: str) -> str:
     """The name of the carrier that holds a job, by the `locked_by` of its row; empty: no carrier holds it."""
     name = worker_name(locked_by)
     return name if name != locked_by and carrier_id(name) == locked_by else ""
+
+
+def home_of(alias: str, since: datetime) -> str:
+    """Where the outcomes of a carrier's jobs are to go: the alias of their database, and a mark of that very database.
+
+    Two projects may share a broker, and have the same alias. `since`: when the carrier's row was written first.
+    """
+    return f"{alias}@{int(since.timestamp() * 1_000_000):x}"
+
+
+def alias_of(home: str) -> str:
+    """The alias of a home's database."""
+    return home.rpartition("@")[0] or home
 
 
 class ReturnedOutcome(NamedTuple):
@@ -71,6 +85,8 @@ class Carrier(Protocol):
     """
 
     name: str
+    home: str
+    """Where outcomes are to go. The relay sets it before it connects."""
 
     def connect(self) -> None:
         """Open the connection, and declare what is lacking. Raises `CarrierMisconfigured` too."""

@@ -9,7 +9,8 @@ from typing import Any
 from ..runtime.service import Periodic
 from ..setting_forms.carriers import CarrierSettings
 from ..store import Store
-from .carrier import carrier_id
+from . import sql
+from .carrier import carrier_id, home_of
 from .connection import CarrierConnection
 from .window import Window
 
@@ -44,6 +45,8 @@ class CarrierRow(Periodic):
         self._refused = 0  # as many of the window's are written
         self.is_written = False
         """Whether the row exists."""
+        self.home = ""
+        """Where the outcomes of the carrier's jobs are to go; empty until the row exists."""
 
     @property
     def due_at(self) -> float:
@@ -61,5 +64,8 @@ class CarrierRow(Periodic):
         figures = {"is_reached": is_reached, "newly_refused": refused - self._refused}
         self._store.heartbeat_workers([self._row | figures])
         self._is_reached, self._refused = is_reached, refused
+        if not self.home:
+            ((since,),) = self._store.rows(sql.CARRIER_SINCE, {"carrier_id": self._row["id"]})
+            self.home = home_of(self._store.alias, since)
         self.is_written = True
         self.run_again_in(self._interval)

@@ -35,12 +35,12 @@ class CeleryCarrier:
     """See `Carrier`."""
 
     def __init__(
-        self, name: str, app: Any, *, alias: str, queues: Mapping[str, str], wait: float, declare: bool = True
+        self, name: str, app: Any, *, home: str, queues: Mapping[str, str], wait: float, declare: bool = True
     ) -> None:
         """queues: our queues, each with Celery's. wait: the seconds that a job may wait with the broker."""
         self.name = name
         self._app = app
-        self._alias = alias
+        self.home = home
         self._queues = dict(queues)
         self._expiration_ms = int(wait * 1000)
         self._declare = declare
@@ -60,7 +60,7 @@ class CeleryCarrier:
         link.connect()
         with link.translated_errors():
             publishing, consuming = link.channel(), link.channel()
-            topology.declare(consuming, set(self._queues.values()), self._alias, create=self._declare)
+            topology.declare(consuming, set(self._queues.values()), self.home, create=self._declare)
             self._unconfirmed, self._deliveries, self._taken = Unconfirmed(), Deliveries(consuming.channel_id), Taken()
             self._make_envelopes(publishing.channel_id, consuming)
             publishing.events["basic_ack"].add(self._confirmed)
@@ -68,16 +68,16 @@ class CeleryCarrier:
             publishing.events["basic_return"].add(self._returned)
             publishing.confirm_select()
             consuming.basic_qos(0, PREFETCH, False)
-            consuming.basic_consume(topology.outcome_queue(self._alias), callback=self._outcome)
-            consuming.basic_consume(topology.back_queue(self._alias), callback=self._came_back)
+            consuming.basic_consume(topology.outcome_queue(self.home), callback=self._outcome)
+            consuming.basic_consume(topology.back_queue(self.home), callback=self._came_back)
             link.start()
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> None:
         """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
-        alias, frames = self._alias, []
+        home, frames = self.home, []
         for job in jobs:
-            body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, alias)), b"],{},{}]"))
-            frames.append(self._envelopes[job.queue_name].frames(wire.message_id(alias, job.ref), body))
+            body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, home)), b"],{},{}]"))
+            frames.append(self._envelopes[job.queue_name].frames(wire.message_id(home, job.ref), body))
         if frames:
             self._unconfirmed.add([job.ref for job in jobs], time.monotonic())
             self._link.send(b"".join(frames))
@@ -108,7 +108,7 @@ class CeleryCarrier:
     def revoke(self, refs: Collection[LeaseRef]) -> None:
         """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
         if refs and self._revoking is not None:
-            ids = [wire.message_id(self._alias, ref) for ref in refs]
+            ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
             self._link.send(self._revoking.frames("", wire.encode(order)))
 
@@ -127,7 +127,7 @@ class CeleryCarrier:
 
     def _make_envelopes(self, publishing: int, consuming: Any) -> None:
         frame_max = self._link.frame_max
-        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self._alias}
+        headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self.home}
         make = partial(Envelope, publishing, headers=headers, id_header=True, frame_max=frame_max)
         self._envelopes = {
             ours: make(routing_key=queue, expiration_ms=self._expiration_ms) for ours, queue in self._queues.items()

@@ -16,8 +16,8 @@ from .carrier import Carrier, CarrierMisconfigured, CarrierUnreachable
 FIRST_DELAY, LONGEST_DELAY = 0.25, 10.0
 """Seconds until the next try after a failure, doubled up to the second each time."""
 
-CONNECT_TIME = 30.0
-"""Seconds that opening the connection may take."""
+CONNECT_TIME = 120.0
+"""Seconds that opening the connection may take: each of its steps up to 10, and there is one for each queue."""
 
 
 class CarrierConnection(Service):
@@ -31,13 +31,18 @@ class CarrierConnection(Service):
         carrier: Carrier,
         *,
         who: str,
+        home: Callable[[], str],
         lost: Callable[[], object],
         stamp: Callable[[float], object] = lambda _: None,
     ) -> None:
-        """`lost` is called after the connection broke. `stamp` is called with the seconds that opening it may take."""
+        """`home` returns where outcomes are to go; nothing is opened while it is empty.
+
+        `lost` is called after the connection broke, and `stamp` with the seconds that opening it may take.
+        """
         self.carrier = carrier
         self.is_open = False
         self._who = who
+        self._home = home
         self._lost = lost
         self._stamp = stamp
         self._failures = 0
@@ -46,12 +51,13 @@ class CarrierConnection(Service):
     @property
     def due_at(self) -> float:
         """When to open the connection; never while it is open."""
-        return NEVER if self.is_open else self._retry_at
+        return NEVER if self.is_open or not self._home() else self._retry_at
 
     def run(self, now: float) -> None:
         """Open the connection."""
         self._stamp(CONNECT_TIME)
         with self.handling_errors():
+            self.carrier.home = self._home()
             self.carrier.connect()
             self.is_open = True
             if self._failures:

@@ -61,11 +61,9 @@ class Relay(ControlLoop):
         holder = carrier_id(chosen.name)
         self._jobs = CarriedJobs()
         self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
+        carrier = carrier or make_carrier(chosen, options.database)
         self._connection = CarrierConnection(
-            carrier or make_carrier(chosen, options.database),
-            who=name,
-            lost=self._jobs.connection_lost,
-            stamp=self._stamp,
+            carrier, who=name, home=lambda: self._row.home, lost=self._jobs.connection_lost, stamp=self._stamp
         )
         self._exchange = RelayExchange(
             options,

@@ -30,3 +30,7 @@ WHERE
 ORDER BY finished_at DESC
 LIMIT %(limit)s
 """
+
+# relay → when the row of the carrier was written first: it tells this database from others that have the same alias.
+# Index: the primary key.
+CARRIER_SINCE = "SELECT started_at FROM skipqueue_worker WHERE id = %(carrier_id)s"

@@ -43,9 +43,9 @@ class UnknownFormat(Exception):
     """The message comes from another version of django_skipqueue, or was not made by it."""
 
 
-def message_id(alias: str, ref: LeaseRef) -> str:
+def message_id(home: str, ref: LeaseRef) -> str:
     """The id of a job's message under one lease: Celery's task id."""
-    return f"{_ID_PREFIX}{alias}-{ref[0]}-{ref[1]}"
+    return f"{_ID_PREFIX}{home}-{ref[0]}-{ref[1]}"
 
 
 def lease_ref_of(message_id: object) -> LeaseRef | None:
@@ -59,17 +59,17 @@ def lease_ref_of(message_id: object) -> LeaseRef | None:
     return None
 
 
-def job_to_wire(job: ClaimedJob, alias: str) -> list[Any]:
-    """The format, the alias of the job's database, and its fields."""
-    return [FORMAT, alias, *job[: len(_JOB_FIELDS)]]
+def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
+    """The format, the home of the job's outcome, and the fields of the job."""
+    return [FORMAT, home, *job[: len(_JOB_FIELDS)]]
 
 
 def job_from_wire(payload: object) -> tuple[ClaimedJob, str]:
-    """The job, and the alias of its database. Raises `UnknownFormat`."""
-    _, alias, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
-    if not isinstance(alias, str):
-        raise UnknownFormat("The message names no database.")
-    return _job(fields), alias
+    """The job, and the home of its outcome. Raises `UnknownFormat`."""
+    _, home, *fields = _fields(payload, 2 + len(_JOB_FIELDS))
+    if not isinstance(home, str):
+        raise UnknownFormat("The message names no home of the outcome.")
+    return _job(fields), home
 
 
 def attempt_to_wire(attempt: Attempt) -> list[Any]:

@@ -41,7 +41,7 @@ class Relaying:
 
     def __init__(self, url: str) -> None:
         queues = {"carried": "pdf"}
-        self.carrier = CeleryCarrier("celery", Celery(broker=url), alias="default", queues=queues, wait=600)
+        self.carrier = CeleryCarrier("celery", Celery(broker=url), home="default", queues=queues, wait=600)
         self.carrier.connect()
         self._left = Taken()
 

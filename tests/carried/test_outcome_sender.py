@@ -16,7 +16,7 @@ from .celery_worker import Relaying, a_job
 def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
     """Each outcome in a thread of its own, as in Celery's pool of threads."""
     attempts = [Attempt(a_job(number, "jobs.noop"), COMPLETED, 0.0, 1.0, "w") for number in range(count)]
-    threads = [threading.Thread(target=sender.send, args=[attempt], daemon=True) for attempt in attempts]
+    threads = [threading.Thread(target=sender.send, args=[attempt, "default"], daemon=True) for attempt in attempts]
     for thread in threads:
         thread.start()
     return threads

@@ -84,3 +84,12 @@ def test_relays_need_one_connection_each(found: Found) -> None:
     make_carrier(concurrency=100_000)
     make_relay(concurrency=100_000)
     assert found("connection-budget") == []
+
+
+def test_jobs_of_a_carrier_that_the_settings_do_not_have(found: Found, settings: Any) -> None:
+    make_carrier()
+    make_carried()
+    settings.SKIPQUEUE = {}
+    (finding,) = found("carrier-lost-jobs")
+    assert finding.found == "Jobs that are with it: 1."
+    assert finding.command == "python manage.py runrelay --reclaim celery"

@@ -13,6 +13,7 @@ class FakeCarrier:
     """What is here is what a broker would have on its disk: it survives `lose_connection`, and all relays share it."""
 
     name = "celery"
+    home = ""
 
     def __init__(self) -> None:
         self.confirms_at_once = True

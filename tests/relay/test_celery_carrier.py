@@ -71,7 +71,7 @@ def make(broker_url: str) -> Iterator[Make]:
     def start(*, connect: bool = True, wait: float = 600, **options: Any) -> CeleryCarrier:
         queues = options.pop("queues", {"pdf": "pdf"})
         app = Celery("tests", broker=options.pop("url", broker_url))
-        carrier = CeleryCarrier("celery", app, alias="default", queues=queues, wait=wait, **options)
+        carrier = CeleryCarrier("celery", app, home="default", queues=queues, wait=wait, **options)
         made.append(carrier)
         if connect:
             carrier.connect()
@@ -259,7 +259,7 @@ def test_dead_letters_of_other_tasks_do_not_reach_the_relay(make: Make, worker: 
 
 def test_databases_share_a_queue_and_not_what_comes_back(make: Make, worker: Worker, broker_url: str) -> None:
     carrier = make(wait=0.05)
-    other = CeleryCarrier("celery", Celery(broker=broker_url), alias="other", queues={"pdf": "pdf"}, wait=0.05)
+    other = CeleryCarrier("celery", Celery(broker=broker_url), home="other", queues={"pdf": "pdf"}, wait=0.05)
     with closing(other):
         other.connect()
         carrier.publish([job(1)])

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from django_skipqueue.models import Job, Worker
-from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.relay.carrier import alias_of, carrier_id, home_of
 from django_skipqueue.runtime.protocol import EXIT_CLEAN
 from django_skipqueue.store import Store
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement
@@ -111,6 +111,24 @@ def test_the_row_of_the_carrier_counts_the_jobs_that_it_has_refused(carrier: Fak
     wait_until(lambda: Job.objects.queued().count() == 3)
     relay.stop()
     assert Worker.objects.get(pk=CARRIER).refused == len(carrier.published)
+
+
+def test_relays_of_other_databases_take_no_outcomes_of_this_one(carrier: FakeCarrier, start: Start) -> None:
+    """Two projects may share a broker. The mark of a database is the time of the carrier's row, which stays."""
+    first = start()
+    wait_until(lambda: first.relay._connection.is_open)
+    first.stop()
+    home, since = carrier.home, Worker.objects.get(pk=CARRIER).started_at
+    assert home == home_of("default", since)
+    assert alias_of(home) == "default"
+    second = start(id="r:000000000000")
+    wait_until(lambda: second.relay._connection.is_open)
+    assert carrier.home == home, "the next relay takes what is left"
+    second.stop()
+    Worker.objects.filter(pk=CARRIER).delete()  # as in a database of its own
+    third = start(id="r:111111111111")
+    wait_until(lambda: third.relay._connection.is_open)
+    assert carrier.home != home
 
 
 def test_the_row_names_the_relay_until_the_carrier_has_confirmed_the_job(carrier: FakeCarrier, start: Start) -> None:

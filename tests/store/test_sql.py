@@ -431,6 +431,7 @@ CASES = [
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("HAND_OVER", LEASES | {"carrier_id": CARRIER}, {"pkey"}),
     Case("CARRIED_COUNT", {"carrier_id": WORKER}, {"recover"}),
+    Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
     Case("CANCELLED", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),
 ]

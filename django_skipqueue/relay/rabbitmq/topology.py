@@ -21,7 +21,7 @@ FOREIGN_KEPT = 10_000
 """Messages in that queue at most."""
 
 DATABASE_HEADER = "skipqueue-database"
-"""The header of a job's message with the alias of its database."""
+"""The header of a job's message with the home of its outcome."""
 
 DELIVERY_LIMIT = 2
 """How often a message is delivered again after its worker has died."""
@@ -44,28 +44,28 @@ OWN_QUEUE: Mapping[str, Any] = {"x-queue-type": "quorum", "x-delivery-limit": NO
 FOREIGN_QUEUE: Mapping[str, Any] = {"x-max-length": FOREIGN_KEPT}
 
 
-def outcome_queue(alias: str) -> str:
-    """The queue for the outcomes of the jobs of this database."""
-    return f"skipqueue.outcomes.{alias}"
+def outcome_queue(home: str) -> str:
+    """The queue for the outcomes of the jobs of this home."""
+    return f"skipqueue.outcomes.{home}"
 
 
-def back_queue(alias: str) -> str:
-    """The queue for the jobs of this database that come back without an outcome."""
-    return f"skipqueue.back.{alias}"
+def back_queue(home: str) -> str:
+    """The queue for the jobs of this home that come back without an outcome."""
+    return f"skipqueue.back.{home}"
 
 
-def declare(channel: Any, queues: Iterable[str], alias: str, *, create: bool) -> None:
+def declare(channel: Any, queues: Iterable[str], home: str, *, create: bool) -> None:
     """Create what is lacking, or only check that it is there. Raises `CarrierMisconfigured`."""
     _declare_exchange(channel, FOREIGN, "fanout", {}, create)
     _declare_exchange(channel, BACK_EXCHANGE, "headers", {"alternate-exchange": FOREIGN}, create)
-    own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(alias): OWN_QUEUE, back_queue(alias): OWN_QUEUE}
+    own = {FOREIGN: FOREIGN_QUEUE, outcome_queue(home): OWN_QUEUE, back_queue(home): OWN_QUEUE}
     for name, arguments in [*own.items(), *((name, CARRIED_QUEUE) for name in queues)]:
         with _explained("queue", name, "durable", arguments, create):
             channel.queue_declare(name, passive=not create, durable=True, auto_delete=False, arguments=dict(arguments))
     if create:
         channel.queue_bind(FOREIGN, FOREIGN)
-        match = {"x-match": "all", DATABASE_HEADER: alias}
-        channel.queue_bind(back_queue(alias), BACK_EXCHANGE, arguments=match)
+        match = {"x-match": "all", DATABASE_HEADER: home}
+        channel.queue_bind(back_queue(home), BACK_EXCHANGE, arguments=match)
 
 
 def _declare_exchange(channel: Any, name: str, kind: str, arguments: dict[str, str], create: bool) -> None:
