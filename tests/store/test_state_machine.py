@@ -1,4 +1,6 @@
-"""Every verb in any order, by three workers and an operator: the rows are always those of a model of the legal changes.
+"""Every verb in any order, by three workers, a relay with its carrier, and an operator.
+
+The rows are always those of a model of the legal changes.
 
 SKIPQUEUE_EXAMPLES=1000 runs that many random sequences, and makes one that fails short; without it, a few that are the
 same every time.
@@ -16,12 +18,17 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 from django.test import override_settings
+from django.utils.timezone import now
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
+from django_skipqueue.relay import sql
+from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.relay.reclaim import held_by, reclaim
 from django_skipqueue.store import Store
+from django_skipqueue.store.parameters import leases_as_values
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
 from django_skipqueue.values.records import EncodedCall, JobSpec, LeaseRef
 from django_skipqueue.values.retry_policy import RetryPolicy
@@ -30,12 +37,17 @@ from ..app.rows import settle_and_claim
 
 store = Store("default")
 
-WORKERS = {number: f"{number}:00000000000{number}" for number in ("1", "2", "3")}
+WORKERS = {number: f"{number}:00000000000{number}" for number in ("1", "2", "3")} | {"relay": "relay:00000000000a"}
+"""Those who claim, by name. The relay is one of them, until it has handed a job over."""
+
+RELAY = WORKERS["relay"]
+CARRIER = carrier_id("celery")
 LATER = timedelta(hours=1)
 T = TypeVar("T")
 EXAMPLES = int(os.environ.get("SKIPQUEUE_EXAMPLES", "0"))
 
 workers = st.sampled_from(sorted(WORKERS.values()))
+holders = st.sampled_from(sorted([*WORKERS.values(), CARRIER]))
 limits = st.integers(1, 4)
 choices = st.just(range(1_000)) | st.lists(st.integers(0, 5), min_size=1, max_size=4)
 """Which of the jobs or leases there are, counted from the newest backwards; half of the time all of them."""
@@ -77,9 +89,10 @@ class Row:
         """After its worker has given it back."""
         return replace(self, status="queued", lease=self.lease + 1, attempts=self.attempts - 1, has_started=False)
 
-    def recovered(self) -> "Row":
-        """After its worker was taken for dead."""
-        dead = self.deaths if self.holder in self.deaths else (*self.deaths, self.holder)
+    def recovered(self, *, is_returned: bool = False) -> "Row":
+        """After its worker was taken for dead, or its carrier has returned it: that counts each time."""
+        is_known = self.holder in self.deaths and not is_returned
+        dead = self.deaths if is_known else (*self.deaths, self.holder)
         if len(dead) == 3 or self.attempts >= self.max_attempts:
             status = "failed"
         else:
@@ -94,7 +107,7 @@ class Row:
 
 
 class Queue(RuleBasedStateMachine):
-    """Three workers, who keep every lease that they were ever given, and an operator."""
+    """Three workers, a relay and its carrier, who keep every lease that they were ever given, and an operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +116,9 @@ class Queue(RuleBasedStateMachine):
         store.resume_queue("default")
         self.is_paused = False
         self.model: dict[int, Row] = {}
-        self.given: dict[str, list[Job]] = {worker: [] for worker in WORKERS.values()}
+        self.given: dict[str, list[Job]] = {holder: [] for holder in [*WORKERS.values(), CARRIER]}
+        store.heartbeat_workers([as_row("celery", CARRIER) | {"is_carrier": True}])
+        Worker.objects.update(heartbeat_at=Now() - LATER)  # its relays are away for all the time
         self.heartbeat_all()
 
     # Deferring
@@ -181,7 +196,7 @@ class Queue(RuleBasedStateMachine):
         assert store.resume_queue("default") is self.is_paused
         self.is_paused = False
 
-    @rule(worker=workers, chosen=choices, error=exceptions)
+    @rule(worker=holders, chosen=choices, error=exceptions)
     def settle(self, worker: str, chosen: Sequence[int], error: BaseException | None) -> None:
         settlements, expected = self.outcomes(worker, chosen, error)
         assert store.settle(settlements) == set(expected)
@@ -199,7 +214,7 @@ class Queue(RuleBasedStateMachine):
             if self.holds(worker, (id, lease))
         }
 
-    @rule(worker=workers, chosen=choices)
+    @rule(worker=holders, chosen=choices)
     def release(self, worker: str, chosen: Sequence[int]) -> None:
         leases = {(job.pk, job.lease) for job in pick(self.given[worker], chosen)}
         held = {id: self.model[id].released() for id, lease in leases if self.holds(worker, (id, lease))}
@@ -220,6 +235,63 @@ class Queue(RuleBasedStateMachine):
     def heartbeat(self, worker: str, chosen: Sequence[int]) -> None:
         for job in pick(self.given[worker], chosen):
             assert store.heartbeat_job((job.pk, job.lease)) is self.holds(worker, (job.pk, job.lease))
+
+    # The relay and its carrier
+
+    @rule(limit=limits, chosen=choices)
+    def claim_and_hand_over(self, limit: int, chosen: Sequence[int]) -> None:
+        """The carrier has confirmed some of the jobs that the relay has just claimed, or had before."""
+        self.claim(RELAY, limit)
+        self.hand_over(chosen)
+
+    @rule(chosen=choices)
+    def hand_over(self, chosen: Sequence[int]) -> None:
+        """An outcome may have been quicker, or the relay may have died meanwhile: then the lease is another."""
+        confirmed = pick(self.given[RELAY], chosen)
+        refs = [(job.pk, job.lease) for job in confirmed]
+        moved = {ref for ref in refs if self.holds(RELAY, ref)}
+        rows = store.rows(sql.HAND_OVER, leases_as_values(refs) | {"carrier_id": CARRIER})
+        assert set(rows) == moved
+        self.model |= {id: replace(self.model[id], holder=CARRIER) for id, _ in moved}
+        self.given[CARRIER] += [job for job in confirmed if (job.pk, job.lease) in moved]
+        self.given[RELAY] = [job for job in self.given[RELAY] if (job.pk, job.lease) not in moved]
+
+    @rule(chosen=choices, first=exceptions, second=exceptions)
+    def settle_and_claim_for_the_carrier(
+        self, chosen: Sequence[int], first: BaseException | None, second: BaseException | None
+    ) -> None:
+        """An exchange of the relay. The broker has delivered a job twice, and the second outcome is another."""
+        for error, limit in ((first, 2), (second, 1)):
+            settlements, expected = self.outcomes(CARRIER, chosen, error)
+            written, claimed = settle_and_claim(settlements, queue_names=["default"], limit=limit, worker_id=RELAY)
+            assert {id for id, _ in written} == set(expected)
+            self.model |= expected
+            self.claimed(RELAY, limit, list(Job.objects.filter(pk__in=[job.id for job in claimed])))
+        assert not expected, "only the first outcome is written"
+
+    @rule(chosen=choices)
+    def give_back_after_the_delivery_limit(self, chosen: Sequence[int]) -> None:
+        refs = {(job.pk, job.lease) for job in pick(self.given[CARRIER], chosen)}
+        held = [id for id, lease in refs if self.holds(CARRIER, (id, lease))]
+        lost = {id: self.model[id].recovered(is_returned=True) for id in held}
+        recovered = {job.id: job.status for job in store.recover_returned(sorted(refs), reason="they died")}
+        assert recovered == {id: row.status for id, row in lost.items()}
+        self.model |= lost
+
+    @rule(limit=limits)
+    def never_recover_from_the_carrier(self, limit: int) -> None:
+        """Its row is as old as can be, and so are its jobs."""
+        carried = Job.objects.filter(locked_by=CARRIER, status="running")
+        carried.update(locked_at=Now() - LATER)
+        self.recovered(set(), limit)
+        assert store.recover_without_worker(locked_before=now() + LATER, limit=limit) == []
+
+    @rule()
+    def reclaim(self) -> None:
+        """The broker has lost its disk."""
+        held = {id: self.model[id].released() for id in self.held_by(CARRIER)}
+        assert sum(reclaim(store, "celery")) == len(held)
+        self.let_go(held)
 
     # Supervisors
 
@@ -305,6 +377,18 @@ class Queue(RuleBasedStateMachine):
         assert store.discard(ids).keys() == set(expected)
         self.model |= expected
 
+    @rule(chosen=choices)
+    def cancel(self, chosen: Sequence[int]) -> None:
+        """Also what runs: the outcome comes late then."""
+        ids = pick(sorted(self.model), chosen)
+        expected = {
+            id: replace(self.model[id], status="discarded", lease=self.model[id].lease + 1)
+            for id in ids
+            if self.model[id].status in UNFINISHED
+        }
+        assert store.cancel(ids).keys() == set(expected)
+        self.model |= expected
+
     # What the model knows
 
     def with_status(self, status: str) -> set[int]:
@@ -321,10 +405,7 @@ class Queue(RuleBasedStateMachine):
 
     def heartbeat_all(self) -> None:
         store.heartbeat_workers(
-            [
-                {"id": id, "name": name, "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
-                for name, id in WORKERS.items()
-            ]
+            [as_row(name, id) | {"relay_of": "celery" if id == RELAY else ""} for name, id in WORKERS.items()]
         )
 
     # What holds after every step
@@ -343,8 +424,14 @@ class Queue(RuleBasedStateMachine):
         for worker, given in self.given.items():
             live = {(job.pk, job.lease) for job in given} & leases
             assert live == {(id, self.model[id].lease) for id in self.held_by(worker)}, "one live lease, its holder's"
+        assert held_by(store, "celery") == len(self.held_by(CARRIER))
         alive = [job.unique_key for job in jobs if job.unique_key and job.status in UNFINISHED]
         assert len(alive) == len(set(alive))
+
+
+def as_row(name: str, id: str) -> dict[str, Any]:
+    """What a worker writes of itself."""
+    return {"id": id, "name": name, "hostname": "h", "pid": 1, "queues": [], "concurrency": 1}
 
 
 def row_of(job: Job) -> Row:
