@@ -31,6 +31,9 @@ from .window import Window
 DEFER_RESULT_ABOVE = 100
 """The jobs of a claim are published beside the next exchange if there are this many. Fewer are published at once."""
 
+REPORTED = 10_000
+"""Outcomes of which a relay remembers that it has reported them: the carrier may run a job twice."""
+
 
 class RelayExchange(Service):
     """Used by the control loop's thread."""
@@ -62,7 +65,7 @@ class RelayExchange(Service):
         self._exchanger = Exchanger(store, self.claiming, self._pending, control, worker_id=id)
         self._buffer = ExchangeBuffer(self._apply)
         self._tally = Tally()
-        self._reports = OutcomeReports(dispatcher, self._tally)
+        self._reports = OutcomeReports(dispatcher, self._tally, remembered=REPORTED)
         self.batch_check = BatchCheck(store)
         self.write_roll_ups = WriteRollUps(store, self._tally)
         self.write_notes = WriteNotes(store, list)

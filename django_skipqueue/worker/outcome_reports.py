@@ -38,11 +38,15 @@ EVENTS: dict[str, type[AttemptsEnded]] = {
 class OutcomeReports:
     """Used by the control loop's thread."""
 
-    def __init__(self, dispatcher: EventDispatcher, tally: Tally) -> None:
+    def __init__(self, dispatcher: EventDispatcher, tally: Tally, *, remembered: int = 0) -> None:
+        """remembered: of how many attempts, at least, a second outcome is known to be one, and counts as lost."""
         self.lost: list[Attempt] = []
         """Attempts whose leases had ended before the settle, and for which no event was sent yet."""
         self._dispatcher = dispatcher
         self._tally = tally
+        self._remembered = remembered
+        self._newer: set[LeaseRef] = set()
+        self._older: set[LeaseRef] = set()
 
     def sent(self, attempts: list[Attempt], settled: Collection[LeaseRef], refused: Mapping[LeaseRef, Outcome]) -> None:
         """Send the events of accepted outcomes, and put attempts whose leases had ended into `lost`.
@@ -50,13 +54,17 @@ class OutcomeReports:
         refused: the outcomes that were written in place of those that PostgreSQL refused.
         """
         ended: defaultdict[type[AttemptsEnded], list[Attempt]] = defaultdict(list)
+        again: list[Attempt] = []
         for sent in attempts:
             ref = sent.job.ref
+            if ref in self._newer or ref in self._older:
+                again.append(sent)
+                continue
             attempt = sent._replace(outcome=refused[ref]) if ref in refused else sent
             kind = EVENTS[attempt.outcome.status] if attempt.is_written or ref in settled else LeasesLost
             ended[kind].append(attempt)
         self.lost += ended.pop(LeasesLost, [])
-        self._send(ended)
+        self._send({**ended, LeasesLost: again} if again else ended)
 
     def report_lost(self, store: "Store") -> None:
         """Send the events of the attempts in `lost`. The error of an attempt is kept if its job was cancelled."""
@@ -76,6 +84,14 @@ class OutcomeReports:
         for kind, attempts in ended.items():
             self._tally.ended(kind, attempts)
             self._dispatcher.send(kind(attempts))
+            self._remember(attempts)
+
+    def _remember(self, attempts: Iterable[Attempt]) -> None:
+        """Keep the last attempts in two sets: the older one is dropped when the newer one is full."""
+        if self._remembered:
+            self._newer.update(attempt.job.ref for attempt in attempts)
+            if len(self._newer) >= self._remembered:
+                self._newer, self._older = set(), self._newer
 
 
 def _keep_notes(store: "Store", cancelled: Iterable[Attempt]) -> None:
