@@ -19,8 +19,13 @@ SKIPQUEUE = {"CARRIERS": {"celery": {"APP": f"{APP}.app", "QUEUES": {"carried": 
 READY = " ready."
 
 
-def start_worker(manage: Callable[..., ManagePy], url: str, *arguments: str, **celery: Any) -> ManagePy:
-    """`celery -A … worker -Q pdf` with these settings of Celery, once it consumes."""
+def start_worker(
+    manage: Callable[..., ManagePy], url: str, *arguments: str, more_jobs: str = "", **celery: Any
+) -> ManagePy:
+    """`celery -A … worker -Q pdf` with these settings of Celery, once it consumes.
+
+    more_jobs: more source for the module `extra.jobs`.
+    """
     process = manage(
         "-A",
         APP,
@@ -29,7 +34,7 @@ def start_worker(manage: Callable[..., ManagePy], url: str, *arguments: str, **c
         *arguments,
         module="celery",
         skipqueue=SKIPQUEUE,
-        jobs=JOBS,
+        jobs=JOBS + more_jobs,
         environment={"TESTS_BROKER_URL": url, "TESTS_CELERY": json.dumps(celery), "C_FORCE_ROOT": "1"},
     )
     process.wait_for(READY)

@@ -26,6 +26,7 @@ from django_skipqueue.values.records import Attempt, ClaimedJob
 from scripts.embedded_rabbitmq import RabbitMQ
 
 from ..app.waiting import DEADLINE, wait_until
+from .consumer import Consumer
 
 
 def job(number: int, *, lease: int = 1, args: str = "[]", queue_name: str = "pdf") -> ClaimedJob:
@@ -34,31 +35,6 @@ def job(number: int, *, lease: int = 1, args: str = "[]", queue_name: str = "pdf
 
 def outcome_of(job: ClaimedJob, status: Any = "completed") -> Attempt:
     return Attempt(job, Outcome(status, result='"done"'), 10.0, 10.25, "celery@here")
-
-
-class Worker:
-    """Takes messages as Celery's worker does, and sends outcomes."""
-
-    def __init__(self, url: str) -> None:
-        host, _, vhost = url.removeprefix("amqp://guest:guest@").partition("/")
-        self.connection = amqp.Connection(host=host, virtual_host=vhost or "/")
-        self.connection.connect()
-        self.channel = self.connection.channel()
-
-    def get(self, queue: str = "pdf") -> Any:
-        return wait_until(lambda: self.channel.basic_get(queue), f"a message in {queue}")
-
-    def send(self, attempt: Attempt, body: bytes | None = None, id: str | None = None) -> None:
-        ref = wire.message_id("default", attempt.job.ref) if id is None else id
-        text = wire.encode(wire.attempt_to_wire(attempt)) if body is None else body
-        message = amqp.Message(text, correlation_id=ref, content_type="application/json", delivery_mode=2)
-        self.channel.basic_publish(message, "", topology.outcome_queue("default"))
-
-    def count(self, queue: str) -> int:
-        return int(self.channel.queue_declare(queue, passive=True).message_count)
-
-    def close(self) -> None:
-        self.connection.collect()
 
 
 Make = Callable[..., CeleryCarrier]
@@ -83,8 +59,8 @@ def make(broker_url: str) -> Iterator[Make]:
 
 
 @pytest.fixture
-def worker(broker_url: str) -> Iterator[Worker]:
-    with closing(Worker(broker_url)) as made:
+def worker(broker_url: str) -> Iterator[Consumer]:
+    with closing(Consumer(broker_url)) as made:
         yield made
 
 
@@ -101,7 +77,7 @@ def take(carrier: CeleryCarrier, until: Callable[[Taken], Any]) -> Taken:
     return taken
 
 
-def test_jobs_are_confirmed_and_reach_celerys_queue(make: Make, worker: Worker) -> None:
+def test_jobs_are_confirmed_and_reach_celerys_queue(make: Make, worker: Consumer) -> None:
     carrier, jobs = make(), [job(number, args=json.dumps(["ü" * number])) for number in range(1, 400)]
     carrier.publish(jobs[:200])
     carrier.publish(jobs[200:])
@@ -125,7 +101,7 @@ def test_jobs_are_confirmed_and_reach_celerys_queue(make: Make, worker: Worker) 
     assert (kwargs, embed) == ({}, {})
 
 
-def test_a_job_larger_than_a_frame_and_than_the_buffers_of_the_socket(make: Make, worker: Worker) -> None:
+def test_a_job_larger_than_a_frame_and_than_the_buffers_of_the_socket(make: Make, worker: Consumer) -> None:
     carrier, large = make(), job(1, args=json.dumps(["x" * 9_000_000]))
     carrier.publish([large, job(2)])
     assert take(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (2, 1)]
@@ -135,7 +111,7 @@ def test_a_job_larger_than_a_frame_and_than_the_buffers_of_the_socket(make: Make
     assert returned.attempt.job == large
 
 
-def test_a_job_whose_queue_is_gone_is_refused(make: Make, worker: Worker) -> None:
+def test_a_job_whose_queue_is_gone_is_refused(make: Make, worker: Consumer) -> None:
     carrier = make(queues={"pdf": "pdf", "import": "slow"})
     worker.channel.queue_delete("slow")
     carrier.publish([job(1), job(2, queue_name="import"), job(3)])
@@ -144,7 +120,7 @@ def test_a_job_whose_queue_is_gone_is_refused(make: Make, worker: Worker) -> Non
     assert taken.refused == [(2, 1)]
 
 
-def test_a_job_for_which_the_queue_has_no_room_is_refused(make: Make, worker: Worker) -> None:
+def test_a_job_for_which_the_queue_has_no_room_is_refused(make: Make, worker: Consumer) -> None:
     arguments = {**topology.CARRIED_QUEUE, "x-max-length": 5}
     worker.channel.queue_declare("pdf", durable=True, auto_delete=False, arguments=arguments)
     create_all_but_pdf(worker)
@@ -161,11 +137,11 @@ def test_a_job_for_which_the_queue_has_no_room_is_refused(make: Make, worker: Wo
     assert len(taken.confirmed) == worker.count("pdf") >= 5
 
 
-def create_all_but_pdf(worker: Worker) -> None:
+def create_all_but_pdf(worker: Consumer) -> None:
     topology.declare(worker.channel, [], "default", create=True)
 
 
-def test_outcomes_come_until_they_are_acknowledged(make: Make, worker: Worker) -> None:
+def test_outcomes_come_until_they_are_acknowledged(make: Make, worker: Consumer) -> None:
     carrier = make()
     for number in range(1, 11):
         worker.send(outcome_of(job(number)))
@@ -189,7 +165,7 @@ def test_outcomes_come_until_they_are_acknowledged(make: Make, worker: Worker) -
     assert worker.count(topology.outcome_queue("default")) == 0
 
 
-def test_take_leaves_nothing_in_buffers(make: Make, worker: Worker) -> None:
+def test_take_leaves_nothing_in_buffers(make: Make, worker: Consumer) -> None:
     """One call takes all that the socket has: its file need not become readable again for the rest."""
     carrier = make()
     for number in range(1, 501):
@@ -200,7 +176,7 @@ def test_take_leaves_nothing_in_buffers(make: Make, worker: Worker) -> None:
     assert not select.select([carrier.fileno()], [], [], 0)[0]
 
 
-def test_an_unreadable_outcome_names_its_job(make: Make, worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_outcome_names_its_job(make: Make, worker: Consumer, caplog: pytest.LogCaptureFixture) -> None:
     carrier = make()
     worker.send(outcome_of(job(3, lease=7)), body=b'[99,"of the future"]')
     worker.send(outcome_of(job(3)), body=b"\x80\x04", id="of a stranger")
@@ -223,17 +199,17 @@ def test_a_job_that_waits_too_long_comes_back(make: Make) -> None:
     carrier.acknowledge([returned.delivery])
 
 
-def test_a_job_whose_workers_die_comes_back(make: Make, worker: Worker, broker_url: str) -> None:
+def test_a_job_whose_workers_die_comes_back(make: Make, worker: Consumer, broker_url: str) -> None:
     carrier = make()
     carrier.publish([job(6)])
     for _ in range(topology.DELIVERY_LIMIT + 1):
-        with closing(Worker(broker_url)) as dying:
+        with closing(Consumer(broker_url)) as dying:
             dying.get()
     [returned] = take(carrier, lambda taken: taken.jobs).jobs
     assert (returned.ref, returned.reason, returned.job) == ((6, 1), "delivery_limit", job(6))
 
 
-def test_a_rejected_job_comes_back_even_if_nobody_can_read_it(make: Make, worker: Worker) -> None:
+def test_a_rejected_job_comes_back_even_if_nobody_can_read_it(make: Make, worker: Consumer) -> None:
     carrier = make()
     carrier.publish([job(7)])
     worker.channel.basic_reject(worker.get().delivery_tag, requeue=False)
@@ -249,7 +225,7 @@ def test_a_rejected_job_comes_back_even_if_nobody_can_read_it(make: Make, worker
     ]
 
 
-def test_dead_letters_of_other_tasks_do_not_reach_the_relay(make: Make, worker: Worker) -> None:
+def test_dead_letters_of_other_tasks_do_not_reach_the_relay(make: Make, worker: Consumer) -> None:
     carrier = make()
     worker.channel.basic_publish(amqp.Message(b"{}"), "", "pdf")
     worker.channel.basic_reject(worker.get().delivery_tag, requeue=False)
@@ -257,7 +233,7 @@ def test_dead_letters_of_other_tasks_do_not_reach_the_relay(make: Make, worker: 
     assert carrier.take() == Taken()
 
 
-def test_databases_share_a_queue_and_not_what_comes_back(make: Make, worker: Worker, broker_url: str) -> None:
+def test_databases_share_a_queue_and_not_what_comes_back(make: Make, worker: Consumer, broker_url: str) -> None:
     carrier = make(wait=0.05)
     other = CeleryCarrier("celery", Celery(broker=broker_url), home="other", queues={"pdf": "pdf"}, wait=0.05)
     with closing(other):
@@ -268,7 +244,7 @@ def test_databases_share_a_queue_and_not_what_comes_back(make: Make, worker: Wor
         assert [each.ref for each in take(carrier, lambda taken: taken.jobs).jobs] == [(1, 1)]
 
 
-def test_revoked_jobs_are_told_to_celerys_workers(make: Make, worker: Worker) -> None:
+def test_revoked_jobs_are_told_to_celerys_workers(make: Make, worker: Consumer) -> None:
     carrier = make()
     name = worker.channel.queue_declare("", exclusive=True).queue
     worker.channel.queue_bind(name, "celery.pidbox")
@@ -283,13 +259,13 @@ def test_revoked_jobs_are_told_to_celerys_workers(make: Make, worker: Worker) ->
 # What breaks
 
 
-def test_a_queue_with_other_arguments_is_explained(make: Make, worker: Worker) -> None:
+def test_a_queue_with_other_arguments_is_explained(make: Make, worker: Consumer) -> None:
     worker.channel.queue_declare("pdf", durable=True, auto_delete=False)
     with pytest.raises(CarrierMisconfigured, match=r"'pdf'.*'x-queue-type': 'quorum'.*\"DECLARE\": False"):
         make()
 
 
-def test_without_declare_a_missing_queue_is_explained(make: Make, worker: Worker) -> None:
+def test_without_declare_a_missing_queue_is_explained(make: Make, worker: Consumer) -> None:
     create_all_but_pdf(worker)
     with pytest.raises(CarrierMisconfigured, match=r"no queue 'pdf'.*x-delivery-limit"):
         make(declare=False)
@@ -326,7 +302,7 @@ def test_every_method_says_that_the_connection_broke(make: Make) -> None:
     assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
 
 
-def test_a_deleted_outcome_queue_breaks_the_connection(make: Make, worker: Worker) -> None:
+def test_a_deleted_outcome_queue_breaks_the_connection(make: Make, worker: Consumer) -> None:
     carrier = make()
     worker.channel.queue_delete(topology.outcome_queue("default"))
     with pytest.raises(CarrierUnreachable, match="ConsumerCancelled"):
@@ -374,7 +350,7 @@ def test_what_was_confirmed_outlives_the_broker(rabbitmq: RabbitMQ, make: Make, 
     carrier = make()
     carrier.publish([job(number) for number in range(1, 51)])
     take(carrier, lambda taken: len(taken.confirmed) == 50)
-    with closing(Worker(broker_url)) as before:
+    with closing(Consumer(broker_url)) as before:
         before.send(outcome_of(before_job := job(99)))
         wait_until(lambda: carrier.take().outcomes, "the outcome came")
     time.sleep(1)  # RabbitMQ 3.10 may lose a quorum queue that is younger than a second
@@ -385,7 +361,7 @@ def test_what_was_confirmed_outlives_the_broker(rabbitmq: RabbitMQ, make: Make, 
     rabbitmq.start()
     wait_until(lambda: connected(carrier), "the broker is back")
     assert take(carrier, lambda taken: taken.outcomes).outcomes[0].attempt.job == before_job
-    with closing(Worker(broker_url)) as after:
+    with closing(Consumer(broker_url)) as after:
         assert wait_until(lambda: after.count("pdf")) == 50
 
 

@@ -278,6 +278,14 @@ class Queue(RuleBasedStateMachine):
         assert recovered == {id: row.status for id, row in lost.items()}
         self.model |= lost
 
+    @rule(times=st.integers(1, 3))
+    def carry_and_give_back(self, times: int) -> None:
+        """The same jobs so often in a row, if there are few."""
+        for _ in range(times):
+            self.admit(limit=4, chosen=range(1_000))
+            self.claim_and_hand_over(limit=4, chosen=range(1_000))
+            self.give_back_after_the_delivery_limit(range(1_000))
+
     @rule(limit=limits)
     def never_recover_from_the_carrier(self, limit: int) -> None:
         """Its row is as old as can be, and so are its jobs."""

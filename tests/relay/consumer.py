@@ -1,0 +1,53 @@
+"""Plays a worker of Celery: takes messages, sends outcomes, and dies at the instant that a test chooses."""
+
+import json
+from typing import Any
+
+import amqp
+
+from django_skipqueue.relay import wire
+from django_skipqueue.relay.rabbitmq import topology
+from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.records import Attempt, ClaimedJob
+
+from ..app.waiting import wait_until
+
+
+class Consumer:
+    """Has a connection of its own. An outcome is confirmed when `send` returns."""
+
+    def __init__(self, url: str) -> None:
+        place, _, vhost = url.removeprefix("amqp://guest:guest@").partition("/")
+        self.connection = amqp.Connection(host=place, virtual_host=vhost or "/", confirm_publish=True)
+        self.connection.connect()
+        self.channel = self.connection.channel()
+
+    def get(self, queue: str = "pdf") -> Any:
+        """The next message, once there is one."""
+        return wait_until(lambda: self.channel.basic_get(queue), f"a message in {queue}")
+
+    def send(self, attempt: Attempt, body: bytes | None = None, id: str | None = None) -> None:
+        """Send an outcome."""
+        ref = wire.message_id("default", attempt.job.ref) if id is None else id
+        text = wire.encode(wire.attempt_to_wire(attempt)) if body is None else body
+        message = amqp.Message(text, correlation_id=ref, content_type="application/json", delivery_mode=2)
+        self.channel.basic_publish(message, "", topology.outcome_queue("default"))
+
+    def finish(self, message: Any, result: int, *, acknowledge: bool = True) -> None:
+        """Do as if the job had run, and returned this number."""
+        self.send(Attempt(job_of(message), Outcome("completed", result=str(result)), 10.0, 10.25, "celery@here"))
+        if acknowledge:
+            self.channel.basic_ack(message.delivery_tag)
+
+    def count(self, queue: str) -> int:
+        """How many messages of the queue are with nobody."""
+        return int(self.channel.queue_declare(queue, passive=True).message_count)
+
+    def close(self) -> None:
+        """Die: the broker delivers again what is not acknowledged."""
+        self.connection.collect()
+
+
+def job_of(message: Any) -> ClaimedJob:
+    """The job of a message, as Celery's task reads it."""
+    return wire.job_from_wire(json.loads(message.body)[0][0])[0]

@@ -1,0 +1,57 @@
+"""Stops the first relay process of a test at an exact step, until the test kills it."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from django_skipqueue.relay.celery_carrier import CeleryCarrier
+from django_skipqueue.relay.hand_over import HandOver
+
+from ..app.waiting import wait_until
+
+STEPS: dict[str, tuple[type, str, bool]] = {
+    "claimed": (CeleryCarrier, "publish", False),
+    "published": (CeleryCarrier, "publish", True),
+    "confirmed": (HandOver, "run", False),
+    "settled": (CeleryCarrier, "acknowledge", False),
+}
+"""What a relay has just done, and the method before which, or (`True`) after which, that is so."""
+
+
+def source(step: str, marker: Path) -> str:
+    """The source of a `jobs` module that has its process stop at the step. Only the first process stops."""
+    return f"from tests.relay.halting import halt\nhalt({step!r}, {str(marker)!r})\n"
+
+
+def halt(step: str, marker: str) -> None:
+    """Have this process, or a child of it, stop at the step, unless another one has."""
+    owner, name, is_after = STEPS[step]
+    original: Callable[..., Any] = getattr(owner, name)
+
+    def halting(self: Any, *arguments: Any) -> Any:
+        if is_after:
+            original(self, *arguments)
+        if is_first(marker):
+            while True:
+                time.sleep(60)
+        return None if is_after else original(self, *arguments)
+
+    setattr(owner, name, halting)
+
+
+def is_first(marker: str) -> bool:
+    """Whether this process is the first to write its id into the file."""
+    own = f"{marker}.{os.getpid()}"
+    Path(own).write_text(str(os.getpid()))
+    try:
+        os.link(own, marker)
+    except FileExistsError:
+        return False
+    return True
+
+
+def halted(marker: Path) -> int:
+    """The id of the process that stands at the step, once one does."""
+    return int(wait_until(lambda: marker.exists() and marker.read_text(), "a relay stops at its step"))
