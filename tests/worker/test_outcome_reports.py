@@ -1,6 +1,7 @@
 """Each attempt is in one event, also if the answer to the settle of its outcome was lost."""
 
 from collections.abc import Callable, Iterable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,12 +9,15 @@ from django.db import OperationalError, connection
 from django.dispatch import Signal
 
 from django_skipqueue import signals
+from django_skipqueue.events.events import AttemptsCompleted, LeasesLost
 from django_skipqueue.models import Job
+from django_skipqueue.rollups.tally import Tally
 from django_skipqueue.runtime import control_connection
 from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import ExchangeResult
-from django_skipqueue.values.outcomes import Settlement
-from django_skipqueue.values.records import Attempt
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.worker.outcome_reports import OutcomeReports
 
 from ..app import jobs
 from ..app.waiting import wait_until
@@ -153,3 +157,28 @@ def test_a_job_that_was_cancelled_is_reported_as_cancelled_whatever_its_outcome(
     assert signal is signals.job_cancelled
     assert attempt.outcome.last_error == "by hand"
     wait_until(lambda: Job.objects.get(pk=made.pk).errors, "the error of the attempt is kept")
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_second_outcome_of_a_remembered_attempt_is_a_lost_lease(is_written: bool) -> None:
+    """A carrier may run a job twice. The last two attempts or more are remembered."""
+    events: list[Any] = []
+    dispatcher: Any = SimpleNamespace(send=events.append)
+    reports = OutcomeReports(dispatcher, Tally(), remembered=2)
+    first, *others = (
+        Attempt(ClaimedJob(id, 1, "t", "q", "[]", "{}", 1, 3, 0, 1.0, 2.0, "{}"), COMPLETED, 0.0, 0.1, "w", is_written)
+        for id in range(5)
+    )
+    reports.sent([first], {first.job.ref}, {})
+    reports.sent([first, others[0]], {others[0].job.ref}, {})
+    assert [(type(event), event.attempts) for event in events] == [
+        (AttemptsCompleted, [first]),
+        (AttemptsCompleted, [others[0]]),
+        (LeasesLost, [first]),
+    ]
+    for other in others[1:]:
+        reports.sent([other], {other.job.ref}, {})
+    events.clear()
+    reports.sent([others[0], others[-1]], set(), {})
+    assert (LeasesLost, [others[-1]]) in [(type(event), event.attempts) for event in events]
+    assert (others[0] in reports.lost) is not is_written, "it is forgotten"
