@@ -13,7 +13,7 @@ from django_skipqueue import signals
 from django_skipqueue.alerts import webhook as module
 from django_skipqueue.events.events import AlertOver, AlertRaised
 from django_skipqueue.events.sinks import send
-from django_skipqueue.models import Incident, Job
+from django_skipqueue.models import Incident, Job, Worker
 
 from ..app.rows import make_job
 from ..app.waiting import wait_until
@@ -122,6 +122,7 @@ def test_several_supervisors_announce_an_incident_once(runworker: Callable[..., 
         skipqueue = {"ALERTS": {"oldest_waiting": {"mail": 60}, "webhook": server.address}}
         make_job(queue_name="mail", run_after=timedelta(seconds=-100))
         workers = [runworker("--queues", "other", jobs=QUICKLY, skipqueue=skipqueue) for _ in range(3)]
+        wait_until(lambda: Worker.objects.count() == 3, "all handle signals by now")
         wait_until(lambda: server.posted, "the alert is posted")
         wait_until(lambda: Incident.objects.get(rule="oldest_waiting").is_announced, "it is confirmed")
         workers[0].send(signal.SIGTERM)

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from django_skipqueue.events import alert_logs, batch_logs, liveness_logs, log_context, logs, queue_logs, schedule_logs
+from django_skipqueue.events import (
+    alert_logs,
+    batch_logs,
+    carried_logs,
+    liveness_logs,
+    log_context,
+    logs,
+    queue_logs,
+    relay_logs,
+    schedule_logs,
+)
 from django_skipqueue.events.batch_events import BatchNotFinished, CallbackSkipped
 from django_skipqueue.events.events import (
     AlertOver,
@@ -169,7 +179,7 @@ def every_record(lines: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     )
     functions = {
         name: each
-        for module in (logs, liveness_logs, queue_logs)
+        for module in (logs, liveness_logs, queue_logs, relay_logs, carried_logs)
         for name, each in vars(module).items()
         if inspect.isfunction(each) and each.__module__ == module.__name__
     }
