@@ -26,16 +26,19 @@ class Consumer:
         """The next message, once there is one."""
         return wait_until(lambda: self.channel.basic_get(queue), f"a message in {queue}")
 
-    def send(self, attempt: Attempt, body: bytes | None = None, id: str | None = None) -> None:
-        """Send an outcome."""
-        ref = wire.message_id("default", attempt.job.ref) if id is None else id
+    def send(
+        self, attempt: Attempt, body: bytes | None = None, id: str | None = None, *, home: str = "default"
+    ) -> None:
+        """Send an outcome to this home."""
+        ref = wire.message_id(home, attempt.job.ref) if id is None else id
         text = wire.encode(wire.attempt_to_wire(attempt)) if body is None else body
         message = amqp.Message(text, correlation_id=ref, content_type="application/json", delivery_mode=2)
-        self.channel.basic_publish(message, "", topology.outcome_queue("default"))
+        self.channel.basic_publish(message, "", topology.outcome_queue(home))
 
     def finish(self, message: Any, result: int, *, acknowledge: bool = True) -> None:
         """Do as if the job had run, and returned this number."""
-        self.send(Attempt(job_of(message), Outcome("completed", result=str(result)), 10.0, 10.25, "celery@here"))
+        job, home = wire.job_from_wire(json.loads(message.body)[0][0])
+        self.send(Attempt(job, Outcome("completed", result=str(result)), 10.0, 10.25, "celery@here"), home=home)
         if acknowledge:
             self.channel.basic_ack(message.delivery_tag)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from django.db.models.functions import Now
 
 from django_skipqueue.models import Job, Worker
 from django_skipqueue.relay import wire
-from django_skipqueue.relay.carrier import carrier_id
+from django_skipqueue.relay.carrier import carrier_id, home_of
 from django_skipqueue.relay.rabbitmq import topology
 from django_skipqueue.store import Store
 from scripts.embedded_rabbitmq import RabbitMQ
 
+from ..app.carriers import make_carrier
 from ..app.jobs import noop, record
 from ..app.models import Ledger
 from ..app.waiting import wait_until
@@ -39,13 +40,22 @@ from .consumer import Consumer, job_of
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CARRIER = carrier_id("celery")
-OUTCOMES, BACK = topology.outcome_queue("default"), topology.back_queue("default")
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+HOME = home_of("default", SINCE)
+OUTCOMES, BACK = topology.outcome_queue(HOME), topology.back_queue(HOME)
 LONG_AGO = timedelta(days=1)
 WORKER_TIMEOUT = "600"
 """Seconds: whatever happens within a test, no supervisor takes a relay of another for dead, unless the test says so."""
 
 Start = Callable[..., ManagePy]
 carried = partial(noop.using(queue_name="carried").defer)
+
+
+@pytest.fixture(autouse=True)
+def carrier_row(transactional_db: None) -> None:
+    """The row of the carrier, as the first relay has left it: its time is in the names of the queues."""
+    make_carrier(queues=["carried"])
+    Worker.objects.filter(pk=CARRIER).update(started_at=SINCE)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +154,7 @@ def relay_id() -> str:
 def ref_of(message: Any) -> tuple[int, int]:
     """The job and its lease."""
     job = job_of(message)
-    assert message.properties["correlation_id"] == wire.message_id("default", job.ref)
+    assert message.properties["correlation_id"] == wire.message_id(HOME, job.ref)
     return job.ref
 
 
@@ -338,8 +348,8 @@ from tests.relay.halting import is_first
 
 send = OutcomeSender.send
 
-def send_and_die(self, attempt):
-    send(self, attempt)
+def send_and_die(self, attempt, home):
+    send(self, attempt, home)
     if is_first({marker!r}):
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -469,7 +479,7 @@ def test_a_job_that_is_cancelled_and_retried_while_it_is_with_the_carrier(start:
     messages = {ref_of(message)[0]: message for message in (consumer.get(), consumer.get())}
     assert Store.default().cancel([waiting.pk, running.pk]).keys() == {waiting.pk, running.pk}
     assert end_of(running) == ("discarded", None, 1, 2)
-    revoked = [wire.message_id("default", (job.pk, 1)) for job in (waiting, running)]
+    revoked = [wire.message_id(HOME, (job.pk, 1)) for job in (waiting, running)]
     order = consumer.get(orders).body
     assert all(id in order for id in revoked)
     assert Store.default().retry([running.pk]).keys() == {running.pk}
