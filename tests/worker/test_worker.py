@@ -29,6 +29,7 @@ from django_skipqueue.tasks.registry import THREADS
 from django_skipqueue.values.outcomes import COMPLETED
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef, worker_name
 from django_skipqueue.worker import worker as worker_module
+from django_skipqueue.worker.in_flight import DEFER_RESULT_ABOVE
 from django_skipqueue.worker.orphan_check import DELAYS
 from django_skipqueue.worker.worker import Worker
 
@@ -1028,9 +1029,10 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
 
     class Stopping(Watching):
         def after(self, answer: ExchangeResult) -> ExchangeResult:
-            self.worker._stop()
             rows = answer.claimed_rows if isinstance(answer.claimed_rows, list) else answer.claimed_rows.fetchall()
-            brought.extend(id for id, *_ in rows)
+            if len(rows) >= DEFER_RESULT_ABOVE:  # the jobs of a smaller one begin at once
+                self.worker._stop()
+                brought.extend(id for id, *_ in rows)
             return replace(answer, claimed_rows=rows)
 
     jobs.noop.defer_many([()] * BACKLOG)
