@@ -116,7 +116,8 @@ class Relay(ControlLoop):
         """Take what came from the carrier, and run the services that are due."""
         self._stamp()
         self._take()
-        self._exchange.is_paused = not (self._row.is_written and self._own_row.is_alive(time.monotonic()))
+        may_claim = not self._stopping and self._row.is_written and self._own_row.is_alive(time.monotonic())
+        self._exchange.is_paused = not may_claim
         self._loop.run_due()
 
     def _take(self) -> None:
@@ -202,7 +203,6 @@ class Relay(ControlLoop):
         while self._jobs.unconfirmed and self._connection.is_open and (left := deadline - time.monotonic()) > 0:
             self._sleep(left)
             self._turn()
-            self._exchange.is_paused = True
         self._exchange.settle_last(deadline)
         self._jobs.release_unconfirmed()
         while not self._control.is_broken and self._hand_over.due_at <= time.monotonic() < self._shutdown_deadline:

@@ -86,12 +86,12 @@ class FakeCarrier:
 
     # What a test calls
 
-    def confirm(self) -> None:
-        """Take the published jobs, and say so."""
+    def confirm(self, count: int | None = None) -> None:
+        """Take the first of the published jobs, or all, and say so."""
         with self._lock:
-            self.jobs.update((job.ref, job) for job in self._unconfirmed)
-            self._taken.confirmed += [job.ref for job in self._unconfirmed]
-            self._unconfirmed.clear()
+            taken, self._unconfirmed = self._unconfirmed[:count], self._unconfirmed[len(self._unconfirmed[:count]) :]
+            self.jobs.update((job.ref, job) for job in taken)
+            self._taken.confirmed += [job.ref for job in taken]
             self._ring()
 
     def finish(self, *jobs: ClaimedJob, outcome: Outcome = COMPLETED, is_written: bool = False) -> None:

@@ -475,3 +475,22 @@ def test_an_outcome_comes_for_a_job_that_is_to_be_released(carrier: FakeCarrier,
     wait_until(lambda: not carrier.unacknowledged)
     job.refresh_from_db()
     assert (job.status, job.attempts, len(carrier.published)) == ("completed", 1, 1)
+
+
+def test_a_relay_that_stops_publishes_no_more(carrier: FakeCarrier, start: Start) -> None:
+    """Outcomes make room in the window while it waits for the last confirms."""
+    carrier.confirms_at_once = False
+    noop.defer_many([()] * 60)
+    relay = start()
+    wait_until(lambda: len(carrier.published) == 50)
+    stopping = threading.Thread(target=relay.stop)
+    stopping.start()
+    wait_until(lambda: relay.relay._stopping)
+    carrier.confirm(40)
+    wait_until(lambda: relay.relay._jobs.with_carrier == 40)
+    carrier.finish()
+    wait_until(lambda: len(carrier.acknowledged) == 40)
+    carrier.confirm()
+    stopping.join()
+    assert len(carrier.published) == 50
+    assert Job.objects.queued().count() == 10
