@@ -126,7 +126,7 @@ class TestWithRabbitMQ:
             (folder,) = {home for each in started if (home := home_of(each))}
             assert folder.is_dir()
             process.send_signal(signal.SIGTERM)
-            process.communicate()
+            process.wait()  # `communicate` would close its input, at whose end the command ends by itself
         assert process.returncode == 128 + signal.SIGTERM
         wait_until(lambda: not any(map(is_alive, started)), "nothing is left")
         assert not folder.exists()
@@ -159,10 +159,16 @@ class TestCompose:
 
 
 def home_of(process: psutil.Process) -> Path | None:
-    """The folder of the node that a process belongs to."""
-    home = process.environ().get("RABBITMQ_MNESIA_BASE")
+    """The folder of the node that a process belongs to; `None` also of one that has ended meanwhile."""
+    try:
+        home = process.environ().get("RABBITMQ_MNESIA_BASE")
+    except psutil.NoSuchProcess:
+        return None
     return Path(home).parent if home else None
 
 
 def is_alive(process: psutil.Process) -> bool:
-    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
