@@ -69,6 +69,16 @@ def in_sequence(key: int) -> tuple[float, float]:  # noqa: ARG001 (names the key
     return time.time(), time.time()
 
 
+@job(concurrency=limit(2, by="key"))
+def limited_noop(key: int) -> None:
+    """Does nothing, as `noop`; at most two of a key run at once."""
+
+
+@job(sequence=by("key"))
+def noop_in_sequence(key: int) -> None:
+    """Does nothing, as `noop`; one after the other for each key."""
+
+
 @job(fair_by="tenant")
 def fair_work(tenant: str, milliseconds: int = 0) -> None:  # noqa: ARG001 (names the key)
     """Waits, or does nothing; its tenants share the workers."""

@@ -12,7 +12,7 @@ from ..values.rates import burst_of, interval_of
 from ..values.records import EncodedCall
 
 PREFIX = "queue:"
-"""The beginning of the keys of queues. `ADMIT_BY_KEY` and `ADMIT_BY_RATE` know them by it; no other key begins so."""
+"""The beginning of the keys of queues. The statements that admit know them by it; no other key begins so."""
 
 
 class LimitColumns(NamedTuple):

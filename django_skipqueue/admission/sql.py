@@ -15,10 +15,10 @@ A key of the kind `fair` has no limit of what runs. Few of its jobs are queued a
 each that has just ended, so a key alone soon has all workers. A job that is admitted becomes due at that moment: else
 those of a key whose jobs were enqueued long before would still be claimed before all others.
 
-Rule: only `ADMIT_BY_KEY`, and `ADMIT_LONE` of `lone_sql`, raise the number of held permits. The first runs in the
-transaction of `LOCK_KEYS`, after it, the second in that of `LOCK_KEY`, and only for the keys that this has locked; each
-statement has a snapshot of its own, so the second one sees what the previous holder of the lock has done. None waits
-for a lock, so none can be part of a deadlock.
+Rule: only `ADMIT_BY_KEY`, `CHOOSE_BY_KEY` with the claim that follows it, and `ADMIT_LONE` of `lone_sql` raise the
+number of held permits. The first two run in the transaction of `LOCK_KEYS`, after it, the last in that of `LOCK_KEY`,
+and only for the keys that this has locked; each statement has a snapshot of its own, so the second one sees what the
+previous holder of the lock has done. None waits for a lock, so none can be part of a deadlock.
 
 The jobs of a key that wait are found by `status <= 'blocked'`. It means the same as `=`, for no status is before that
 in the alphabet. But `=` would also fit the index `blocked`, which has the jobs of all keys in the order of their ids.
@@ -80,17 +80,15 @@ FROM wanted JOIN lock ON lock.slot = hashtext(wanted.key) & 1023
 # disk: a job whose admission is lost in a crash of the server is blocked as before. Reads no table.
 ADMIT_WITHOUT_WAITING = "SELECT set_config('synchronous_commit', 'off', true)"
 
-# the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
-# wait for now. Of each locked key as many jobs are admitted as
-# permits are free: the highest priority first, then the first enqueued. In a sequence the next is the one that has
-# begun before, else the first enqueued; it is not passed over, even if its row is locked. At most a thousand of a key:
-# more permits may be free after a limit was removed. Those that hold one are not counted if there is no limit, nor
-# beyond it. That LIMIT also has the planner walk limit_held instead of making a bitmap of it: only a walk marks the
-# entries of finished jobs as dead, so that the next one passes them. A bitmap reads the rows of all of them each time.
+# The beginning of two statements. Of each locked key as many jobs are chosen as permits are free: the highest priority
+# first, then the first enqueued. In a sequence the next is the one that has begun before, else the first enqueued; it
+# is not passed over, even if its row is locked. At most a thousand of a key: more permits may be free after a limit was
+# removed. Those that hold one are not counted if there is no limit, nor beyond it. That LIMIT also has the planner walk
+# limit_held instead of making a bitmap of it: only a walk marks the entries of finished jobs as dead, so that the next
+# one passes them. A bitmap reads the rows of all of them each time.
 # Index: limit_held and limit_waiting, once for each key; for the key of a queue the primary key of queues.
-ADMIT_BY_KEY = """
-WITH chosen AS MATERIALIZED (
-    SELECT job.place
+_CHOSEN = """WITH chosen AS MATERIALIZED (
+    SELECT job.place, job.queue_name, job.rate_key
     FROM
         unnest(
             (SELECT NULLIF(current_setting('skipqueue.locked_keys', true), '')::text[]),
@@ -142,7 +140,7 @@ WITH chosen AS MATERIALIZED (
             ) AS holder
         ) AS held,
         LATERAL (
-            SELECT ctid AS place, id
+            SELECT ctid AS place, id, queue_name, rate_key
             FROM skipqueue_job
             WHERE
                 status <= 'blocked'
@@ -171,7 +169,13 @@ WITH chosen AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
     WHERE head.limit_kind IN ('concurrency', 'fair') OR job.id = head.id
-),
+)
+"""
+
+# the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
+# wait for now. Index: that of `_CHOSEN`.
+ADMIT_BY_KEY = """
+{chosen},
 admitted AS (
     UPDATE skipqueue_job AS job
     SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
@@ -187,7 +191,33 @@ SELECT
     queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
 FROM admitted
 GROUP BY queue_name
-"""
+""".replace("{chosen}", _CHOSEN.strip())
+
+# worker that claims as well, after LOCK_KEYS → the same. It locks the jobs, and writes only those that wait for their
+# rate now: CLAIM_OR_ADMIT, in the same transaction, has the others run here or queued. Index: that of `_CHOSEN`.
+CHOOSE_BY_KEY = """
+{chosen},
+rated AS (
+    UPDATE skipqueue_job AS job
+    SET has_permit = true,
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
+)
+SELECT
+    queue_name,
+    count(*) FILTER (WHERE rate_key IS NULL),
+    array_agg(rate_key) FILTER (WHERE rate_key IS NOT NULL),
+    set_config(
+        'skipqueue.chosen_jobs',
+        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{}')::text,
+        true
+    )
+FROM chosen
+GROUP BY queue_name
+""".replace("{chosen}", _CHOSEN.strip())
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
 # whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key; for the key

@@ -48,9 +48,13 @@ NOTIFIED_SHARE = 1 / 2
 """The same while notifications ask for them that do not name the keys."""
 
 
-def admission(ids: Iterable[int], keys: Iterable[str]) -> list[Statement | None]:
-    """The two statements that admit jobs of the keys of these jobs, and of these keys."""
-    return [(sql.LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (sql.ADMIT_BY_KEY, {})]
+def admission(ids: Iterable[int], keys: Iterable[str], *, claims: bool = False) -> list[Statement | None]:
+    """The two statements that admit jobs of the keys of these jobs, and of these keys.
+
+    claims: CLAIM_OR_ADMIT follows, and admits those that it does not claim.
+    """
+    admit = sql.CHOOSE_BY_KEY if claims else sql.ADMIT_BY_KEY
+    return [(sql.LOCK_KEYS, {"ids": as_array(ids), "keys": sorted(set(keys))}), (admit, {})]
 
 
 class Limiting(Statements):

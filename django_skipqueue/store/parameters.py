@@ -141,7 +141,7 @@ def in_claim_order(jobs: Iterable[ClaimedJob], queue_names: Sequence[str]) -> li
 
 
 class Admitted(NamedTuple):
-    """The results of LOCK_KEYS and ADMIT_BY_KEY."""
+    """The results of LOCK_KEYS and ADMIT_BY_KEY, or of CHOOSE_BY_KEY."""
 
     counts: Mapping[str, int]
     """The number of admitted jobs, by queue."""
@@ -155,9 +155,9 @@ class Admitted(NamedTuple):
         """The rows of the two statements as a value."""
         rows = fetched(admitted)
         return cls(
-            {queue_name: number for queue_name, number, _ in rows if number},
+            {queue_name: number for queue_name, number, *_ in rows if number},
             [key for missed, _ in fetched(locked) for key in missed or ()],
-            frozenset(key for *_, rates in rows for key in rates or ()),
+            frozenset(key for _, _, rates, *_ in rows for key in rates or ()),
         )
 
 

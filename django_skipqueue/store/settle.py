@@ -13,7 +13,7 @@ from django.db import DatabaseError, transaction
 from ..events.events import JobsAdmitted, OutcomeRefused
 from ..values.outcomes import Outcome, Settlement
 from ..values.records import LeaseRef, QueuePosition
-from . import sql
+from . import policy_sql, sql
 from .batches import Batches
 from .limits import admission
 from .notify import RATE_PREFIX, notify_of_keys, wake, wake_supervisors
@@ -74,15 +74,16 @@ class Settling(Batches):
         batch = in_lock_order(settlements)
         settle = _statement(batch) if batch else None
         values = claim_values(queue_names, after=after or {}, limit=limit, worker_id=worker_id)
-        claim = (sql.CLAIM, values) if limit > 0 and queue_names else None
-        admitting = admission(limited, keys) if limited or keys else [None, None]
+        admits, claims = bool(limited or keys), limit > 0 and bool(queue_names)
+        admitting = admission(limited, keys, claims=claims) if admits else [None, None]
+        claim = (policy_sql.CLAIM_OR_ADMIT if admits else sql.CLAIM, values) if claims else None
         connection = self.connection
         connection.ensure_connection()
         sent = time.monotonic()
         try:
             with connection.wrap_database_errors:
                 statements = [settle, *admitting, claim]
-                results = pipelined(connection.connection, statements, meanwhile, is_brief=bool(limited or keys))
+                results = pipelined(connection.connection, statements, meanwhile, is_brief=admits)
         except DatabaseError as error:
             if not is_refused(error) or not batch:
                 raise

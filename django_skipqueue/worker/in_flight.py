@@ -31,8 +31,7 @@ from .round_trips import Exchange, Exchanger
 from .write_notes import WriteNotes
 
 DEFER_RESULT_ABOVE = 100
-"""The result of a claim waits for the next exchange if it has this many jobs and the claim got all that it asked for.
-The jobs of other claims are started at once."""
+"""The result of a claim waits for the next exchange if it has this many jobs. Those of a smaller one start at once."""
 
 LAST_OUTCOMES = 10.0
 """Seconds for which a worker goes on writing outcomes after its time to stop."""
@@ -160,7 +159,7 @@ class InFlightJobs:
                 self._standby.looked()
             self.apply_exchange()  # not yet applied if the database refused an outcome
             self._buffer.put(exchanged)
-            if exchanged.answer.count_claimed() < max(exchanged.room, DEFER_RESULT_ABOVE):
+            if exchanged.answer.count_claimed() < DEFER_RESULT_ABOVE:
                 found_empty = self.apply_exchange()
             self._control.note_exchange(exchanged.ended - exchanged.started)  # last: it may send a statement
         if self._control.is_broken:

@@ -78,7 +78,7 @@ STATEMENTS = {
         | vars(lone_sql)
         | vars(relay_sql)
     ).items()
-    if name.isupper() and isinstance(text, str)
+    if name.isupper() and isinstance(text, str) and not name.startswith("_")
 }
 
 WORKER = "live:000000000001"
@@ -406,6 +406,9 @@ CASES = [
     Case("LOCK_KEYS", {"ids": as_array(range(100_001, 100_301)), "keys": ["key 7"]}, {"pkey"}),
     Case("ADMIT_WITHOUT_WAITING", {}, set()),
     Case("ADMIT_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
+    Case("CHOOSE_BY_KEY", {}, {"limit_held", "limit_waiting", QUEUE}),
+    Case("CLAIM_OR_ADMIT", CLAIM_VALUES, {"claim", QUEUE}),
+    Case("CLAIM_OR_ADMIT", CLAIM_VALUES | {"limit": 1}, {"claim", QUEUE}, "a single one"),
     Case("LOCK_KEY", {"key": "key 7"}, set()),
     Case("ADMIT_LONE", {"id": 100_008, "key": "queue:queue 8"}, {"blocked", "limit_held", "limit_waiting", QUEUE}),
     Case("BLOCKED_KEYS", {"after": "key 1", "limit": 1000}, {"limit_held", "limit_waiting", QUEUE}),
@@ -707,6 +710,7 @@ def test_above_every_statement_stands_who_calls_it(name: str) -> None:
     ("statement", "fields"),
     [
         ("CLAIM", ClaimedJob._fields[:-1]),  # the last one, `claimed_at`, is the worker's
+        ("CLAIM_OR_ADMIT", ClaimedJob._fields[:-1]),
         ("ENQUEUE", InsertedJob._fields),
         ("FIRST_IN_QUEUES", ("queue_name", "job_id", *QueuePosition._fields)),
         ("RECOVER", RecoveredJob._fields),

@@ -977,6 +977,24 @@ def test_the_first_answer_is_taken_up_although_the_second_exchange_did_not_come_
     assert sorted(worker_jobs.seen) == list(range(BACKLOG)), "each has run once"
 
 
+@pytest.mark.parametrize("number", [DEFER_RESULT_ABOVE - 1, DEFER_RESULT_ABOVE])
+def test_an_answer_with_many_jobs_waits_for_the_next_exchange_although_there_was_room_for_more(
+    worker_thread: Start, number: int
+) -> None:
+    """So PostgreSQL works while these are decoded and run. Where keys have limits, a claim seldom fills its room."""
+    waiting: list[int] = []
+
+    def prepare(worker: Worker) -> None:
+        worker._in_flight.exchange(10 * number)
+        waiting.append(worker._in_flight._buffer.claimed)
+
+    jobs.noop.defer_many([()] * number)
+    worker = worker_thread(prepare=prepare, drain=True)
+    assert worker.wait() == EXIT_CLEAN
+    assert waiting == [number if number >= DEFER_RESULT_ABOVE else 0]
+    assert worker.worker.jobs_done == Job.objects.completed().count() == number
+
+
 def test_who_has_too_much_to_write_claims_nothing(worker_thread: Start) -> None:
     rooms: list[int] = []
 

@@ -1,6 +1,7 @@
 """The statements of policies, under the rules of `store.sql`: batches, dependencies, limits, queues, unique keys."""
 
 from .batches import *
+from .claim_or_admit import *
 from .dependencies import *
 from .enqueue_limited import *
 from .limits_now import *

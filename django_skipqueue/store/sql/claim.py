@@ -1,5 +1,37 @@
 """Claim jobs, and find queued jobs."""
 
+# The end of two statements. `claim_seconds` is the time from the start of the statement until this row was updated.
+_TO_RUN = """UPDATE skipqueue_job AS job
+SET status = 'running',
+    lease = job.lease + 1,
+    attempts = job.attempts + 1,
+    locked_by = %(worker_id)s,
+    locked_at = statement_timestamp(),
+    started_at = statement_timestamp(){more}
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING
+    job.id AS id,
+    job.lease AS lease,
+    job.task AS task,
+    job.queue_name AS queue_name,
+    job.args::text AS args,
+    job.kwargs::text AS kwargs,
+    job.attempts AS attempt,
+    job.max_attempts AS max_attempts,
+    job.priority AS priority,
+    date_part('epoch', job.run_after) AS run_after,
+    date_part('epoch', job.locked_at) AS locked_at,
+    job.metadata::text AS metadata,
+    job.timeout AS timeout,
+    date_part('epoch', job.unknown_since) AS unknown_since,
+    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds"""
+
+
+def to_run(statement: str, *, more: str = "") -> str:
+    """Replace `{to_run}` in a statement, which has chosen jobs, by its end. `more`: other columns that it sets."""
+    return statement.replace("{to_run}", _TO_RUN.replace("{more}", more))
+
+
 # worker, Job.objects.claim → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
 # time. Returns only the columns of `ClaimedJob`: whole rows would halve the speed.
 # Each claim gives the job a lease number that it never had before.
@@ -11,8 +43,8 @@
 # The claim ends after the job whose arguments bring the total, as stored, to 4 MB: one claim of hundreds of jobs must
 # not return a gigabyte. The cost of computing this total is too small to measure.
 # The chosen rows are locked, so their ctid is stable. Updating by ctid saves a lookup: 8 % of the statement's time.
-# `claim_seconds` is the time from the start of the statement until this row was updated.
-CLAIM = """
+CLAIM = to_run(
+    """
 WITH found AS MATERIALIZED (
     SELECT job.ctid AS place, job.size
     FROM
@@ -45,31 +77,9 @@ chosen AS MATERIALIZED (
     FROM (SELECT place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS size_before FROM found) AS found
     WHERE size_before < 4000000
 )
-UPDATE skipqueue_job AS job
-SET status = 'running',
-    lease = job.lease + 1,
-    attempts = job.attempts + 1,
-    locked_by = %(worker_id)s,
-    locked_at = statement_timestamp(),
-    started_at = statement_timestamp()
-WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING
-    job.id AS id,
-    job.lease AS lease,
-    job.task AS task,
-    job.queue_name AS queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
-    job.attempts AS attempt,
-    job.max_attempts AS max_attempts,
-    job.priority AS priority,
-    date_part('epoch', job.run_after) AS run_after,
-    date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
-    job.timeout AS timeout,
-    date_part('epoch', job.unknown_since) AS unknown_since,
-    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds
+{to_run}
 """
+)
 
 # worker without a list of queues, supervisor → the names of the queues with queued jobs: at most `limit` names,
 # alphabetically after `after`; without the paused ones, unless `with_paused`. Index: claim, one probe for each name.

@@ -1,0 +1,89 @@
+"""Claim jobs, those among them that have just got a permit."""
+
+from ..sql.claim import to_run
+
+# worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: those that are
+# queued and those that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The other chosen ones
+# become queued. So a job that runs here at once has one version of its row less, and three index entries.
+# A chosen job is locked by this transaction, so its ctid is stable. Of the queued jobs `limit` are locked, though some
+# may be left for the next claim: which of them, the chosen ones decide.
+# Index: claim, once for each queue, as in CLAIM. The chosen jobs are read by ctid.
+CLAIM_OR_ADMIT = to_run(
+    """
+WITH queue AS MATERIALIZED (
+    SELECT name, rank, run_after, id, number
+    FROM
+        unnest(%(queue_names)s::text[], %(ranks)s::smallint[], %(run_afters)s::float8[], %(ids)s::bigint[])
+            WITH ORDINALITY AS queue (name, rank, run_after, id, number)
+    WHERE
+        (
+            SELECT paused.name
+            FROM skipqueue_queue AS paused
+            WHERE
+                paused.name = queue.name
+                AND paused.paused_at IS NOT NULL
+                AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
+        ) IS NULL
+),
+found AS MATERIALIZED (
+    SELECT queue.number, job.rank, job.run_after, job.id, job.place, job.size
+    FROM
+        queue,
+        LATERAL (
+            SELECT
+                -priority AS rank, run_after, id,
+                ctid AS place, pg_column_size(args) + pg_column_size(kwargs) AS size
+            FROM skipqueue_job
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+            ORDER BY (-priority), run_after, id
+            LIMIT %(limit)s
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+    LIMIT %(limit)s
+),
+admitted AS MATERIALIZED (
+    SELECT
+        queue.number,
+        -job.priority AS rank,
+        CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END AS run_after,
+        job.id,
+        job.ctid AS place,
+        pg_column_size(job.args) + pg_column_size(job.kwargs) AS size
+    FROM skipqueue_job AS job LEFT JOIN queue ON queue.name = job.queue_name
+    WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
+),
+merged AS MATERIALIZED (
+    SELECT
+        place,
+        is_admitted,
+        number IS NOT NULL
+            AND row_number() OVER line <= %(limit)s
+            AND sum(size) OVER line - size < 4000000 AS is_claimed
+    FROM (SELECT *, false AS is_admitted FROM found UNION ALL SELECT *, true FROM admitted) AS job
+    WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+),
+chosen AS MATERIALIZED (SELECT place FROM merged WHERE is_claimed),
+queued AS (
+    UPDATE skipqueue_job AS job
+    SET status = 'queued',
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM merged WHERE is_admitted AND NOT is_claimed))
+)
+{to_run}
+""",
+    more=""",
+    run_after = CASE
+        WHEN job.status = 'blocked' AND job.limit_kind = 'fair'
+        THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END""",
+)

@@ -1,0 +1,193 @@
+"""The exchange of a worker that admits and claims: what it claims, and what it leaves queued for others."""
+
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import connection
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from django_skipqueue.admission import sql
+from django_skipqueue.models import Job, Queue
+from django_skipqueue.store import Store, policy_sql
+from django_skipqueue.store import sql as store_sql
+from django_skipqueue.store.parameters import ExchangeResult, claim_values, in_claim_order
+from django_skipqueue.values.outcomes import COMPLETED, Settlement
+from django_skipqueue.values.records import ClaimedJob, QueuePosition
+
+from ..app.limit_rows import make_keyed
+from ..app.rows import make_job, state
+
+store = Store("default")
+QUEUES = ["first", "default", "paused"]
+OTHER = "of another worker"
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def end(*ended: Job, queue_names: Iterable[str] = ("default",), limit: int = 100, **options: Any) -> ExchangeResult:
+    """Complete these running jobs, and claim, as their worker does."""
+    settlements = [Settlement(job.pk, job.lease, COMPLETED) for job in ended]
+    ids = [job.pk for job in ended]
+    return store.exchange(settlements, queue_names=[*queue_names], limit=limit, worker_id="w", limited=ids, **options)
+
+
+def ids(result: ExchangeResult) -> list[int]:
+    return [job.id for job in result.claimed()]
+
+
+def status(job: Job) -> str:
+    return str(state(job)["status"])
+
+
+def test_the_next_job_of_the_key_runs_without_being_queued_before() -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_stat_force_next_flush()")
+        before = _updates(cursor)
+        assert ids(end(running)) == [waiting.pk]
+        assert _updates(cursor) - before == 2, "one settles, one claims"
+    row = state(waiting)
+    assert (row["status"], row["attempts"], row["lease"], row["locked_by"]) == ("running", 1, 1, "w")
+    assert row["started_at"] == row["locked_at"] is not None
+
+
+def test_it_takes_its_place_among_the_queued_ones() -> None:
+    running = make_keyed("k", "running")
+    urgent, usual, late = (make_job(priority=number) for number in (5, 1, -5))
+    waiting = make_keyed("k", priority=2)
+    result = end(running, limit=2)
+    assert ids(result) == [urgent.pk, waiting.pk]
+    assert result.admission.counts == {"default": 1}
+    assert (status(usual), status(late)) == ("queued", "queued")
+
+
+def test_it_is_queued_if_there_is_no_room_for_it() -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k", priority=-1)
+    first = make_job()
+    result = end(running, limit=1)
+    assert ids(result) == [first.pk]
+    assert status(waiting) == "queued"
+    assert result.admission.counts == {"default": 1}
+
+
+@pytest.mark.parametrize("queue_name", ["elsewhere", "paused"])
+def test_it_is_queued_in_a_queue_that_is_not_claimed_from(queue_name: str) -> None:
+    Queue.pause("paused")
+    running, waiting = make_keyed("k", "running"), make_keyed("k", queue_name=queue_name)
+    result = end(running, queue_names=["default", "paused"])
+    assert ids(result) == []
+    assert status(waiting) == "queued"
+    assert result.admission.counts == {queue_name: 1}
+
+
+def test_it_is_queued_if_the_arguments_are_large_enough_already() -> None:
+    running = make_keyed("k", "running", capacity=2), make_keyed("k", "running", capacity=2)
+    large = make_keyed("k", capacity=2, priority=1, args=[secrets.token_hex(4_000_000)])
+    small = make_keyed("k", capacity=2)
+    assert ids(end(*running)) == [large.pk]
+    assert status(small) == "queued"
+
+
+def test_a_position_does_not_hide_it() -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k", priority=9)
+    passed = make_job(priority=8)
+    position = {"default": QueuePosition(-1, 0.0, 0)}
+    assert ids(end(running, after=position)) == [waiting.pk]
+    assert status(passed) == "queued"
+
+
+def test_a_job_that_waits_for_its_rate_holds_the_permit_and_does_not_run() -> None:
+    running = make_keyed("k", "running")
+    rated = make_keyed("k", rate_key="r", rate_interval=60.0, rate_burst=1)
+    result = end(running)
+    assert ids(result) == []
+    assert (status(rated), state(rated)["has_permit"]) == ("blocked", True)
+    assert (result.admission.counts, result.admission.rates) == ({}, {"r"})
+
+
+def test_a_fair_job_becomes_due_now_whether_it_runs_or_is_queued() -> None:
+    running = make_keyed("k", "running", kind="fair", capacity=1)
+    fair = [make_keyed("k", kind="fair", capacity=1, run_after=timedelta(hours=-1)) for _ in range(2)]
+    queued = make_job()
+    assert ids(end(running, limit=2)) == [queued.pk, fair[0].pk]
+    rows = [state(job) for job in fair]
+    assert [row["status"] for row in rows] == ["running", "queued"]
+    assert {row["run_after"] > state(running)["finished_at"] - timedelta(seconds=60) for row in rows} == {True}
+
+
+class Waits(NamedTuple):
+    """A job that is queued, or waits for a permit of its key."""
+
+    queue_name: str
+    priority: int
+    minutes: int
+    key: str
+    kind: str
+
+
+KEYS = {"a": ("concurrency", 1), "b": ("concurrency", 3), "s": ("halting", 1), "f": ("fair", 1)}
+waits = st.builds(
+    Waits,
+    st.sampled_from([*QUEUES, "elsewhere"]),
+    st.integers(-1, 1),
+    st.integers(0, 3),
+    st.sampled_from(["", *KEYS]),
+    st.just(""),
+)
+
+
+@given(jobs=st.lists(waits, max_size=20), limit=st.integers(1, 6), ended=st.sets(st.sampled_from([*KEYS])))
+@settings(max_examples=60, deadline=None)
+def test_it_claims_what_an_admission_and_then_a_claim_would(jobs: list[Waits], limit: int, ended: set[str]) -> None:
+    """The two ways, each from the same rows: the same jobs in the same order, and the same status for all others."""
+    Job.objects.all().delete()
+    Queue.pause("paused")
+    for waiting in jobs:
+        key = waiting.key or None
+        kind, capacity = KEYS.get(waiting.key, (None, None))
+        make_job(
+            "blocked" if key else "queued",
+            queue_name=waiting.queue_name,
+            priority=waiting.priority,
+            run_after=timedelta(minutes=-waiting.minutes),
+            limit_key=key,
+            limit_kind=kind,
+            capacity=capacity,
+        )
+    over = [make_keyed(key, "completed", kind=KEYS[key][0], capacity=KEYS[key][1]).pk for key in sorted(ended)]
+    values = claim_values(QUEUES, after={}, limit=limit, worker_id=OTHER)
+    seen = [
+        _after(over, statements)
+        for statements in (
+            [(sql.ADMIT_BY_KEY, None), (store_sql.CLAIM, values)],
+            [(sql.CHOOSE_BY_KEY, None), (policy_sql.CLAIM_OR_ADMIT, values)],
+        )
+    ]
+    assert seen[0] == seen[1]
+
+
+def _after(over: list[int], statements: list[tuple[str, Any]]) -> Any:
+    """What the statements claim, admit and leave, in a transaction that is taken back."""
+    with connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(sql.LOCK_KEYS, {"ids": over, "keys": []})
+        (admit, _), (claim, values) = statements
+        cursor.execute(admit)
+        admitted = sorted((name, number) for name, number, *_ in cursor.fetchall())
+        cursor.execute(claim, values)
+        claimed = in_claim_order((ClaimedJob._make((*row, 0.0)) for row in cursor.fetchall()), QUEUES)
+        cursor.execute("SELECT id, status, lease, attempts, locked_by FROM skipqueue_job ORDER BY id")
+        rows = cursor.fetchall()
+        cursor.execute("ROLLBACK")
+    return admitted, [(job.id, job.lease, job.attempt) for job in claimed], rows
+
+
+def _updates(cursor: Any) -> int:
+    cursor.execute("SELECT pg_stat_force_next_flush()")
+    cursor.execute("SELECT pg_stat_get_tuples_updated('skipqueue_job'::regclass)")
+    ((number,),) = cursor.fetchall()
+    return int(number)
