@@ -74,6 +74,15 @@ def test_it_is_queued_if_there_is_no_room_for_it() -> None:
     assert result.admission.counts == {"default": 1}
 
 
+@pytest.mark.parametrize("options", [{"limit": 0}, {"queue_names": []}], ids=["no room", "no queue"])
+def test_it_is_queued_by_a_worker_that_does_not_claim(options: dict[str, Any]) -> None:
+    running, waiting = make_keyed("k", "running"), make_keyed("k")
+    result = end(running, **options)
+    assert ids(result) == []
+    assert status(waiting) == "queued"
+    assert result.admission.counts == {"default": 1}
+
+
 @pytest.mark.parametrize("queue_name", ["elsewhere", "paused"])
 def test_it_is_queued_in_a_queue_that_is_not_claimed_from(queue_name: str) -> None:
     Queue.pause("paused")
