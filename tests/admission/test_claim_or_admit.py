@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +20,7 @@ from django_skipqueue.values.records import ClaimedJob, QueuePosition
 
 from ..app.limit_rows import make_keyed
 from ..app.rows import make_job, state
+from ..app.sessions import Session
 
 store = Store("default")
 QUEUES = ["first", "default", "paused"]
@@ -63,6 +64,21 @@ def test_it_takes_its_place_among_the_queued_ones() -> None:
     assert ids(result) == [urgent.pk, waiting.pk]
     assert result.admission.counts == {"default": 1}
     assert (status(usual), status(late)) == ("queued", "queued")
+
+
+def test_a_job_that_it_displaces_is_free_for_another_worker_at_once() -> None:
+    """Who claims at the same moment must not pass over it."""
+    make_keyed("k")
+    left = [make_job(priority=number) for number in (1, -5, -6)]
+    other = Session()
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql.LOCK_KEYS, {"ids": [], "keys": ["k"]})
+        cursor.execute(sql.CHOOSE_BY_KEY)
+        cursor.execute(policy_sql.CLAIM_OR_ADMIT, claim_values(["default"], after={}, limit=2, worker_id="w"))
+        assert len(cursor.fetchall()) == 2
+        found = other(store.claim, queue_names=["default"], limit=9, worker_id="v")
+    other.close()
+    assert [job.id for job in found] == [job.pk for job in left[1:]]
 
 
 def test_it_is_queued_if_there_is_no_room_for_it() -> None:

@@ -82,6 +82,7 @@ class Change(NamedTuple):
             ("scheduled", "blocked"): "admit",
             ("blocked", "queued"): "admit",
             ("queued", "running"): "claim",
+            ("blocked", "running"): "claim",
             ("scheduled", "discarded"): "discard",
             ("queued", "discarded"): "discard",
             ("blocked", "discarded"): "discard",

@@ -63,6 +63,8 @@ def rates_hold(evidence: Evidence) -> Iterator[str]:
             continue
         bucket = buckets[change.rate_key]
         bucket.queued.discard(change.job)
+        if (change.before, change.after) == ("blocked", "running"):
+            yield f"job {change.job} was claimed without a token of {change.rate_key}"
         if change.after != "queued" or change.verb == "release":  # a job that is given back keeps its token
             continue
         if change.before != "blocked":

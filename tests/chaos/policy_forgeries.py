@@ -133,6 +133,12 @@ def queue_without_a_token(story: Story) -> None:
     story.change(20, "scheduled", "queued", **RATE)
 
 
+def claim_without_a_token(story: Story) -> None:
+    """A job begins that waited for its rate."""
+    story.change(20, None, "blocked", **RATE)
+    story.change(20, "blocked", "running", **RATE)
+
+
 def retry_without_a_token(story: Story) -> None:
     admit(story, 20, 0)
     story.change(20, "running", "queued", lease=2, error="ran under lease 1", holder="other", **RATE)

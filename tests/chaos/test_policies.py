@@ -44,6 +44,7 @@ FORGERIES: list[tuple[Callable[[Evidence], Any], Forgery, str]] = [
     (rates_hold, forgeries.exceed_the_rate_after_the_clock, "a rate had no token for job 22: it came 0.90 s too early"),
     (rates_hold, forgeries.queue_more_than_the_burst, "a rate had the jobs [20, 21, 22] queued at once"),
     (rates_hold, forgeries.queue_without_a_token, "job 20 was queued by a admit, without a token of a rate"),
+    (rates_hold, forgeries.claim_without_a_token, "job 20 was claimed without a token of a rate"),
     (rates_hold, forgeries.retry_without_a_token, "job 20 was queued by a settle, without a token of a rate"),
     (fairness_holds, forgeries.queue_many, "a tenant had 3 jobs queued, and at most 0 have run at once"),
     (batches_call_back_once, forgeries.leave_a_batch_open, "batch 1 is open at the end"),

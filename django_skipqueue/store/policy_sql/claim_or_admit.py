@@ -5,9 +5,10 @@ from ..sql.claim import to_run
 # worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: those that are
 # queued and those that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The other chosen ones
 # become queued. So a job that runs here at once has one version of its row less, and three index entries.
-# A chosen job is locked by this transaction, so its ctid is stable. Of the queued jobs `limit` are locked, though some
-# may be left for the next claim: which of them, the chosen ones decide.
-# Index: claim, once for each queue, as in CLAIM. The chosen jobs are read by ctid.
+# `ahead` and `share` only count: how many of the `limit` jobs are chosen ones. So no queued job is locked that is not
+# claimed, which another worker may be looking for at that moment.
+# A chosen job is locked by this transaction, so its ctid is stable.
+# Index: claim, twice for each queue, as in CLAIM. The chosen jobs are read by ctid.
 CLAIM_OR_ADMIT = to_run(
     """
 WITH queue AS MATERIALIZED (
@@ -24,6 +25,49 @@ WITH queue AS MATERIALIZED (
                 AND paused.paused_at IS NOT NULL
                 AND (paused.paused_until IS NULL OR paused.paused_until > statement_timestamp())
         ) IS NULL
+),
+admitted AS MATERIALIZED (
+    SELECT
+        queue.number,
+        -job.priority AS rank,
+        CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END AS run_after,
+        job.id,
+        job.ctid AS place,
+        pg_column_size(job.args) + pg_column_size(job.kwargs) AS size
+    FROM skipqueue_job AS job LEFT JOIN queue ON queue.name = job.queue_name
+    WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
+),
+ahead AS MATERIALIZED (
+    SELECT queue.number, job.rank, job.run_after, job.id
+    FROM
+        queue,
+        LATERAL (
+            SELECT -priority AS rank, run_after, id
+            FROM skipqueue_job
+            WHERE
+                status = 'queued'
+                AND queue_name = queue.name
+                AND (-priority, run_after, id) > (queue.rank, to_timestamp(queue.run_after), queue.id)
+            ORDER BY (-priority), run_after, id
+            LIMIT %(limit)s
+        ) AS job
+    LIMIT (SELECT CASE WHEN count(number) > 0 THEN %(limit)s ELSE 0 END FROM admitted)
+),
+share AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE is_admitted) AS number
+    FROM (
+        SELECT is_admitted
+        FROM (
+            SELECT number, rank, run_after, id, false AS is_admitted FROM ahead
+            UNION ALL
+            SELECT number, rank, run_after, id, true FROM admitted WHERE number IS NOT NULL
+        ) AS job
+        ORDER BY number, rank, run_after, id
+        LIMIT %(limit)s
+    ) AS first
 ),
 found AS MATERIALIZED (
     SELECT queue.number, job.rank, job.run_after, job.id, job.place, job.size
@@ -42,33 +86,25 @@ found AS MATERIALIZED (
             LIMIT %(limit)s
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
-    LIMIT %(limit)s
+    LIMIT %(limit)s - (SELECT number FROM share)
 ),
-admitted AS MATERIALIZED (
-    SELECT
-        queue.number,
-        -job.priority AS rank,
-        CASE
-            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
-            ELSE job.run_after
-        END AS run_after,
-        job.id,
-        job.ctid AS place,
-        pg_column_size(job.args) + pg_column_size(job.kwargs) AS size
-    FROM skipqueue_job AS job LEFT JOIN queue ON queue.name = job.queue_name
-    WHERE job.ctid = ANY ((SELECT NULLIF(current_setting('skipqueue.chosen_jobs', true), '')::tid[])::tid[])
+first_admitted AS (
+    SELECT number, rank, run_after, id, place, size
+    FROM admitted
+    WHERE number IS NOT NULL
+    ORDER BY number, rank, run_after, id
+    LIMIT (SELECT number FROM share)
 ),
-merged AS MATERIALIZED (
-    SELECT
-        place,
-        is_admitted,
-        number IS NOT NULL
-            AND row_number() OVER line <= %(limit)s
-            AND sum(size) OVER line - size < 4000000 AS is_claimed
-    FROM (SELECT *, false AS is_admitted FROM found UNION ALL SELECT *, true FROM admitted) AS job
-    WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+chosen AS MATERIALIZED (
+    SELECT place
+    FROM (
+        SELECT place, sum(size) OVER line - size AS size_before
+        FROM (SELECT * FROM found UNION ALL SELECT * FROM first_admitted) AS job
+        WINDOW line AS (ORDER BY number, rank, run_after, id ROWS UNBOUNDED PRECEDING)
+    ) AS job
+    WHERE size_before < 4000000
 ),
-chosen AS MATERIALIZED (SELECT place FROM merged WHERE is_claimed),
+rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen),
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
@@ -76,7 +112,7 @@ queued AS (
             WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
             ELSE job.run_after
         END
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM merged WHERE is_admitted AND NOT is_claimed))
+    WHERE job.ctid = ANY (ARRAY (SELECT place FROM rest))
 )
 {to_run}
 """,
