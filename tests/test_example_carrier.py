@@ -169,6 +169,6 @@ def home_of(process: psutil.Process) -> Path | None:
 
 def is_alive(process: psutil.Process) -> bool:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

@@ -31,7 +31,7 @@ def enqueue_many(numbers: Sequence[int]) -> None:
 
 
 def enqueue_limited(keys: Sequence[int]) -> None:
-    jobs.limited_noop.defer_many([(key,) for key in keys])
+    jobs.limited.defer_many([(key,) for key in keys])
 
 
 def worker(*, best: bool) -> list[str]:
