@@ -98,6 +98,10 @@ class UnreadableOutcome(SkipQueueError):
     """A job has run with its carrier, but the relay cannot read its outcome. Update the older of the two sides."""
 
 
+class MessageTooLarge(SkipQueueError):
+    """The message of a carried job, or of its outcome, is larger than the carrier takes. Pass less, or return less."""
+
+
 class RecordedError(SkipQueueError):
     """An error that was recorded in another thread or process. The message is its traceback."""
 

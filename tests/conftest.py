@@ -32,7 +32,7 @@ from .harness.fixtures import (  # noqa: F401 (fixtures and a hook)
     worker_thread,
 )
 from .harness.flush import truncate_filled
-from .harness.rabbitmq import broker_url, rabbitmq, rabbitmq_node  # noqa: F401 (fixtures)
+from .harness.rabbitmq import broker_url, rabbitmq, rabbitmq_node, takes_little  # noqa: F401 (fixtures)
 
 
 def pytest_configure() -> None:

@@ -1,7 +1,8 @@
 """Sends the outcomes of carried jobs to the relay, over a connection of this process's own.
 
 Invariant: an outcome stays here until the broker has confirmed it. Only then does its Celery task end, and only after
-that is the job's message acknowledged. So the broker has the job's message or its outcome, at every instant.
+that is the job's message acknowledged. So the broker has the job's message or its outcome, at every instant. An outcome
+that the broker never takes is replaced by a failure that says so.
 """
 
 import threading
@@ -15,15 +16,20 @@ from ..relay.carrier import CarrierUnreachable
 from ..relay.rabbitmq import topology
 from ..relay.rabbitmq.amqp_link import AmqpLink
 from ..relay.rabbitmq.frames import Envelope
+from ..relay.rabbitmq.message_limit import MessageLimit
 from ..runtime.wakeup import Wakeup
 from ..values.records import Attempt
 from ..values.times import NEVER
+from . import too_large
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 15.0
 """Seconds until the broker is tried again, doubled after each try."""
 
 CONFIRM_SECONDS = 60.0
 """A broker that has not confirmed an outcome for so long is connected to again."""
+
+SMALL = 16_384
+"""Bytes of a message that every broker takes."""
 
 WAKE_SECONDS = 5.0
 """Seconds between two looks at the connection, while an outcome is not confirmed."""
@@ -32,15 +38,23 @@ WAKE_SECONDS = 5.0
 class Outgoing:
     """An outcome on its way."""
 
-    __slots__ = ("body", "home", "id", "is_confirmed", "woken")
+    __slots__ = ("attempt", "body", "home", "id", "is_confirmed", "woken")
 
     def __init__(self, attempt: Attempt, home: str) -> None:
+        self.attempt = attempt
         self.home = home
         self.id = wire.message_id(home, attempt.job.ref)
         self.body = wire.encode(wire.attempt_to_wire(attempt))
         self.is_confirmed = False
         self.woken = threading.Event()
         """Set when the outcome is confirmed, or when its thread is to use the connection."""
+
+    def fit(self, limit: MessageLimit) -> None:
+        """Replace the outcome, if its message is larger than the broker takes."""
+        size = len(self.body)
+        if size > SMALL and size > (most := limit.most(too_large.most_for(self.attempt.job.queue_name))):
+            self.attempt = too_large.replaced(self.attempt, size, most)
+            self.body = wire.encode(wire.attempt_to_wire(self.attempt))
 
 
 class OutcomeSender:
@@ -52,6 +66,7 @@ class OutcomeSender:
 
     def __init__(self, app: Any, *, who: str) -> None:
         self._link = AmqpLink(app.connection_for_write(), heartbeat=0)  # nobody would send one while no job runs
+        self._limit = MessageLimit()
         self._who = who
         self._wakeup = Wakeup()
         self._lock = threading.Lock()  # guards `_new` and `_is_used`
@@ -137,6 +152,7 @@ class OutcomeSender:
             outgoing = self._new.popleft()
             self._count += 1
             self._published[self._count] = outgoing
+            outgoing.fit(self._limit)
             frames.append(self._envelope(outgoing.home).frames(outgoing.id, outgoing.body))
         self._oldest_at = min(self._oldest_at, now)
         self._link.send(b"".join(frames))
@@ -179,6 +195,7 @@ class OutcomeSender:
 
     def _broke(self, error: Exception) -> None:
         """Close the connection. What was not confirmed is sent again: the relay drops an outcome that comes twice."""
+        self._limit.learn(error)
         self._link.close()
         self._is_open = False
         self._new.extendleft(reversed(self._published.values()))

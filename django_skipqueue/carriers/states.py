@@ -9,7 +9,7 @@ from ..conf import settings
 from ..exceptions import UnknownTask
 from ..operators.worker_health import state_after
 from ..relay.carrier import carrier_id
-from ..setting_forms.carriers import CarrierSettings
+from ..setting_forms.carriers import CarrierSettings, carrier_of
 from ..store import Store
 from ..tasks.registry import registry
 from . import sql
@@ -67,8 +67,7 @@ def carriers_now(store: Store) -> list[CarrierNow]:
 
 def carrier_for(queue_name: str) -> CarrierSettings | None:
     """The carrier of this queue, by the settings; `None`: workers run its jobs."""
-    carriers = settings.carriers.values() if queue_name in settings.carried_queues else ()
-    return next((carrier for carrier in carriers if queue_name in carrier.queues), None)
+    return carrier_of(queue_name, settings.carriers)
 
 
 def overdue_jobs(store: Store, carrier: CarrierSettings) -> Iterator[tuple[int, str, str, float]]:

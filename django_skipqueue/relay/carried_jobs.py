@@ -1,7 +1,8 @@
 """The jobs that one relay has claimed and not handed over, and the outcomes that it has taken and not settled.
 
 Invariant: each job that the relay holds is in one place: in the result of the last exchange, or in `unconfirmed`,
-`confirmed`, `to_release` or `to_recover`. A delivery is acknowledged after the database has what it says.
+`confirmed`, `to_release` or `to_recover`, or among those not sent. A delivery is acknowledged after the database has
+what it says.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,6 +32,7 @@ class CarriedJobs:
     """The same for jobs of which the carrier's workers have died: they are recovered, and charged."""
     with_carrier: int = 0
     """How many jobs the rows name as the carrier's, as far as this relay knows."""
+    _not_sent: set[LeaseRef] = field(default_factory=set)  # they fail, once that is settled
     _deliveries: dict[LeaseRef, list[int]] = field(default_factory=dict)  # of the outcomes that wait to be settled
     _settled: set[LeaseRef] = field(default_factory=set)  # settled after the connection broke: they may come again
 
@@ -42,12 +44,18 @@ class CarriedJobs:
     @property
     def held_ids(self) -> list[int]:
         """The ids of the jobs that this relay holds, and knows of."""
-        places = (self.unconfirmed, self.confirmed, self.to_release, self.to_recover, self._deliveries)
+        places = (self.unconfirmed, self.confirmed, self.to_release, self.to_recover, self._deliveries, self._not_sent)
         return list({id for refs in places for id, _ in refs})
 
     def published(self, jobs: Iterable[ClaimedJob]) -> None:
         """Note the jobs that were sent to the carrier."""
         self.unconfirmed.update((job.ref, job) for job in jobs)
+
+    def not_sent(self, refs: Iterable[LeaseRef]) -> None:
+        """Note that the carrier does not get these of the published jobs: attempts of them that failed are settled."""
+        for ref in refs:
+            if self.unconfirmed.pop(ref, None):
+                self._not_sent.add(ref)
 
     def take(self, taken: Taken, ended: Ended) -> tuple[list[Attempt], list[int]]:
         """Note what came from the carrier. Returns the attempts to settle, and the deliveries to acknowledge at once.
@@ -92,6 +100,9 @@ class CarriedJobs:
         """Note that these outcomes are written, or have lost their leases. Returns the deliveries to acknowledge."""
         acknowledged: list[int] = []
         for attempt in attempts:
+            if attempt.job.ref in self._not_sent:
+                self._not_sent.remove(attempt.job.ref)
+                continue
             deliveries = self._deliveries.pop(attempt.job.ref)
             acknowledged += deliveries
             if not deliveries:

@@ -65,6 +65,16 @@ class ReturnedJob(NamedTuple):
     """The job; `None` if the message cannot be read."""
 
 
+class TooLarge(NamedTuple):
+    """A job that the carrier never takes: its message is too large."""
+
+    job: ClaimedJob
+    size: int
+    """Bytes of the message."""
+    most: int
+    """Bytes that it may have."""
+
+
 @dataclass
 class Taken:
     """What came from the carrier since the last call of `take`."""
@@ -91,8 +101,11 @@ class Carrier(Protocol):
     def connect(self) -> None:
         """Open the connection, and declare what is lacking. Raises `CarrierMisconfigured` too."""
 
-    def publish(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Send jobs. Each is in `confirmed` or `refused` of a later `take`."""
+    def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
+        """Send jobs, except for those that are too large, and return these.
+
+        Each of the others is in `confirmed` or `refused` of a later `take`.
+        """
 
     def take(self) -> Taken:
         """Return what has come since the last call. Does not wait."""

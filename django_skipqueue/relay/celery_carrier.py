@@ -14,11 +14,12 @@ from kombu.connection import Connection
 from ..events.logs import logger
 from ..values.records import ClaimedJob, LeaseRef
 from . import wire
-from .carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken
+from .carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
 from .rabbitmq import topology
 from .rabbitmq.amqp_link import AmqpLink
 from .rabbitmq.deliveries import Deliveries
 from .rabbitmq.frames import Envelope
+from .rabbitmq.message_limit import LARGEST, MessageLimit
 from .rabbitmq.unconfirmed import Unconfirmed
 
 PREFETCH = 2_000
@@ -35,7 +36,15 @@ class CeleryCarrier:
     """See `Carrier`."""
 
     def __init__(
-        self, name: str, app: Any, *, home: str, queues: Mapping[str, str], wait: float, declare: bool = True
+        self,
+        name: str,
+        app: Any,
+        *,
+        home: str,
+        queues: Mapping[str, str],
+        wait: float,
+        declare: bool = True,
+        max_message_size: int = LARGEST,
     ) -> None:
         """queues: our queues, each with Celery's. wait: the seconds that a job may wait with the broker."""
         self.name = name
@@ -44,6 +53,8 @@ class CeleryCarrier:
         self._queues = dict(queues)
         self._expiration_ms = int(wait * 1000)
         self._declare = declare
+        self._max_message_size = max_message_size
+        self._limit = MessageLimit()
         self._broker: Connection = app.connection_for_write()
         self._link = AmqpLink(self._broker)
         self._envelopes: dict[str, Envelope] = {}
@@ -72,15 +83,23 @@ class CeleryCarrier:
             consuming.basic_consume(topology.back_queue(self.home), callback=self._came_back)
             link.start()
 
-    def publish(self, jobs: Sequence[ClaimedJob]) -> None:
+    def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
-        home, frames = self.home, []
+        home, most = self.home, self._limit.most(self._max_message_size)
+        frames: list[bytes] = []
+        refs: list[LeaseRef] = []
+        too_large: list[TooLarge] = []
         for job in jobs:
             body = b"".join((b"[[", wire.encode(wire.job_to_wire(job, home)), b"],{},{}]"))
+            if len(body) > most:
+                too_large.append(TooLarge(job, len(body), most))
+                continue
             frames.append(self._envelopes[job.queue_name].frames(wire.message_id(home, job.ref), body))
+            refs.append(job.ref)
         if frames:
-            self._unconfirmed.add([job.ref for job in jobs], time.monotonic())
+            self._unconfirmed.add(refs, time.monotonic())
             self._link.send(b"".join(frames))
+        return too_large
 
     def take(self) -> Taken:
         """See `Carrier.take`. A connection that breaks first gives what it had confirmed: that must not run twice."""
@@ -89,6 +108,7 @@ class CeleryCarrier:
         try:
             self._link.receive()
         except CarrierUnreachable as error:
+            self._limit.learn(error)
             if not self._taken.confirmed:
                 raise
             self._broken = error

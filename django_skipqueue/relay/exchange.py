@@ -6,7 +6,7 @@ Invariant: an outcome is acknowledged after its settle is committed. A claimed j
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..claiming.policy import ClaimPolicy
 from ..rollups.tally import Tally
@@ -25,7 +25,9 @@ from ..worker.outcome_reports import OutcomeReports
 from ..worker.pending_outcomes import PendingOutcomes
 from ..worker.round_trips import Exchange, Exchanger
 from ..worker.write_notes import WriteNotes
+from .carrier import TooLarge
 from .connection import CarrierConnection
+from .ended import not_sent
 from .window import Window
 
 DEFER_RESULT_ABOVE = 100
@@ -176,7 +178,14 @@ class RelayExchange(Service):
             return
         self._jobs.published(claimed)  # before it is sent: an error leaves unknown what the carrier has
         with self._connection.handling_errors():
-            self._connection.carrier.publish(claimed)
+            if too_large := self._connection.carrier.publish(claimed):
+                self._fail(too_large)
+
+    def _fail(self, too_large: Sequence[TooLarge]) -> None:
+        """Settle these jobs as failed with the next exchange: whoever claims them could not send them either."""
+        self._jobs.not_sent(job.ref for job, *_ in too_large)
+        carrier, now = self._connection.carrier.name, time.monotonic()
+        self.add(not_sent(each, carrier=carrier, database=self._store.alias, now=now) for each in too_large)
 
     # At the end
 

@@ -28,5 +28,11 @@ def make_carrier(settings: CarrierSettings, alias: str) -> Carrier:
     if not hasattr(app, "connection_for_write"):
         raise CarrierMisconfigured(f"{settings.app!r} of the carrier {settings.name!r} is no Celery app: {app!r}")
     return CeleryCarrier(
-        settings.name, app, home=alias, queues=settings.queues, wait=settings.wait, declare=settings.declare
+        settings.name,
+        app,
+        home=alias,
+        queues=settings.queues,
+        wait=settings.wait,
+        declare=settings.declare,
+        max_message_size=settings.max_message_size,
     )

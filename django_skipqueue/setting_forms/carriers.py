@@ -36,6 +36,8 @@ class CarrierSettings:
     """How many jobs the carrier holds, at most."""
     wait: float = 600.0
     """Seconds that a job may wait there before it comes back."""
+    max_message_size: int = 16 * 1024 * 1024
+    """Bytes of the largest message that the broker takes. RabbitMQ 4 takes as many by default, and RabbitMQ 3 more."""
     declare: bool = True
     """Whether the relay declares Celery's queues, with the arguments that it needs."""
 
@@ -46,6 +48,11 @@ def made_from(given: Mapping[str, Mapping[str, Any]]) -> dict[str, CarrierSettin
         name: CarrierSettings(name=name, **{key.lower(): value for key, value in options.items()})
         for name, options in given.items()
     }
+
+
+def carrier_of(queue_name: str, carriers: Mapping[str, CarrierSettings]) -> CarrierSettings | None:
+    """The one of these carriers that runs the jobs of this queue; `None`: none does."""
+    return next((carrier for carrier in carriers.values() if queue_name in carrier.queues), None)
 
 
 def problems(name: str, given: object) -> Iterator[str]:
@@ -115,6 +122,7 @@ KEYS: dict[str, Callable[[str, object], Iterator[str]]] = {
     "QUEUES": _queues_problems,
     "WINDOW": partial(_number_problems, "window"),
     "WAIT": partial(_number_problems, "wait"),
+    "MAX_MESSAGE_SIZE": partial(_number_problems, "max_message_size"),
     "DECLARE": _declare_problems,
 }
 """The functions that check the options of a carrier, by key. Each takes the place of the value in the setting too."""

@@ -26,7 +26,7 @@ class Limit:
         if self.above:
             return f"a number of seconds above {self.least:g}, at most {self.most:,.0f}"
         kind = "an integer" if self.is_whole else "a number of seconds"
-        return f"{kind} from {self.least:g} to {self.most:,.0f}"
+        return f"{kind} from {self.least:,g} to {self.most:,.0f}"
 
 
 def whole(least: int, most: int) -> Limit:
@@ -62,5 +62,6 @@ LIMITS = {
     "health_port": whole(1, 65_535),
     "window": whole(1, 100_000),
     "wait": Limit(1, LONGEST_WAIT),
+    "max_message_size": whole(65_536, 512 * 1024 * 1024),
 }
 """By the name of the setting or the option, which have the same name wherever both exist."""

@@ -1,12 +1,13 @@
 """`OutcomeSender`: no outcome is lost, whatever the broker does."""
 
 import threading
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from django_skipqueue.carried.outcome_sender import OutcomeSender
-from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt
 
 from ..app.waiting import DEADLINE, wait_until
@@ -20,6 +21,54 @@ def send_all(sender: OutcomeSender, count: int) -> list[threading.Thread]:
     for thread in threads:
         thread.start()
     return threads
+
+
+LONG = "x" * 100_000
+
+
+def send_long(url: str, **fields: Any) -> tuple[Attempt, Attempt]:
+    """Send an outcome with a long result, and a short one. Returns both as they arrive."""
+    relaying = Relaying(url)
+    sender = OutcomeSender(Celery(broker=url), who="w")
+    long = Outcome("completed", result=f'"{LONG}"', notes=f'{{"log": "{LONG}"}}')
+    attempts = [
+        Attempt(a_job(number, "jobs.echo", **fields), outcome, 0.0, 1.0, "w", is_written)
+        for number, outcome, is_written in ((1, long, False), (2, COMPLETED, False), (3, long, True))
+    ]
+    threads = [threading.Thread(target=sender.send, args=[each, "default"], daemon=True) for each in attempts]
+    for thread in threads:
+        thread.start()
+    arrived = relaying.outcomes(3)
+    end(threads)
+    sender._link.close()
+    relaying.carrier.close()
+    assert arrived[2].outcome == COMPLETED
+    return arrived[1], arrived[3]
+
+
+def check_replaced(failed: Attempt, written: Attempt) -> None:
+    error = str(failed.outcome.last_error)
+    assert failed.outcome.status == "failed"
+    assert error.startswith("MessageTooLarge: The job has run (completed), but the message of its outcome has 2")
+    assert failed.outcome.error is not None
+    assert "Return less" in failed.outcome.error["message"]
+    assert (failed.outcome.error["attempt"], failed.outcome.error["duration_ms"]) == (1, 1000.0)
+    assert (written.outcome, written.is_written) == (COMPLETED, True), "the task has written it"
+
+
+def test_an_outcome_that_is_too_large_is_replaced_by_a_failure(broker_url: str, settings: Any) -> None:
+    carrier = {"APP": "shop.celery.app", "QUEUES": {"carried": "pdf"}, "MAX_MESSAGE_SIZE": 65_536}
+    settings.SKIPQUEUE = {"CARRIERS": {"celery": carrier}}
+    check_replaced(*send_long(broker_url, metadata=f'{{"of the user": "{LONG[:60_000]}"}}'))
+
+
+def test_an_outcome_that_the_broker_refuses_is_replaced_by_a_failure(
+    broker_url: str, takes_little: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No setting of this process says so before."""
+    check_replaced(*send_long(broker_url))
+    assert caplog.text.count("outcomes wait") == 1
+    assert f"larger than configured max size {takes_little}" in caplog.text
 
 
 def end(threads: list[threading.Thread]) -> None:

@@ -43,3 +43,12 @@ def broker_url(rabbitmq: RabbitMQ) -> Iterator[str]:
     yield url
     if rabbitmq.is_running:
         rabbitmq.control("delete_vhost", name)
+
+
+@pytest.fixture
+def takes_little(rabbitmq: RabbitMQ) -> Iterator[int]:
+    """The broker takes messages of so many bytes at most, on each channel that is opened from now on."""
+    most = 100_000
+    rabbitmq.control("eval", f"application:set_env(rabbit, max_message_size, {most}).")
+    yield most
+    rabbitmq.control("eval", "application:set_env(rabbit, max_message_size, 134217728).")

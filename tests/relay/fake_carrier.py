@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Collection, Sequence
 
-from django_skipqueue.relay.carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken
+from django_skipqueue.relay.carrier import CarrierUnreachable, ReturnedJob, ReturnedOutcome, Taken, TooLarge
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob, LeaseRef
 
@@ -19,6 +19,8 @@ class FakeCarrier:
         self.confirms_at_once = True
         """Whether a published job is confirmed; else `confirm` does it."""
         self.refuses = False
+        self.most = 1_000_000
+        """Characters of the longest arguments that it takes."""
         self.is_blocked = False
         self.is_down = False
         self.jobs: dict[LeaseRef, ClaimedJob] = {}
@@ -44,17 +46,19 @@ class FakeCarrier:
             for delivered in self.unacknowledged.values():
                 self._put(delivered)
 
-    def publish(self, jobs: Sequence[ClaimedJob]) -> None:
+    def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         with self._lock:
             self._require_connection()
-            self.published += [job.ref for job in jobs]
+            sent = [job for job in jobs if len(job.args) <= self.most]
+            self.published += [job.ref for job in sent]
             if self.refuses:
-                self._taken.refused += [job.ref for job in jobs]
+                self._taken.refused += [job.ref for job in sent]
             else:
-                self._unconfirmed += jobs
+                self._unconfirmed += sent
             if self.confirms_at_once:
                 self.confirm()
             self._ring()
+            return [TooLarge(job, len(job.args), self.most) for job in jobs if len(job.args) > self.most]
 
     def take(self) -> Taken:
         with self._lock:

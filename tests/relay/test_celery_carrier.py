@@ -256,6 +256,43 @@ def test_revoked_jobs_are_told_to_celerys_workers(make: Make, worker: Consumer) 
     assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]  # a revoke counts for no confirm
 
 
+# What is too large
+
+
+def test_a_job_that_is_too_large_is_not_sent(make: Make, worker: Consumer) -> None:
+    carrier = make(max_message_size=70_000)
+    large = job(2, args=json.dumps(["x" * 70_000]))
+    [too_large] = carrier.publish([job(1), large, job(3)])
+    assert (too_large.job, too_large.most) == (large, 70_000)
+    assert 70_000 < too_large.size < 71_000
+    assert take(carrier, lambda taken: len(taken.confirmed) == 2).confirmed == [(1, 1), (3, 1)]
+    assert carrier.publish([large]) == [too_large]
+    assert worker.count("pdf") == 2
+
+
+def test_a_job_that_fits_exactly_is_sent(make: Make, takes_little: int) -> None:
+    """The broker counts as the carrier does."""
+    carrier = make(max_message_size=takes_little)
+    [too_large] = carrier.publish([job(1, args="x" * takes_little)])
+    left = takes_little - (too_large.size - takes_little)
+    assert carrier.publish([job(1, args="x" * left)]) == []
+    assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
+    [too_large] = carrier.publish([job(2, args="x" * (left + 1))])
+    assert too_large.size == takes_little + 1
+
+
+def test_the_broker_that_takes_less_than_the_setting_says_is_asked_once(make: Make, takes_little: int) -> None:
+    carrier, large = make(), job(2, args="x" * takes_little)
+    assert carrier.publish([job(1), large]) == []
+    with pytest.raises(CarrierUnreachable, match=r"larger than configured max size 100000"):
+        take(carrier, lambda _: False)
+    carrier.close()
+    carrier.connect()
+    [too_large] = carrier.publish([large, job(3)])
+    assert (too_large.job, too_large.most) == (large, takes_little)
+    assert take(carrier, lambda taken: taken.confirmed).confirmed == [(3, 1)]
+
+
 # What breaks
 
 

@@ -28,7 +28,7 @@ from django_skipqueue.store import Store
 from scripts.embedded_rabbitmq import RabbitMQ
 
 from ..app.carriers import make_carrier
-from ..app.jobs import noop, record
+from ..app.jobs import echo_length, noop, record
 from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..carried.celery_worker import APP, start_worker
@@ -463,6 +463,25 @@ def test_postgresql(start: Start, consumer: Consumer) -> None:
         wait_for_statuses(completed=2)
         assert [end_of(job) for job in jobs] == [("completed", number, 1, 2) for number in range(2)]
         assert nothing_is_left(process, consumer)
+
+
+def test_a_broker_that_takes_less_than_the_setting_says(start: Start, consumer: Consumer, takes_little: int) -> None:
+    large, small = (echo_length.using(queue_name="carried").defer("x" * size) for size in (2 * takes_little, 10))
+    process = start()
+    process.wait_for(f"larger than configured max size {takes_little}")
+    wait_for_statuses(failed=1, running=1)
+    assert end_of(large)[0] == "failed"
+    assert f"takes {takes_little:,} at most" in large.errors[0]["message"]
+    wait_until(lambda: is_with_the_carrier(small))
+    assert process.log.count("carrier lost") == 1
+    numbers = [ref_of(message)[0] for message in all_messages(consumer)]
+    assert set(numbers) == {small.pk}, "twice, if it was on its way when the connection broke"
+
+
+def all_messages(consumer: Consumer) -> list[Any]:
+    """What is in Celery's queue now, at least one message."""
+    wait_until(lambda: consumer.count("pdf"), "a message")
+    return [consumer.get() for _ in range(consumer.count("pdf"))]
 
 
 # An operator

@@ -6,6 +6,7 @@ import kombu
 
 from django_skipqueue.relay.making import make_carrier
 from django_skipqueue.setting_forms.carriers import CarrierSettings
+from django_skipqueue.values.records import ClaimedJob
 
 
 def test_a_carrier_is_made_in_a_process_that_has_imported_kombu() -> None:
@@ -13,3 +14,12 @@ def test_a_carrier_is_made_in_a_process_that_has_imported_kombu() -> None:
     assert sys.modules["kombu"] is kombu
     settings = CarrierSettings(name="celery", app="tests.app.celery_app.app", queues={"pdf": "pdf"})
     assert make_carrier(settings, "default").name == "celery"
+
+
+def test_the_carrier_has_the_limit_of_its_setting() -> None:
+    settings = CarrierSettings(
+        name="celery", app="tests.app.celery_app.app", queues={"pdf": "pdf"}, max_message_size=70_000
+    )
+    job = ClaimedJob(1, 1, "t", "pdf", f'"{"x" * 70_000}"', "{}", 1, 3, 0, 1.5, 2.5, "{}")
+    [too_large] = make_carrier(settings, "default").publish([job])
+    assert (too_large.job, too_large.most) == (job, 70_000)

@@ -210,6 +210,22 @@ def test_what_the_carrier_refuses_is_released_and_not_tried_at_once(
     assert job.attempts == 1, "the first was not charged"
 
 
+def test_a_job_that_is_too_large_for_the_carrier_fails_and_the_others_go_on(carrier: FakeCarrier, start: Start) -> None:
+    carrier.most = 100
+    large, small = (jobs.echo.using(queue_name="carried").defer("x" * size) for size in (200, 10))
+    relay = start().relay
+    wait_until(lambda: Job.objects.failed().count() == 1)
+    large.refresh_from_db()
+    assert (large.attempts, len(large.errors)) == (1, 1), "no attempt is left to be wasted on it"
+    assert large.last_error.startswith("MessageTooLarge: The message of the job has 204 bytes, and the carrier celery")
+    assert "MAX_MESSAGE_SIZE" in large.errors[0]["message"]
+    wait_until(lambda: holders() == {small.pk: CARRIER})
+    wait_until(lambda: relay._jobs.held_ids == [])
+    assert (carrier.published, relay._jobs.with_carrier) == ([(small.pk, 1)], 1)
+    carrier.finish()
+    wait_until(lambda: Job.objects.completed().count() == 1)
+
+
 def test_nothing_is_claimed_while_the_carrier_takes_nothing(carrier: FakeCarrier, start: Start) -> None:
     carrier.is_blocked = True
     relay = start()

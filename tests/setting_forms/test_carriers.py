@@ -27,16 +27,28 @@ def test_a_carrier_has_defaults(settings: Any) -> None:
     settings.SKIPQUEUE = carrier()
     assert conf.settings.carriers == {
         "celery": CarrierSettings(
-            name="celery", app="shop.celery.app", queues={"pdf": "pdf"}, window=2_000, wait=600, declare=True
+            name="celery",
+            app="shop.celery.app",
+            queues={"pdf": "pdf"},
+            window=2_000,
+            wait=600,
+            max_message_size=16_777_216,
+            declare=True,
         )
     }
 
 
 def test_every_option_of_a_carrier_is_taken(settings: Any) -> None:
     queues = {"pdf": "pdf", "import": "slow"}
-    settings.SKIPQUEUE = carrier(QUEUES=queues, WINDOW=5, WAIT=2.5, DECLARE=False)
+    settings.SKIPQUEUE = carrier(QUEUES=queues, WINDOW=5, WAIT=2.5, MAX_MESSAGE_SIZE=65_536, DECLARE=False)
     assert conf.settings.carriers["celery"] == CarrierSettings(
-        name="celery", app="shop.celery.app", queues=queues, window=5, wait=2.5, declare=False
+        name="celery",
+        app="shop.celery.app",
+        queues=queues,
+        window=5,
+        wait=2.5,
+        max_message_size=65_536,
+        declare=False,
     )
 
 
@@ -55,7 +67,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no options": ({"CARRIERS": {"celery": "shop.celery.app"}}, f"{PLACE} must be a dict, not 'shop.celery.app'."),
     "mistyped": (carrier(WINDWO=3), f"{PLACE} has no key 'WINDWO'. Did you mean 'WINDOW'?"),
     "lower case": (carrier(window=3), f"{PLACE} has no key 'window'. Did you mean 'WINDOW'?"),
-    "nothing like it": (carrier(XYZ=3), f"{PLACE} has no key 'XYZ'. It knows APP, DECLARE, QUEUES, WAIT, WINDOW."),
+    "nothing like it": (carrier(XYZ=3), f"{PLACE} has no key 'XYZ'. It knows APP, DECLARE, MAX_MESSAGE_SIZE,"),
     "without an app": (without("APP"), f"{PLACE} lacks the key 'APP': the path of the project's Celery app, such as"),
     "without queues": (without("QUEUES"), f"{PLACE} lacks the key 'QUEUES': a dict of Celery's queues by the names of"),
     "no path": (carrier(APP="celery"), f"{PLACE}['APP'] must be the path of the project's Celery app, such as 'shop.c"),
@@ -83,6 +95,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "half a job": (carrier(WINDOW=1.5), f"{PLACE}['WINDOW'] must be an integer from 1 to 100,000, not 1.5."),
     "no wait": (carrier(WAIT=0), f"{PLACE}['WAIT'] must be a number of seconds from 1 to 1,209,600, not 0."),
     "too long a wait": (carrier(WAIT=1_209_601), f"{PLACE}['WAIT'] must be a number of seconds from 1 to 1,209,600"),
+    "too small a message": (
+        carrier(MAX_MESSAGE_SIZE=65_535),
+        f"{PLACE}['MAX_MESSAGE_SIZE'] must be an integer from 65,536 to 536,870,912, not 65535.",
+    ),
+    "a size with a unit": (carrier(MAX_MESSAGE_SIZE="16 MiB"), f"{PLACE}['MAX_MESSAGE_SIZE'] must be an integer from"),
     "no choice": (carrier(DECLARE="no"), f"{PLACE}['DECLARE'] must be True or False, not 'no'."),
     "carried twice": (
         {"CARRIERS": {"a": LEAST, "b": LEAST}},
