@@ -1,6 +1,11 @@
-"""Takes the jobs back that a carrier holds, for the day on which it has lost them: `manage.py runrelay --reclaim`."""
+"""Takes the jobs back that a carrier holds, for the day on which it has lost them: `manage.py runrelay --reclaim`.
+
+Invariant: what a relay claims after the beginning stays with the carrier, which has it.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 
 from ..models import Worker
 from ..store import Store
@@ -13,16 +18,31 @@ def carriers_in(store: Store) -> set[str]:
     return set(Worker.objects.using(store.alias).filter(is_carrier=True).values_list("name", flat=True))
 
 
-def held_by(store: Store, name: str) -> int:
-    """How many jobs this carrier holds."""
-    ((number,),) = store.rows(sql.CARRIED_COUNT, {"carrier_id": carrier_id(name)})
-    return int(number)
+@dataclass(frozen=True)
+class Reclaim:
+    """Takes back what the carrier of this name holds in one database, and was claimed before `since`."""
 
+    store: Store
+    name: str
+    since: datetime
+    """When it began, by the database's clock."""
 
-def reclaim(store: Store, name: str) -> Iterator[int]:
-    """Release the jobs that this carrier holds, in batches. Yields the number of each batch.
+    @classmethod
+    def begin(cls, store: Store, name: str) -> "Reclaim":
+        """Begin now. Changes nothing yet."""
+        ((now,),) = store.rows(sql.CLOCK, {})
+        return cls(store, name, now)
 
-    No attempt is charged. A job whose row another transaction has locked stays with the carrier.
-    """
-    while released := store.release_orphans(carrier_id(name), known=[]):
-        yield len(released)
+    def count(self) -> int:
+        """How many jobs are to be taken back."""
+        values = {"carrier_id": carrier_id(self.name), "claimed_until": self.since}
+        ((number,),) = self.store.rows(sql.CARRIED_BEFORE, values)
+        return int(number)
+
+    def run(self) -> Iterator[int]:
+        """Release these jobs, in batches. Yields the number of each batch.
+
+        No attempt is charged. A job whose row another transaction has locked stays with the carrier.
+        """
+        while released := self.store.release_orphans(carrier_id(self.name), known=[], claimed_until=self.since):
+            yield len(released)

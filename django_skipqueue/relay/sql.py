@@ -1,4 +1,4 @@
-"""The statements of a relay that no worker needs."""
+"""The statements of a relay, and of `runrelay --reclaim`, that no worker needs."""
 
 # relay → id and lease of the jobs that the carrier has confirmed, and holds from now on. Does not end the lease: an
 # outcome may have been quicker, and then the job matches no row here. `locked_by` is in no index, so that the new
@@ -17,6 +17,16 @@ SELECT count(*)
 FROM skipqueue_job
 WHERE status = 'running' AND locked_by = %(carrier_id)s
 """
+
+# reclaim → how many of the jobs that the carrier holds were claimed by this time. Index: recover.
+CARRIED_BEFORE = """
+SELECT count(*)
+FROM skipqueue_job
+WHERE status = 'running' AND locked_by = %(carrier_id)s AND locked_at <= %(claimed_until)s
+"""
+
+# reclaim → the time. Index: none is needed.
+CLOCK = "SELECT statement_timestamp()"
 
 # relay → id and lease of the jobs that the carrier held until they were cancelled or discarded by hand, since the last
 # look. That raised the lease by one. Index: prune.

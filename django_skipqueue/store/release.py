@@ -1,6 +1,7 @@
 """The methods that release claimed jobs."""
 
 from collections.abc import Iterable
+from datetime import datetime
 
 from ..events.events import JobsReleased
 from ..values.records import LeaseRef
@@ -21,10 +22,15 @@ class Releasing(Statements):
         rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted})
         return self._released(rows)
 
-    def release_orphans(self, worker_id: str, *, known: Iterable[int]) -> set[int]:
-        """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost."""
-        rows = self.rows(sql.RELEASE_ORPHANS, {"worker_id": worker_id, "known": list(known)})
-        return self._released(rows)
+    def release_orphans(
+        self, worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None
+    ) -> set[int]:
+        """Release the jobs that a worker holds, except `known`: those not started, or whose claim's answer was lost.
+
+        claimed_until: only those that were claimed at this time or before it, by the database's clock.
+        """
+        values = {"worker_id": worker_id, "known": list(known), "claimed_until": claimed_until}
+        return self._released(self.rows(sql.RELEASE_ORPHANS, values))
 
     def _released(self, rows: list[tuple[int, str]]) -> set[int]:
         """Notify the workers of the queues of these jobs, and send the event. Returns the ids."""

@@ -204,6 +204,18 @@ def test_reclaim_asks_before_it_changes_anything(manage: Run) -> None:
 
 
 @db
+def test_reclaim_leaves_alone_what_a_relay_hands_over_meanwhile(manage: Run) -> None:
+    hold(2)
+    process = manage("runrelay", "--reclaim", "celery", skipqueue=ONE, terminal=True)
+    process.wait_for("Release 2 jobs that the carrier celery holds?")
+    [newer] = hold(1)
+    process.type("y\n")
+    assert process.wait() == 0, "and it does not say that a row is locked"
+    assert "2 jobs of celery released" in process.log
+    assert list(Job.objects.running()) == [newer]
+
+
+@db
 @override_settings(SKIPQUEUE=ONE)
 def test_reclaim_says_that_a_row_is_locked(session: Any, capsys: pytest.CaptureFixture[str]) -> None:
     locked, _ = hold(2)

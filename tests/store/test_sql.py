@@ -145,6 +145,7 @@ ROLLED_UP = json.dumps(list(counts.rows({(1, "mail", "t"): Counts(completed=1)})
 FAILURES = json.dumps(list(failures.rows({(1, Cause("t", "ValueError", "t.f")): Failures(1, 60.0, 61.0, 3, 4)})))
 NOTES = notes_as_values(Noted(id, 1, 0.0, '{"progress": {"lease": 1, "value": 0.5}}') for id in range(99_001, 99_301))
 NOTED = {"by": "anna", "reason": "r"}
+IN_2030 = datetime(2030, 1, 1, tzinfo=UTC)
 ENDED = NOTED | {"last_error": "r"}
 KEYED = {"unique_seconds": 3600.0}
 TAKEN_KEYS = [f"key-{number}" for number in range(84_000, 84_300)]
@@ -153,10 +154,7 @@ CASES = [
     Case("ENQUEUE", COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": "key-84000"} | UNLIMITED, {"unique"}),
     Case(
         "ENQUEUE",
-        COMMON
-        | KEYED
-        | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": datetime(2030, 1, 1, tzinfo=UTC)}
-        | UNLIMITED,
+        COMMON | KEYED | {"args": "[]", "kwargs": "{}", "unique_key": None, "run_after": IN_2030} | UNLIMITED,
         {"unique"},
         "with a time",
     ),
@@ -215,7 +213,13 @@ CASES = [
     Case("WORKER_HAS_JOBS", {"worker_id": WORKER}, {"recover"}),
     Case("RELEASE", LEASES | {"interrupted": False}, {"pkey"}),
     Case("RELEASE", LEASES | {"interrupted": True}, {"pkey"}, "of running jobs"),
-    Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001]}, {"recover", "pkey"}),
+    Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001], "claimed_until": None}, {"recover", "pkey"}),
+    Case(
+        "RELEASE_ORPHANS",
+        {"worker_id": WORKER, "known": [], "claimed_until": IN_2030},
+        {"recover", "pkey"},
+        "of a time",
+    ),
     Case("HEARTBEAT_JOB", {"id": 99_001, "lease": 1}, {"pkey"}),
     Case("ADMIT", {"limit": 1000}, {"admit", "pkey"}),
     Case("NEXT_DUE", {}, {"admit"}),
@@ -434,6 +438,8 @@ CASES = [
     Case("PRUNE_RATES", {"limit": 100}, {RATE_DUE}),
     Case("HAND_OVER", LEASES | {"carrier_id": CARRIER}, {"pkey"}),
     Case("CARRIED_COUNT", {"carrier_id": WORKER}, {"recover"}),
+    Case("CARRIED_BEFORE", {"carrier_id": WORKER, "claimed_until": IN_2030}, {"recover"}),
+    Case("CLOCK", {}, set()),
     Case("CARRIER_SINCE", {"carrier_id": WORKER}, set()),
     Case("CANCELLED", {"carrier_id": WORKER, "seconds": 2.0, "limit": 1000}, {"prune"}),
     Case("PRUNE_WORKERS", {"worker_ids": [DEAD_WORKER], "age": 60.0}, {"recover"}),

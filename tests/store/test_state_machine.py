@@ -26,7 +26,7 @@ from django_skipqueue import Discard, Retry, Snooze
 from django_skipqueue.models import FINISHED, UNFINISHED, Job, Status, Worker
 from django_skipqueue.relay import sql
 from django_skipqueue.relay.carrier import carrier_id
-from django_skipqueue.relay.reclaim import held_by, reclaim
+from django_skipqueue.relay.reclaim import Reclaim
 from django_skipqueue.store import Store
 from django_skipqueue.store.parameters import leases_as_values
 from django_skipqueue.values.outcomes import COMPLETED, Outcome, Settlement, error_entry
@@ -298,7 +298,7 @@ class Queue(RuleBasedStateMachine):
     def reclaim(self) -> None:
         """The broker has lost its disk."""
         held = {id: self.model[id].released() for id in self.held_by(CARRIER)}
-        assert sum(reclaim(store, "celery")) == len(held)
+        assert sum(Reclaim.begin(store, "celery").run()) == len(held)
         self.let_go(held)
 
     # Supervisors
@@ -432,7 +432,7 @@ class Queue(RuleBasedStateMachine):
         for worker, given in self.given.items():
             live = {(job.pk, job.lease) for job in given} & leases
             assert live == {(id, self.model[id].lease) for id in self.held_by(worker)}, "one live lease, its holder's"
-        assert held_by(store, "celery") == len(self.held_by(CARRIER))
+        assert Reclaim.begin(store, "celery").count() == len(self.held_by(CARRIER))
         alive = [job.unique_key for job in jobs if job.unique_key and job.status in UNFINISHED]
         assert len(alive) == len(set(alive))
 

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from ... import conf
 from ...events.log_format import counted, printable
 from ...exceptions import QueueUnavailable
-from ...relay.reclaim import carriers_in, held_by, reclaim
+from ...relay.reclaim import Reclaim, carriers_in
 from ...runtime.preflight import check_database
 from ...runtime.worker_options import WorkerOptions
 from ...setting_forms.carriers import CarrierSettings
@@ -80,16 +80,17 @@ class Command(BaseCommand):
         if stores and name not in known:
             advice = did_you_mean(name, sorted(known)) if known else " No relay has ever served one."
             raise CommandError(f"There is no carrier {name!r}.{advice}")
-        held = {store: number for store in stores if (number := held_by(store, name))}
+        reclaims = [Reclaim.begin(store, name) for store in stores]
+        held = sum(reclaim.count() for reclaim in reclaims)
         if held and not is_confirmed:
-            self._ask(name, sum(held.values()))
-        for store in stores:
-            released = sum(reclaim(store, name)) if store in held else 0
-            self.stdout.write(f"{store.alias}: {counted(released, 'job')} of {printable(name)} released.")
-            if left := held_by(store, name):
+            self._ask(name, held)
+        for reclaim in reclaims:
+            alias, released = reclaim.store.alias, sum(reclaim.run())
+            self.stdout.write(f"{alias}: {counted(released, 'job')} of {printable(name)} released.")
+            if left := reclaim.count():
                 problems.append(
-                    f"{store.alias}: {counted(left, 'job')} could not be released, because other transactions have "
-                    "locked their rows: run the command again."
+                    f"{alias}: {counted(left, 'job')} could not be released, because other transactions have locked "
+                    "their rows: run the command again."
                 )
         if problems:
             raise CommandError(" ".join(problems))

@@ -34,7 +34,11 @@ RELEASE_ORPHANS = """
 WITH orphan AS MATERIALIZED (
     SELECT id
     FROM skipqueue_job
-    WHERE status = 'running' AND locked_by = %(worker_id)s AND id <> ALL (%(known)s::bigint[])
+    WHERE
+        status = 'running'
+        AND locked_by = %(worker_id)s
+        AND locked_at <= COALESCE(%(claimed_until)s, 'infinity'::timestamptz)
+        AND id <> ALL (%(known)s::bigint[])
     ORDER BY locked_at
     LIMIT 10000
     FOR NO KEY UPDATE SKIP LOCKED
