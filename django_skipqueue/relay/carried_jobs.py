@@ -26,9 +26,9 @@ class CarriedJobs:
     """Sent to the carrier, which may have them or not."""
     confirmed: list[LeaseRef] = field(default_factory=list)
     """The carrier has them. Their rows do not say so yet."""
-    to_release: dict[LeaseRef, int | None] = field(default_factory=dict)
-    """To be released. Then the delivery is acknowledged, if the carrier has delivered the job."""
-    to_recover: dict[LeaseRef, int] = field(default_factory=dict)
+    to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
+    """To be released. Then the deliveries are acknowledged, if the carrier has delivered the job."""
+    to_recover: dict[LeaseRef, list[int]] = field(default_factory=dict)
     """The same for jobs of which the carrier's workers have died: they are recovered, and charged."""
     with_carrier: int = 0
     """How many jobs the rows name as the carrier's, as far as this relay knows."""
@@ -60,10 +60,11 @@ class CarriedJobs:
     def take(self, taken: Taken, ended: Ended) -> tuple[list[Attempt], list[int]]:
         """Note what came from the carrier. Returns the attempts to settle, and the deliveries to acknowledge at once.
 
-        If two outcomes of one job come, the first is settled. Both deliveries are acknowledged after that.
+        If two outcomes of one job come, the first is settled. Both deliveries are acknowledged after that, and so are
+        two of a job that comes back twice.
         """
         self.confirmed += [ref for ref in taken.confirmed if self.unconfirmed.pop(ref, None)]
-        self.to_release.update((ref, None) for ref in taken.refused if self.unconfirmed.pop(ref, None))
+        self.release(ref for ref in taken.refused if self.unconfirmed.pop(ref, None))
         attempts: list[Attempt] = []
         known: list[int] = []
         for delivery, attempt in taken.outcomes:
@@ -71,11 +72,15 @@ class CarriedJobs:
         for returned in taken.jobs:
             if failed := ended(returned):
                 self._take(returned.delivery, failed, attempts, known)
-            elif returned.reason == "delivery_limit":
-                self.to_recover[returned.ref] = returned.delivery
             else:
-                self.to_release[returned.ref] = returned.delivery
+                place = self.to_recover if returned.reason == "delivery_limit" else self.to_release
+                place.setdefault(returned.ref, []).append(returned.delivery)
         return attempts, known
+
+    def release(self, refs: Iterable[LeaseRef]) -> None:
+        """Have these jobs released: the carrier does not have them."""
+        for ref in refs:
+            self.to_release.setdefault(ref, [])
 
     def _take(self, delivery: int, attempt: Attempt, attempts: list[Attempt], known: list[int]) -> None:
         ref = attempt.job.ref
@@ -87,7 +92,7 @@ class CarriedJobs:
         else:
             self._deliveries[ref] = [delivery]
             attempts.append(attempt)
-            if self.to_release.get(ref, delivery) is None:
+            if self.to_release.get(ref) == []:
                 del self.to_release[ref]  # the carrier had it after all
 
     def handed_over(self, refs: Iterable[LeaseRef], count: int) -> None:
@@ -112,8 +117,8 @@ class CarriedJobs:
 
     def taken_back(self, refs: Iterable[LeaseRef]) -> list[int]:
         """Note that these jobs are released or recovered. Returns the deliveries to acknowledge."""
-        deliveries = [self.to_recover.pop(ref, None) or self.to_release.pop(ref, None) for ref in refs]
-        return [delivery for delivery in deliveries if delivery is not None]
+        places = self.to_recover, self.to_release
+        return [delivery for ref in refs for place in places for delivery in place.pop(ref, [])]
 
     def connection_lost(self) -> None:
         """Note that the connection to the carrier is gone. What it has delivered comes again, to this relay or another.
@@ -125,10 +130,10 @@ class CarriedJobs:
         self.to_recover.clear()
         if len(self._settled) > MOST_REMEMBERED:
             self._settled.clear()
-        self.to_release = {ref: None for ref, delivery in self.to_release.items() if delivery is None}
+        self.to_release = {ref: [] for ref, deliveries in self.to_release.items() if not deliveries}
         self.release_unconfirmed()
 
     def release_unconfirmed(self) -> None:
         """Have the jobs released that the carrier has not confirmed, except for those whose outcomes wait."""
-        self.to_release.update((ref, None) for ref in self.unconfirmed if ref not in self._deliveries)
+        self.release(ref for ref in self.unconfirmed if ref not in self._deliveries)
         self.unconfirmed.clear()

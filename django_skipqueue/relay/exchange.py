@@ -174,7 +174,7 @@ class RelayExchange(Service):
         self._exchanger.claimed(claimed)
         self._window.claimed(claimed[-1])
         if self.is_paused or not self._connection.is_open:
-            self._jobs.to_release.update((job.ref, None) for job in claimed)
+            self._jobs.release(job.ref for job in claimed)
             return
         self._jobs.published(claimed)  # before it is sent: an error leaves unknown what the carrier has
         with self._connection.handling_errors():

@@ -309,6 +309,19 @@ def test_a_job_that_is_locked_when_it_comes_back_is_taken_back_later(carrier: Fa
     wait_until(lambda: sorted(holders()) == sorted(job.pk for job in jobs_))
 
 
+@pytest.mark.parametrize("reason", ["expired", "delivery_limit", "rejected"])
+def test_two_dead_letters_of_one_job_are_both_acknowledged(reason: str, carrier: FakeCarrier, start: Start) -> None:
+    noop.defer()
+    start()
+    wait_until(lambda: CARRIER in holders().values())
+    (held,) = carrier.jobs.values()
+    with carrier._lock:  # both are in one `take`
+        for _ in range(2):
+            carrier.give_back(held, reason)
+    wait_until(lambda: sorted(carrier.acknowledged) == [1, 2])
+    assert not carrier.unacknowledged
+
+
 def test_a_refused_job_waits_and_costs_no_attempt(carrier: FakeCarrier, start: Start) -> None:
     job = noop.defer()
     start()
