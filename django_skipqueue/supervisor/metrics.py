@@ -26,15 +26,33 @@ def _of_running(value: Value) -> Value:
     return lambda worker: value(worker) if worker.has_started else None
 
 
+def _of_relay(value: Value) -> Value:
+    """The same value, for a relay whose process runs."""
+    return lambda worker: value(worker) if worker.has_started and worker.is_relay else None
+
+
+def _of_worker(value: Value) -> Value:
+    """The same value, for all but relays: these run no jobs."""
+    return lambda worker: None if worker.is_relay else value(worker)
+
+
 METRICS: tuple[tuple[Metric, Value], ...] = (
     (_gauge("up", "Whether the worker process runs."), lambda worker: worker.has_started),
     (
         Metric(f"{PREFIX}jobs_done_total", "counter", "Attempts that the worker has settled.", LABELS),
         lambda worker: worker.jobs_done,
     ),
-    (_gauge("jobs_running", "Jobs that run."), _of_running(lambda worker: worker.jobs_running)),
-    (_gauge("slots", "Jobs of one kind that may run at once."), lambda worker: worker.slots),
-    (_gauge("slots_free", "Jobs that could begin at once."), _of_running(lambda worker: worker.slots_free)),
+    (_gauge("jobs_running", "Jobs that run."), _of_worker(_of_running(lambda worker: worker.jobs_running))),
+    (_gauge("slots", "Jobs of one kind that may run at once."), _of_worker(lambda worker: worker.slots)),
+    (_gauge("slots_free", "Jobs that could begin at once."), _of_worker(_of_running(lambda worker: worker.slots_free))),
+    (
+        _gauge("jobs_carried", "Jobs with the carrier or on their way there, by all of its relays."),
+        _of_relay(lambda worker: worker.jobs_running),
+    ),
+    (
+        _gauge("window_room", "Jobs that the relay could hand over at once."),
+        _of_relay(lambda worker: worker.slots_free),
+    ),
     (
         Metric(f"{PREFIX}restarts_total", "counter", "Processes after the first one.", LABELS),
         lambda worker: max(worker.starts - 1, 0),

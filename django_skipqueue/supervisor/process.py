@@ -74,6 +74,7 @@ class WorkerProcess(ForkedProcess):
     """Used by the supervisor alone, except for `run` in `fork`, which the child calls."""
 
     concurrency: int
+    is_relay: bool = False
     id: str = ""
     """The name and 12 hex digits, new for every process."""
     running_jobs: RunningJobs = field(init=False)

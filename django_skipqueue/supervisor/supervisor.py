@@ -98,7 +98,8 @@ class Supervisor:
             self._store, who=f"supervisor {options.name}", before_statements=self._pulse.turn
         )
         self._log = log or LogQueue()
-        self._processes = [WorkerProcess(name, options.concurrency) for name in options.worker_names]
+        concurrency, is_relay = options.concurrency, bool(options.carrier)
+        self._processes = [WorkerProcess(name, concurrency, is_relay) for name in options.worker_names]
         self._heartbeat = self._heartbeats()
         self._contention = Contention()
         self._call_workers = CallWorkers(self._processes, options.serves, self._contention)

@@ -16,7 +16,9 @@ from django_skipqueue.relay.carrier import carrier_id
 from django_skipqueue.runtime.worker_options import WorkerOptions
 
 from ..app.rows import make_job, make_worker
+from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
+from ..supervisor.test_health import free_port, has, metrics
 
 Run = Callable[..., ManagePy]
 
@@ -118,6 +120,18 @@ def test_it_introduces_itself_and_waits_for_a_carrier_that_cannot_be_reached(man
     process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert Worker.objects.get().is_carrier, "the row of the carrier stays, those of the relays do not"
+
+
+@db
+def test_its_figures_have_the_window_in_place_of_slots(manage: Run) -> None:
+    hold(3)
+    port = free_port()
+    manage("runrelay", "--health-port", str(port), skipqueue=ONE)
+    wait_until(lambda: has(port, "/readyz", 200), "ready")
+    wait_until(lambda: metrics(port).get("jobs_carried{1}") == 3, "it has counted")
+    found = metrics(port)
+    assert (found["up{1}"], found["window_room{1}"]) == (1, 0), "the broker cannot be reached"
+    assert not found.keys() & {"slots{1}", "slots_free{1}", "jobs_running{1}"}
 
 
 # Reclaim
