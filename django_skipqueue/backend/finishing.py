@@ -12,12 +12,13 @@ from django.dispatch import Signal
 from ..exceptions import RecordedError
 from ..signals import dependant_discarded, job_cancelled, job_completed, job_discarded, job_failed, job_recovered
 from ..values.codec import decode
-from ..values.records import Attempt, Dependant, RecoveredJob
+from ..values.records import LEFT_OUT, Attempt, Dependant, RecoveredJob
 from .definition import definition_of, entry
 from .framework import AnyResult, TaskResultStatus, has_listeners, log_task_finished, sender_for, task_finished
 from .mapping import ALIAS, result_of, task_status
 
 if TYPE_CHECKING:
+    from ..models import Job
     from ..models.querysets import JobQuerySet
 
 
@@ -36,8 +37,19 @@ def disconnect() -> None:
 def _ended(attempt: Attempt, **_: Any) -> None:
     job, outcome = attempt.job, attempt.outcome
     task = entry(job.task)
-    if task is not None and _has_listeners(outcome.status):
+    if task is None or not _has_listeners(outcome.status):
+        return
+    if job.args != LEFT_OUT:
         _send(task.result(job, status=outcome.status, database=attempt.database), outcome.error)
+    elif row := _row(attempt):
+        _send(result_of(row, task.definition), outcome.error)
+
+
+def _row(attempt: Attempt) -> "Job | None":
+    """The row of the attempt's job: it has the arguments. `None` if somebody has deleted it, or has retried it."""
+    from ..models import Job
+
+    return Job.objects.using(attempt.database).filter(pk=attempt.job.id, status=attempt.outcome.status).first()
 
 
 def _recovered(job: RecoveredJob, database: str, **_: Any) -> None:

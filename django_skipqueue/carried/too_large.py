@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from ..conf import settings
 from ..exceptions import MessageTooLarge
+from ..relay import wire
 from ..relay.rabbitmq.message_limit import LARGEST
 from ..setting_forms.carriers import carrier_of
 from ..values.outcomes import Outcome, error_entry, summary
 from ..values.records import Attempt
 
 KEPT = 1_000
-"""Characters of metadata that are sent back all the same."""
+"""Characters of arguments, and of metadata, that are sent back all the same."""
 
 
 def most_for(queue_name: str) -> int:
@@ -29,7 +30,7 @@ def replaced(attempt: Attempt, size: int, most: int) -> Attempt:
     """
     job, outcome = attempt.job, attempt.outcome
     metadata = job.metadata if len(job.metadata) <= KEPT else "{}"
-    lean = job._replace(args="[]", kwargs="{}", metadata=metadata)
+    lean = wire.lean(job, KEPT)._replace(metadata=metadata)
     if attempt.is_written:
         return attempt._replace(job=lean, outcome=replace(outcome, result=None, error=None, notes=None))
     error = MessageTooLarge(

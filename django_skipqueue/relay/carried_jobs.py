@@ -22,8 +22,10 @@ Ended = Callable[[ReturnedJob], Attempt | None]
 class CarriedJobs:
     """Used by the control loop's thread."""
 
-    unconfirmed: dict[LeaseRef, ClaimedJob] = field(default_factory=dict)
-    """Sent to the carrier, which may have them or not."""
+    unconfirmed: dict[LeaseRef, int] = field(default_factory=dict)
+    """Sent to the carrier, which may have them or not. The value is the size of the job's arguments, in characters."""
+    unconfirmed_size: int = 0
+    """Characters of their arguments together."""
     confirmed: list[LeaseRef] = field(default_factory=list)
     """The carrier has them. Their rows do not say so yet."""
     to_release: dict[LeaseRef, list[int]] = field(default_factory=dict)
@@ -49,13 +51,19 @@ class CarriedJobs:
 
     def published(self, jobs: Iterable[ClaimedJob]) -> None:
         """Note the jobs that were sent to the carrier."""
-        self.unconfirmed.update((job.ref, job) for job in jobs)
+        sizes = {job.ref: len(job.args) + len(job.kwargs) for job in jobs}
+        self.unconfirmed.update(sizes)
+        self.unconfirmed_size += sum(sizes.values())
+
+    def _was_unconfirmed(self, ref: LeaseRef) -> bool:
+        """Remove this job from those unconfirmed. Returns whether it was one."""
+        size = self.unconfirmed.pop(ref, None)
+        self.unconfirmed_size -= size or 0
+        return size is not None
 
     def not_sent(self, refs: Iterable[LeaseRef]) -> None:
         """Note that the carrier does not get these of the published jobs: attempts of them that failed are settled."""
-        for ref in refs:
-            if self.unconfirmed.pop(ref, None):
-                self._not_sent.add(ref)
+        self._not_sent.update(filter(self._was_unconfirmed, refs))
 
     def take(self, taken: Taken, ended: Ended) -> tuple[list[Attempt], list[int]]:
         """Note what came from the carrier. Returns the attempts to settle, and the deliveries to acknowledge at once.
@@ -63,8 +71,8 @@ class CarriedJobs:
         If two outcomes of one job come, the first is settled. Both deliveries are acknowledged after that, and so are
         two of a job that comes back twice.
         """
-        self.confirmed += [ref for ref in taken.confirmed if self.unconfirmed.pop(ref, None)]
-        self.release(ref for ref in taken.refused if self.unconfirmed.pop(ref, None))
+        self.confirmed += filter(self._was_unconfirmed, taken.confirmed)
+        self.release(filter(self._was_unconfirmed, taken.refused))
         attempts: list[Attempt] = []
         known: list[int] = []
         for delivery, attempt in taken.outcomes:
@@ -137,3 +145,4 @@ class CarriedJobs:
         """Have the jobs released that the carrier has not confirmed, except for those whose outcomes wait."""
         self.release(ref for ref in self.unconfirmed if ref not in self._deliveries)
         self.unconfirmed.clear()
+        self.unconfirmed_size = 0

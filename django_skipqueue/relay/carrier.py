@@ -62,7 +62,7 @@ class ReturnedJob(NamedTuple):
     """`expired`: it has waited too long. `delivery_limit`: each worker that got it has died. `rejected`: the worker
     cannot read it, or refuses it. `unreadable`: it has run, but the relay cannot read its outcome."""
     job: ClaimedJob | None
-    """The job; `None` if the message cannot be read."""
+    """The job, without arguments that are large; `None` if the message cannot be read."""
 
 
 class TooLarge(NamedTuple):

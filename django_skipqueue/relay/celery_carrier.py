@@ -211,7 +211,8 @@ class CeleryCarrier:
                 return
         else:
             ref = job.ref
-        self._taken.jobs.append(ReturnedJob(tag, ref, _reason(properties.get("application_headers") or {}), job))
+        reason = _reason(properties.get("application_headers") or {})
+        self._taken.jobs.append(ReturnedJob(tag, ref, reason, job and wire.lean(job)))
 
 
 def _job_of(body: str | bytes) -> ClaimedJob:

@@ -3,6 +3,7 @@
 from ..exceptions import MessageTooLarge, UnreadableOutcome
 from ..values.outcomes import Outcome, error_entry, summary
 from ..values.records import Attempt, ClaimedJob
+from . import wire
 from .carrier import ReturnedJob, TooLarge
 
 REJECTED_DELAY = 10.0
@@ -38,7 +39,7 @@ def not_sent(too_large: TooLarge, *, carrier: str, database: str, now: float) ->
         "begun. Pass less, such as the key of a row or the name of a file; or raise max_message_size of RabbitMQ, and "
         "MAX_MESSAGE_SIZE of the carrier in SKIPQUEUE['CARRIERS'], and retry the job."
     )
-    return Attempt(job, _failure(job, error, carrier), now, now, carrier, database=database)
+    return Attempt(wire.lean(job), _failure(job, error, carrier), now, now, carrier, database=database)
 
 
 def _failure(job: ClaimedJob, error: Exception, carrier: str) -> Outcome:

@@ -172,7 +172,7 @@ class RelayExchange(Service):
         self.jobs_claimed += len(claimed)
         self._tally.claimed(claimed)
         self._exchanger.claimed(claimed)
-        self._window.claimed(claimed[-1])
+        self._window.claimed(claimed)
         if self.is_paused or not self._connection.is_open:
             self._jobs.release(job.ref for job in claimed)
             return

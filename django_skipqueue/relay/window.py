@@ -5,6 +5,7 @@ others do, but it counts the rows of all of them again every second.
 """
 
 import time
+from collections.abc import Sequence
 
 from ..runtime.service import Service
 from ..store import Store
@@ -17,6 +18,9 @@ BATCH = 500
 
 MOST_UNCONFIRMED = 2 * BATCH
 """Jobs of one relay that the carrier has not confirmed yet: so many may run twice if the relay dies."""
+
+MOST_UNCONFIRMED_SIZE = 16_000_000
+"""Characters of the arguments of those jobs, unless a single claim has more: their messages are in memory."""
 
 COUNT_INTERVAL = 1.0
 FULL_INTERVAL = 0.1
@@ -45,6 +49,7 @@ class Window(Service):
         self._refusals = 0  # in a row
         self.jobs_refused = 0
         """How many jobs the carrier has not taken."""
+        self._size_of_job = 1  # characters of its arguments, in the mean of the last claim
         self._clock = 0.0  # the database's time minus this process's monotonic time
         self.is_blocked = False
         """Whether the carrier takes no jobs for now."""
@@ -55,7 +60,9 @@ class Window(Service):
             return 0
         free = self._size - self.jobs.count - coming
         unconfirmed = MOST_UNCONFIRMED - len(self.jobs.unconfirmed) - coming
-        return max(0, min(free, unconfirmed, BATCH))
+        size = MOST_UNCONFIRMED_SIZE - self.jobs.unconfirmed_size
+        by_size = -(-size // self._size_of_job) - coming  # at least one, unless the size is reached
+        return max(0, min(free, unconfirmed, by_size, BATCH))
 
     def run(self, now: float) -> None:
         """Count."""
@@ -78,8 +85,10 @@ class Window(Service):
         """Note that the carrier takes jobs."""
         self._refusals = 0
 
-    def claimed(self, job: ClaimedJob) -> None:
-        """Note how the database's clock and this process's monotonic one differ, as a claim shows it."""
+    def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Note the size of these jobs, and how the database's clock and this process's monotonic one differ."""
+        self._size_of_job = max(sum([len(job.args) + len(job.kwargs) for job in jobs]) // len(jobs), 1)
+        job = jobs[-1]
         if job.claimed_at is not None:
             self._clock = job.locked_at - job.claimed_at
 

@@ -1,9 +1,10 @@
 """Jobs and attempts as values that JSON can hold, on their way to a carrier and back.
 
 Invariant: each job and each outcome that the database takes arrives as it was sent, except for what is true in one
-process only: times of its monotonic clock, and the exception object. A relay and a Celery worker of different versions
-agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type than its own. A queue
-of the broker may hold anything: what is not ours must not end a process, which would get it again.
+process only: times of its monotonic clock, and the exception object. Large arguments do not come back with an outcome:
+only receivers of signals would read them, and a relay has many outcomes in memory. A relay and a Celery worker of
+different versions agree on `FORMAT`, or raise `UnknownFormat`: no field is ever guessed, and none has another type than
+its own. A queue of the broker may hold anything: what is not ours must not end a process, which would get it again.
 """
 
 import json
@@ -12,7 +13,7 @@ from operator import contains
 from typing import Any, TypeGuard, get_args, get_type_hints
 
 from ..values.outcomes import Outcome
-from ..values.records import Attempt, ClaimedJob, LeaseRef
+from ..values.records import LEFT_OUT, Attempt, ClaimedJob, LeaseRef
 
 FORMAT = 1
 """Changes with each change of what is sent."""
@@ -29,6 +30,9 @@ _JOB_TYPES = (
 _OUTCOME_TYPES = ((str,), _NUMBER, _WHOLE, (str, _NONE), (str, _NONE), (dict, _NONE), (bool,), (str, _NONE))
 
 _STATUSES = frozenset(get_args(get_type_hints(Outcome)["status"]))
+
+ARGUMENTS_SENT_BACK = 10_000
+"""Characters of a job's arguments that come back with its outcome, at most."""
 
 LARGEST_ID = 2**63 - 1
 """Of a job or a lease: PostgreSQL's bigint."""
@@ -59,6 +63,11 @@ def lease_ref_of(message_id: object) -> LeaseRef | None:
     return None
 
 
+def lean(job: ClaimedJob, most: int = ARGUMENTS_SENT_BACK) -> ClaimedJob:
+    """The job, with `LEFT_OUT` in place of arguments that have more characters."""
+    return job if len(job.args) + len(job.kwargs) <= most else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT)
+
+
 def job_to_wire(job: ClaimedJob, home: str) -> list[Any]:
     """The format, the home of the job's outcome, and the fields of the job."""
     return [FORMAT, home, *job[: len(_JOB_FIELDS)]]
@@ -79,7 +88,7 @@ def attempt_to_wire(attempt: Attempt) -> list[Any]:
     return [
         FORMAT,
         attempt.database,
-        list(attempt.job[: len(_JOB_FIELDS)]),
+        list(lean(attempt.job)[: len(_JOB_FIELDS)]),
         [getattr(outcome, name) for name in _OUTCOME_FIELDS],
         attempt.worker,
         duration,

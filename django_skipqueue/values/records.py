@@ -124,6 +124,10 @@ QUEUE_HEAD = QueuePosition(-101, -math.inf, 0)
 """The position before every job: the highest priority is 100."""
 
 
+LEFT_OUT = "null"
+"""In place of both arguments of a job, in an attempt of a relay: they are large, and only the row has them."""
+
+
 class ClaimedJob(NamedTuple):
     """The columns of a claimed row that a run needs. Times are seconds since the epoch, by the database's clock."""
 
@@ -132,9 +136,9 @@ class ClaimedJob(NamedTuple):
     task: str
     queue_name: str
     args: str
-    """A JSON list, not yet decoded."""
+    """A JSON list, not yet decoded; or `LEFT_OUT`."""
     kwargs: str
-    """A JSON object, not yet decoded."""
+    """A JSON object, not yet decoded; or `LEFT_OUT`."""
     attempt: int
     max_attempts: int
     priority: int

@@ -12,9 +12,10 @@ from django_skipqueue.backend import SkipQueueBackend
 from django_skipqueue.backend.finishing import connect
 from django_skipqueue.backend.framework import LOGGER, task_backends, task_enqueued, task_finished, task_started
 from django_skipqueue.models import Job
+from django_skipqueue.relay import wire
 from django_skipqueue.signals import emit, lease_lost
 from django_skipqueue.store import Store
-from django_skipqueue.values.outcomes import Outcome
+from django_skipqueue.values.outcomes import COMPLETED, Outcome
 
 from ..app import jobs
 from .app import tasks
@@ -97,6 +98,22 @@ def test_finished_is_sent_after_the_last_attempt_only(heard: Heard) -> None:
     assert (finished.id, finished.status, finished.attempts) == (result.id, "FAILED", 2)
     assert [error.exception_class for error in finished.errors] == [ValueError, ValueError]
     assert "ValueError: why" in str(heard.error)
+
+
+def test_a_relay_that_has_not_the_arguments_reads_the_row(heard: Heard) -> None:
+    result = tasks.fail.enqueue("why")
+    Job.objects.update(max_attempts=2)
+    run_next()
+    Job.objects.update(status="queued")
+    attempt = execute(claim())
+    carried = attempt._replace(job=wire.lean(attempt.job, 0), outcome=COMPLETED)
+    finish(carried)
+    finished = heard[-1][1]
+    assert (finished.id, finished.status, finished.args) == (result.id, "SUCCESSFUL", ["why"])
+    assert heard.error is None, "that of the first attempt is over"
+    Job.objects.all().delete()
+    report(carried)
+    assert heard.names.count("finished") == 1
 
 
 def test_a_discarded_job_has_finished(heard: Heard) -> None:

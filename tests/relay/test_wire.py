@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_skipqueue.relay import wire
 from django_skipqueue.values.outcomes import Outcome
-from django_skipqueue.values.records import Attempt, ClaimedJob
+from django_skipqueue.values.records import LEFT_OUT, Attempt, ClaimedJob
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=30)  # lone surrogates too
 IDS = st.integers(1, 2**63 - 1)
@@ -80,6 +80,15 @@ def test_an_outcome_arrives_as_it_was_sent(attempt: Attempt, now: float) -> None
     assert arrived.ended == now
     assert math.isclose(arrived.duration_ms, attempt.duration_ms, rel_tol=1e-6)
     assert arrived[4:] == attempt[4:]
+
+
+def test_large_arguments_do_not_come_back_with_the_outcome() -> None:
+    for size, is_back in ((5_000, True), (5_001, False)):
+        job = JOB._replace(args="x" * size, kwargs="y" * 5_000)
+        arrived = wire.attempt_from_wire(
+            sent(wire.attempt_to_wire(Attempt(job, Outcome("completed"), 0.0, 1.0, "w"))), now=2.0
+        )
+        assert arrived.job == (job if is_back else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT))
 
 
 @given(IDS, IDS, st.text(st.characters(categories=["L", "Nd"], include_characters="-_"), min_size=1))
