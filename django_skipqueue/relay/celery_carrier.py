@@ -1,5 +1,8 @@
 """A carrier whose jobs run in Celery's workers, behind RabbitMQ.
 
+It has two connections. A broker that lacks memory or space reads nothing more from a connection that publishes, and its
+acknowledgements would wait there as well: so outcomes come by the other one.
+
 Invariant: a job counts as confirmed once the broker has acknowledged its message and has not returned it. A message of
 the broker is acknowledged when the relay says so, and comes again otherwise.
 """
@@ -7,9 +10,8 @@ the broker is acknowledged when the relay says so, and comes again otherwise.
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from selectors import EVENT_READ, DefaultSelector
 from typing import Any
-
-from kombu.connection import Connection
 
 from ..events.logs import logger
 from ..values.records import ClaimedJob, LeaseRef
@@ -55,8 +57,9 @@ class CeleryCarrier:
         self._declare = declare
         self._max_message_size = max_message_size
         self._limit = MessageLimit()
-        self._broker: Connection = app.connection_for_write()
-        self._link = AmqpLink(self._broker)
+        self._publishing = AmqpLink(app.connection_for_write())
+        self._consuming = AmqpLink(app.connection_for_write())
+        self._selector: DefaultSelector | None = None
         self._envelopes: dict[str, Envelope] = {}
         self._revoking: Envelope | None = None
         self._unconfirmed = Unconfirmed()
@@ -66,22 +69,42 @@ class CeleryCarrier:
 
     def connect(self) -> None:
         """See `Carrier.connect`."""
-        link = self._link
         self._broken = None
-        link.connect()
-        with link.translated_errors():
-            publishing, consuming = link.channel(), link.channel()
-            topology.declare(consuming, set(self._queues.values()), self.home, create=self._declare)
-            self._unconfirmed, self._deliveries, self._taken = Unconfirmed(), Deliveries(consuming.channel_id), Taken()
-            self._make_envelopes(publishing.channel_id, consuming)
-            publishing.events["basic_ack"].add(self._confirmed)
-            publishing.events["basic_nack"].add(self._refused)
-            publishing.events["basic_return"].add(self._returned)
-            publishing.confirm_select()
-            consuming.basic_qos(0, PREFETCH, False)
-            consuming.basic_consume(topology.outcome_queue(self.home), callback=self._outcome)
-            consuming.basic_consume(topology.back_queue(self.home), callback=self._came_back)
-            link.start()
+        for link in self._links:
+            link.connect()
+        with self._consuming.translated_errors():
+            channel = self._consuming.channel()
+            topology.declare(channel, set(self._queues.values()), self.home, create=self._declare)
+        with self._publishing.translated_errors():
+            self._open_publishing()
+        with self._consuming.translated_errors():
+            self._open_consuming(channel)
+        self._selector = DefaultSelector()
+        for link in self._links:
+            self._selector.register(link.fileno(), EVENT_READ)
+
+    @property
+    def _links(self) -> tuple[AmqpLink, AmqpLink]:
+        return self._publishing, self._consuming
+
+    def _open_publishing(self) -> None:
+        channel = self._publishing.channel()
+        self._unconfirmed, self._taken = Unconfirmed(), Taken()
+        self._make_envelopes(channel.channel_id)
+        channel.events["basic_ack"].add(self._confirmed)
+        channel.events["basic_nack"].add(self._refused)
+        channel.events["basic_return"].add(self._returned)
+        channel.confirm_select()
+        if self._declare:
+            self._make_revoking(self._publishing.channel())
+        self._publishing.start()
+
+    def _open_consuming(self, channel: Any) -> None:
+        self._deliveries = Deliveries(channel.channel_id)
+        channel.basic_qos(0, PREFETCH, False)
+        channel.basic_consume(topology.outcome_queue(self.home), callback=self._outcome)
+        channel.basic_consume(topology.back_queue(self.home), callback=self._came_back)
+        self._consuming.start()
 
     def publish(self, jobs: Sequence[ClaimedJob]) -> Sequence[TooLarge]:
         """See `Carrier.publish`. Raises `KeyError` for a job of a queue that is not carried."""
@@ -98,7 +121,7 @@ class CeleryCarrier:
             refs.append(job.ref)
         if frames:
             self._unconfirmed.add(refs, time.monotonic())
-            self._link.send(b"".join(frames))
+            self._publishing.send(b"".join(frames))
         return too_large
 
     def take(self) -> Taken:
@@ -106,7 +129,10 @@ class CeleryCarrier:
         if self._broken:
             raise self._broken
         try:
-            self._link.receive()
+            try:
+                self._consuming.receive()
+            finally:
+                self._publishing.receive()  # last, and in any case: the confirm of a job comes with its outcome
         except CarrierUnreachable as error:
             self._limit.learn(error)
             if not self._taken.confirmed:
@@ -123,48 +149,56 @@ class CeleryCarrier:
     def acknowledge(self, deliveries: Collection[int]) -> None:
         """See `Carrier.acknowledge`."""
         if frames := self._deliveries.acknowledge(deliveries):
-            self._link.send(frames)
+            self._consuming.send(frames)
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
         """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
         if refs and self._revoking is not None:
             ids = [wire.message_id(self.home, ref) for ref in refs]
             order = {"method": "revoke", "arguments": {"task_id": ids, "terminate": False}, "destination": None}
-            self._link.send(self._revoking.frames("", wire.encode(order)))
+            self._publishing.send(self._revoking.frames("", wire.encode(order)))
 
     @property
     def is_blocked(self) -> bool:
         """See `Carrier.is_blocked`."""
-        return self._link.is_blocked
+        return self._publishing.is_blocked
 
     def fileno(self) -> int:
         """See `Carrier.fileno`."""
-        return self._link.fileno()
+        if self._selector is None:
+            raise CarrierUnreachable("The connection is not open.")
+        return int(self._selector.fileno())
 
     def close(self) -> None:
         """See `Carrier.close`."""
-        self._link.close()
+        if self._selector is not None:
+            self._selector.close()
+            self._selector = None
+        for link in self._links:
+            link.close()
 
-    def _make_envelopes(self, publishing: int, consuming: Any) -> None:
-        frame_max = self._link.frame_max
+    def _make_envelopes(self, publishing: int) -> None:
+        frame_max = self._publishing.frame_max
         headers = {"lang": "py", "task": TASK, topology.DATABASE_HEADER: self.home}
         make = partial(Envelope, publishing, headers=headers, id_header=True, frame_max=frame_max)
         self._envelopes = {
             ours: make(routing_key=queue, expiration_ms=self._expiration_ms) for ours, queue in self._queues.items()
         }
-        exchange = self._app.control.mailbox.exchange
-        if self._declare:
-            exchange(consuming).declare()
-            self._revoking = Envelope(  # on the channel without confirms: these would count there
-                consuming.channel_id,
-                exchange=exchange.name,
-                routing_key="",
-                headers={},
-                mandatory=False,
-                frame_max=frame_max,
-            )
 
-    # Called while the link receives
+    def _make_revoking(self, channel: Any) -> None:
+        """Use a channel without confirms: these orders would count there."""
+        exchange = self._app.control.mailbox.exchange
+        exchange(channel).declare()
+        self._revoking = Envelope(
+            channel.channel_id,
+            exchange=exchange.name,
+            routing_key="",
+            headers={},
+            mandatory=False,
+            frame_max=self._publishing.frame_max,
+        )
+
+    # Called while the links receive
 
     def _confirmed(self, tag: int, multiple: bool) -> None:
         confirmed, refused = self._unconfirmed.settle(tag, multiple)

@@ -325,9 +325,10 @@ def test_nobody_listens(make: Make) -> None:
     carrier.close()
 
 
-def test_every_method_says_that_the_connection_broke(make: Make) -> None:
+@pytest.mark.parametrize("link", ["_publishing", "_consuming"])
+def test_every_method_says_that_a_connection_broke(make: Make, link: str) -> None:
     carrier = make()
-    carrier._link.connection.sock.shutdown(socket.SHUT_RDWR)
+    getattr(carrier, link).connection.sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises(CarrierUnreachable):
         take(carrier, lambda _: False)
     carrier.close()
@@ -381,6 +382,29 @@ def test_a_blocked_broker_says_so_and_goes_on(rabbitmq: RabbitMQ, make: Make) ->
         rabbitmq.control("set_vm_memory_high_watermark", "0.4")
     assert take(carrier, lambda taken: taken.confirmed).confirmed == [(1, 1)]
     assert not carrier.is_blocked
+
+
+def test_a_blocked_broker_delivers_and_takes_acknowledgements(
+    rabbitmq: RabbitMQ, make: Make, worker: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends the next outcome only after it has read the acknowledgement of the last."""
+    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.PREFETCH", 1)
+    carrier = make()
+    for number in range(1, 11):
+        worker.send(outcome_of(job(number)))
+    rabbitmq.control("set_vm_memory_high_watermark", "0")
+    try:
+        carrier.publish([job(99)])
+        outcomes = take(carrier, lambda taken: taken.outcomes and carrier.is_blocked).outcomes
+        carrier.revoke([(1, 1)])  # an order is published as well
+        while len(outcomes) < 10:
+            carrier.acknowledge([outcomes[-1].delivery])
+            outcomes += take(carrier, lambda taken: taken.outcomes).outcomes
+        assert [each.attempt.job.id for each in outcomes] == list(range(1, 11))
+        assert carrier.is_blocked
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    assert take(carrier, lambda taken: taken.confirmed).confirmed == [(99, 1)]
 
 
 def test_what_was_confirmed_outlives_the_broker(rabbitmq: RabbitMQ, make: Make, broker_url: str) -> None:
@@ -476,21 +500,21 @@ def test_a_connection_that_the_broker_has_closed_is_not_opened_again_to_be_close
     make: Make, rabbitmq: RabbitMQ
 ) -> None:
     carrier = make()
-    connection = carrier._link.connection
-    rabbitmq.control("close_all_connections", "--vhost", connection.virtual_host, "enough")
+    connections = [link.connection for link in carrier._links]
+    rabbitmq.control("close_all_connections", "--vhost", connections[0].virtual_host, "enough")
     with pytest.raises(CarrierUnreachable, match="enough"):
         take(carrier, lambda _: False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # py-amqp warns when it connects because its `sock` was asked for
         carrier.close()
-    assert not connection.connected
+    assert not any(connection.connected for connection in connections)
 
 
 def test_what_was_confirmed_before_the_connection_broke_is_taken_first(make: Make, rabbitmq: RabbitMQ) -> None:
     carrier = make()
     carrier.publish([job(1), job(2)])
     wait_until(lambda: select.select([carrier.fileno()], [], [], 0)[0], "the confirms")
-    rabbitmq.control("close_all_connections", "--vhost", carrier._link.connection.virtual_host, "enough")
+    rabbitmq.control("close_all_connections", "--vhost", carrier._publishing.connection.virtual_host, "enough")
     assert sorted(carrier.take().confirmed) == [(1, 1), (2, 1)]
     with pytest.raises(CarrierUnreachable, match="enough"):
         take(carrier, lambda _: False)
