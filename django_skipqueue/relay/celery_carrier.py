@@ -27,6 +27,9 @@ from .rabbitmq.unconfirmed import Unconfirmed
 PREFETCH = 2_000
 """Outcomes, and jobs that come back, which the broker sends ahead of their acknowledgement."""
 
+MOST_DELIVERED = 64_000_000
+"""Bytes of those outcomes and jobs: the relay reads no more until it has acknowledged some."""
+
 CONFIRM_SECONDS = 60.0
 """A broker that has not confirmed a job for so long, although it is not blocked, counts as unreachable."""
 
@@ -60,6 +63,7 @@ class CeleryCarrier:
         self._publishing = AmqpLink(app.connection_for_write())
         self._consuming = AmqpLink(app.connection_for_write())
         self._selector: DefaultSelector | None = None
+        self._watches_deliveries = False
         self._envelopes: dict[str, Envelope] = {}
         self._revoking: Envelope | None = None
         self._unconfirmed = Unconfirmed()
@@ -79,9 +83,9 @@ class CeleryCarrier:
             self._open_publishing()
         with self._consuming.translated_errors():
             self._open_consuming(channel)
-        self._selector = DefaultSelector()
-        for link in self._links:
-            self._selector.register(link.fileno(), EVENT_READ)
+        self._selector, self._watches_deliveries = DefaultSelector(), False
+        self._selector.register(self._publishing.fileno(), EVENT_READ)
+        self._watch_deliveries()
 
     @property
     def _links(self) -> tuple[AmqpLink, AmqpLink]:
@@ -130,7 +134,8 @@ class CeleryCarrier:
             raise self._broken
         try:
             try:
-                self._consuming.receive()
+                self._consuming.receive(self._has_enough)
+                self._watch_deliveries()
             finally:
                 self._publishing.receive()  # last, and in any case: the confirm of a job comes with its outcome
         except CarrierUnreachable as error:
@@ -150,6 +155,7 @@ class CeleryCarrier:
         """See `Carrier.acknowledge`."""
         if frames := self._deliveries.acknowledge(deliveries):
             self._consuming.send(frames)
+            self._watch_deliveries()
 
     def revoke(self, refs: Collection[LeaseRef]) -> None:
         """See `Carrier.revoke`. Celery's workers with remote control drop these messages, if they have them."""
@@ -198,6 +204,20 @@ class CeleryCarrier:
             frame_max=self._publishing.frame_max,
         )
 
+    def _has_enough(self) -> bool:
+        return self._deliveries.size >= MOST_DELIVERED
+
+    def _watch_deliveries(self) -> None:
+        """Wake the relay for deliveries, or do not while it has enough of them."""
+        watches = not self._has_enough()
+        if self._selector is None or watches == self._watches_deliveries:
+            return
+        self._watches_deliveries = watches
+        if watches:
+            self._selector.register(self._consuming.fileno(), EVENT_READ)
+        else:
+            self._selector.unregister(self._consuming.fileno())
+
     # Called while the links receive
 
     def _confirmed(self, tag: int, multiple: bool) -> None:
@@ -216,7 +236,7 @@ class CeleryCarrier:
 
     def _outcome(self, message: Any) -> None:
         tag = message.delivery_tag
-        self._deliveries.add(tag)
+        self._deliveries.add(tag, len(message.body))
         try:
             attempt = wire.attempt_from_wire(wire.decode(message.body), now=time.monotonic())
         except wire.UnknownFormat as error:
@@ -234,7 +254,7 @@ class CeleryCarrier:
 
     def _came_back(self, message: Any) -> None:
         tag, properties = message.delivery_tag, message.properties
-        self._deliveries.add(tag)
+        self._deliveries.add(tag, len(message.body))
         ref = wire.lease_ref_of(properties.get("correlation_id"))
         job: ClaimedJob | None = None
         try:

@@ -19,7 +19,7 @@ from django_skipqueue.relay.carrier import CarrierMisconfigured, CarrierUnreacha
 from django_skipqueue.relay.celery_carrier import CeleryCarrier, _reason
 from django_skipqueue.relay.making import make_carrier
 from django_skipqueue.relay.rabbitmq import frames, topology
-from django_skipqueue.relay.rabbitmq.amqp_link import AmqpLink
+from django_skipqueue.relay.rabbitmq.amqp_link import RECEIVED_AT_ONCE, AmqpLink
 from django_skipqueue.setting_forms.carriers import CarrierSettings
 from django_skipqueue.values.outcomes import Outcome
 from django_skipqueue.values.records import Attempt, ClaimedJob
@@ -293,6 +293,24 @@ def test_the_broker_that_takes_less_than_the_setting_says_is_asked_once(make: Ma
     assert take(carrier, lambda taken: taken.confirmed).confirmed == [(3, 1)]
 
 
+def test_the_broker_keeps_what_is_too_much_for_the_relays_memory(
+    make: Make, worker: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("django_skipqueue.relay.celery_carrier.MOST_DELIVERED", 8 * RECEIVED_AT_ONCE)
+    carrier = make()
+    large = Outcome("completed", result=f'"{"x" * 2 * RECEIVED_AT_ONCE}"')
+    for number in range(1, 21):
+        worker.send(outcome_of(job(number))._replace(outcome=large))
+    wait_until(lambda: worker.count(topology.outcome_queue("default")) == 0, "all are delivered")
+    for first in range(1, 21, 4):
+        outcomes = take(carrier, lambda taken: len(taken.outcomes) >= 4).outcomes
+        assert [each.attempt.job.id for each in outcomes] == list(range(first, first + 4))
+        assert not select.select([carrier.fileno()], [], [], 0)[0], "nothing wakes the relay"
+        carrier.publish([job(first)])
+        assert take(carrier, lambda taken: taken.confirmed) == Taken(confirmed=[(first, 1)]), "it goes on to publish"
+        carrier.acknowledge([each.delivery for each in outcomes])
+
+
 # What breaks
 
 
@@ -366,7 +384,7 @@ def test_a_channel_that_the_broker_closes_says_why(make: Make) -> None:
 def test_a_broker_that_confirms_nothing_counts_as_unreachable(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     carrier = make()
     monkeypatch.setattr("django_skipqueue.relay.celery_carrier.CONFIRM_SECONDS", -1.0)
-    monkeypatch.setattr(AmqpLink, "receive", lambda self: None)
+    monkeypatch.setattr(AmqpLink, "receive", lambda *_: None)
     carrier.publish([job(1)])
     with pytest.raises(CarrierUnreachable, match="not confirmed"):
         carrier.take()

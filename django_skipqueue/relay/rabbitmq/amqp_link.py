@@ -7,7 +7,7 @@ Invariant: a broker that does not read, or does not answer, holds up nobody: wha
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
@@ -130,17 +130,22 @@ class AmqpLink:
         except OSError as error:
             self._failure = error
 
-    def receive(self) -> None:
-        """Dispatch what has come to the callbacks of its channels, until nothing is left."""
+    def receive(self, is_enough: Callable[[], bool] = lambda: False) -> None:
+        """Dispatch what has come to the callbacks of its channels, until nothing is left, or until it is enough.
+
+        The broker keeps the rest, as it keeps all if it is enough before. That the broker is silent is then no error.
+        """
         with self.translated_errors():
             self._require_open()
             handle = self.connection.on_inbound_frame
-            while received := self._receive_some():
+            while not is_enough() and (received := self._receive_some()):
                 for frame in self._reader.read(received):
                     handle(frame)
             if self._failure is not None:
                 raise self._failure
             self._send_rest()
+            if is_enough():
+                self._received_at = time.monotonic()
             self._send_heartbeat(time.monotonic())
 
     def close(self) -> None:

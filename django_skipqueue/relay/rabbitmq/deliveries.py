@@ -16,10 +16,15 @@ class Deliveries:
         self._channel = channel
         self._open: deque[int] = deque()
         self._done: set[int] = set()
+        self._sizes: dict[int, int] = {}
+        self.size = 0
+        """Bytes of those that are not acknowledged."""
 
-    def add(self, tag: int) -> None:
-        """Note a delivery."""
+    def add(self, tag: int, size: int = 0) -> None:
+        """Note a delivery of so many bytes."""
         self._open.append(tag)
+        self._sizes[tag] = size
+        self.size += size
 
     def acknowledge(self, tags: Collection[int]) -> bytes:
         """The frames that acknowledge these: one for all up to the first that stays open, and one for each later one.
@@ -28,6 +33,7 @@ class Deliveries:
         """
         done = self._done
         done.update(tags)
+        self.size -= sum([self._sizes.pop(tag, 0) for tag in tags])
         last = 0
         while self._open and self._open[0] in done:
             last = self._open.popleft()
