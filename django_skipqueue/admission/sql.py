@@ -169,13 +169,12 @@ _CHOSEN = """WITH chosen AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS job
     WHERE head.limit_kind IN ('concurrency', 'fair') OR job.id = head.id
-)
-"""
+)"""
 
 # the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
 # wait for now. Index: that of `_CHOSEN`.
-ADMIT_BY_KEY = """
-{chosen},
+ADMIT_BY_KEY = f"""
+{_CHOSEN},
 admitted AS (
     UPDATE skipqueue_job AS job
     SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
@@ -191,12 +190,12 @@ SELECT
     queue_name, count(*) FILTER (WHERE status = 'queued'), array_agg(rate_key) FILTER (WHERE status = 'blocked')
 FROM admitted
 GROUP BY queue_name
-""".replace("{chosen}", _CHOSEN.strip())
+"""  # noqa: S608 (literals)
 
 # worker that claims as well, after LOCK_KEYS → the same. It locks the jobs, and writes only those that wait for their
 # rate now: CLAIM_OR_ADMIT, in the same transaction, has the others run here or queued. Index: that of `_CHOSEN`.
-CHOOSE_BY_KEY = """
-{chosen},
+CHOOSE_BY_KEY = f"""
+{_CHOSEN},
 rated AS (
     UPDATE skipqueue_job AS job
     SET has_permit = true,
@@ -212,12 +211,12 @@ SELECT
     array_agg(rate_key) FILTER (WHERE rate_key IS NOT NULL),
     set_config(
         'skipqueue.chosen_jobs',
-        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{}')::text,
+        COALESCE((SELECT array_agg(place) FROM chosen WHERE rate_key IS NULL), '{{}}')::text,
         true
     )
 FROM chosen
 GROUP BY queue_name
-""".replace("{chosen}", _CHOSEN.strip())
+"""  # noqa: S608 (literals)
 
 # supervisor, worker before a drain ends → at most `limit` keys with blocked jobs, alphabetically after `after`, and
 # whether a permit of each is free. Locks nothing. Index: limit_waiting and limit_held, once for each key; for the key

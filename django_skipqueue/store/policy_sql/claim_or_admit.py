@@ -1,6 +1,6 @@
 """Claim jobs, those among them that have just got a permit."""
 
-from ..sql.claim import to_run
+from ..sql.to_run import to_run
 
 # worker, after CHOOSE_BY_KEY in the same transaction → at most `limit` jobs, as CLAIM returns them: those that are
 # queued and those that CHOOSE_BY_KEY has chosen, in the order in which CLAIM takes queued jobs. The other chosen ones

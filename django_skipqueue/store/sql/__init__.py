@@ -2,7 +2,7 @@
 
 The comment above a statement has the form "callers → the rows that it returns". Then come its rules and the index that
 it uses. A statement runs in psql if `%(…)s` is replaced by a value, `{status}` by 'queued', and `{operations}` by
-job.operations. The end of a statement that claims is `to_run` of `sql.claim`.
+job.operations. The end of a statement that claims is in `sql.to_run`.
 
 Rules of all statements:
 

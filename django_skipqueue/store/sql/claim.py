@@ -1,36 +1,6 @@
 """Claim jobs, and find queued jobs."""
 
-# The end of two statements. `claim_seconds` is the time from the start of the statement until this row was updated.
-_TO_RUN = """UPDATE skipqueue_job AS job
-SET status = 'running',
-    lease = job.lease + 1,
-    attempts = job.attempts + 1,
-    locked_by = %(worker_id)s,
-    locked_at = statement_timestamp(),
-    started_at = statement_timestamp(){more}
-WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-RETURNING
-    job.id AS id,
-    job.lease AS lease,
-    job.task AS task,
-    job.queue_name AS queue_name,
-    job.args::text AS args,
-    job.kwargs::text AS kwargs,
-    job.attempts AS attempt,
-    job.max_attempts AS max_attempts,
-    job.priority AS priority,
-    date_part('epoch', job.run_after) AS run_after,
-    date_part('epoch', job.locked_at) AS locked_at,
-    job.metadata::text AS metadata,
-    job.timeout AS timeout,
-    date_part('epoch', job.unknown_since) AS unknown_since,
-    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds"""
-
-
-def to_run(statement: str, *, more: str = "") -> str:
-    """Replace `{to_run}` in a statement, which has chosen jobs, by its end. `more`: other columns that it sets."""
-    return statement.replace("{to_run}", _TO_RUN.replace("{more}", more))
-
+from .to_run import to_run
 
 # worker, Job.objects.claim → at most `limit` jobs: the queues in the listed order, within each by priority, then by due
 # time. Returns only the columns of `ClaimedJob`: whole rows would halve the speed.
