@@ -1056,7 +1056,9 @@ def test_what_an_answer_has_brought_is_given_back_by_a_worker_that_stops(worker_
     jobs.noop.defer_many([()] * BACKLOG)
     assert worker_thread(prepare=_watch(Stopping)).wait() == EXIT_CLEAN
     assert brought
-    assert set(Job.objects.filter(pk__in=brought).values_list("status", "attempts", "locked_by")) == {("queued", 0, "")}
+    rows = Job.objects.filter(pk__in=brought)
+    released = set(rows.exclude(status="completed").values_list("status", "attempts", "locked_by"))
+    assert released == {("queued", 0, "")}, "a thread may have begun some of them before they were given back"
     assert set(statuses()) == {"completed", "queued"}
 
 

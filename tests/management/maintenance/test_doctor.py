@@ -37,6 +37,7 @@ def test_findings_are_grouped_the_worst_first_with_what_to_paste() -> None:
     assert max(len(line) for line in result.out.splitlines() if "rebuild_rebuild" not in line) <= 80
 
 
+@pytest.mark.usefixtures("new_tables")
 def test_json_has_each_finding(settings: Any) -> None:
     settings.LANGUAGE_CODE = "de"
     make_worker()
