@@ -65,8 +65,9 @@ class ClaimCursor:
             self._positions = {}
         for name, last in {job.queue_name: job for job in jobs}.items():
             # A claim from the front, sent later than this one, may have found earlier jobs: keep its position.
-            if name not in self._positions or self._positions[name] >= after.get(name, QUEUE_HEAD):
-                self._positions[name] = last.position
+            start = after.get(name, QUEUE_HEAD)
+            if name not in self._positions or self._positions[name] >= start:
+                self._positions[name] = max(last.position, start)  # a job that was just admitted may be before it
 
     def start_over(self) -> None:
         """Claim from the front at once, unless the last claim from the front failed."""

@@ -37,6 +37,15 @@ def test_the_next_claim_starts_after_the_last_job_of_each_queue() -> None:
     assert frontier.start(START) == {"default": QueuePosition(0, 9.0, 5), "mail": QueuePosition(-7, 9.0, 3)}
 
 
+def test_a_job_before_the_position_which_was_just_admitted_does_not_move_it_back() -> None:
+    frontier = ClaimCursor()
+    frontier.start(START)
+    frontier.claimed([WALKED._replace(id=2)], after={}, took=0.03, now=START)
+    after = frontier.start(START)
+    frontier.claimed([WALKED._replace(priority=7)], after=after, took=0.03, now=START)
+    assert frontier.start(START) == after == {"default": QueuePosition(0, 9.0, 2)}
+
+
 def test_a_look_from_the_front_forgets_how_far_each_queue_was_claimed() -> None:
     frontier = ClaimCursor()
     for queue_name, later in (("default", 0.0), ("mail", 2.0)):
