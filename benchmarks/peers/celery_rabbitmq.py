@@ -1,7 +1,8 @@
 # /// script
-# dependencies = ["celery==5.*", "psutil"]
+# dependencies = ["celery==5.*", "psutil", "django==5.2.*", "psycopg[binary]==3.*"]
 # [tool.peer]
 # programs = ["rabbitmq-server"]
+# apps = ["benchmarks.peers"]
 # ///
 """Plain Celery with a RabbitMQ of its own, set up as a careful project does."""
 

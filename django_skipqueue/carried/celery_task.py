@@ -8,9 +8,10 @@ import threading
 from collections.abc import Collection, Iterable
 from typing import Any
 
+import kombu
 from celery import shared_task
 from celery.exceptions import Reject
-from celery.signals import celeryd_init, worker_init, worker_process_init
+from celery.signals import celeryd_init, worker_init, worker_process_init, worker_ready
 from kombu.entity import Queue
 
 from ..conf import settings
@@ -19,13 +20,19 @@ from ..relay.carrier import alias_of
 from ..relay.celery_carrier import TASK
 from ..relay.rabbitmq import topology
 from .redelivery import is_over
-from .running import Process
+from .return_path import Gate, ReturnPath
+from .running import Give, Process
 
 NO_LIMIT = 10 * 365 * 24 * 3600
 """Seconds. Celery's limits do not apply: the job's `timeout` does, which Celery would take for a lost worker."""
 
+HUB_WAKES = kombu.VERSION >= (5, 7)
+"""Whether another thread can have Celery's main process acknowledge a message at once."""
+
 _slots = 1  # how many tasks this process runs at once
 _is_forked = False  # whether Celery's pool has forked this process
+_give: Give = lambda *_: False  # noqa: E731 (by default, nobody takes outcomes)
+_gate = Gate()
 _process: Process | None = None
 _making = threading.Lock()
 
@@ -33,6 +40,7 @@ _making = threading.Lock()
 @shared_task(  # type: ignore[untyped-decorator]
     bind=True,
     name=TASK,
+    Request="django_skipqueue.carried.main_process:CarriedRequest",
     acks_late=True,
     acks_on_failure_or_timeout=False,
     acks_on_failure=False,
@@ -62,17 +70,22 @@ def _process_here(task: Any) -> Process:
     if _process is None:
         with _making:
             if _process is None:
-                _process = Process(
-                    task.app, worker=task.request.hostname or "celery", slots=_slots, is_forked=_is_forked
-                )
+                worker = task.request.hostname or "celery"
+                _process = Process(task.app, worker=worker, slots=_slots, is_forked=_is_forked, give=_give)
     return _process
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _note_worker(sender: Any, **_: Any) -> None:
     """Called in the main process, before the pool is made."""
-    global _slots  # noqa: PLW0603
+    global _slots, _give  # noqa: PLW0603
+    from .main_process import outcomes  # here: it imports Celery's worker
+
     _slots = max(int(sender.concurrency or 1), 1)
+    outcomes.serve(sender, _gate)
+    worker_ready.connect(lambda **_: outcomes.is_ready(), weak=False)
+    if HUB_WAKES and _slots > 1:  # in the pool `solo`, a job would run before the message of the last is acknowledged
+        _give = outcomes.hold
     if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
         run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
 
@@ -80,8 +93,10 @@ def _note_worker(sender: Any, **_: Any) -> None:
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_fork(**_: Any) -> None:
     """A process of the pool `prefork` runs one task at once."""
-    global _slots, _is_forked
+    global _slots, _is_forked, _give  # noqa: PLW0603
     _slots, _is_forked = 1, True
+    if HUB_WAKES:
+        _give = ReturnPath(run, _gate).give
 
 
 @celeryd_init.connect  # type: ignore[untyped-decorator]

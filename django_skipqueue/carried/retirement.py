@@ -19,7 +19,7 @@ from ..runtime.protocol import EXIT_RECYCLED, EXIT_STUCK
 from ..values.times import NEVER
 
 IDLE_SECONDS = 0.5
-"""Seconds without a task, after which the process ends: its last result has reached the main process."""
+"""Seconds without a task, after which the process ends: Celery's main process knows that its last task has ended."""
 
 
 class Retirement:
@@ -52,6 +52,11 @@ class Retirement:
             self._code = EXIT_STUCK
             carried_logs.carried_process_stops(self._worker)
             os.kill(os.getpid(), signal.SIGTERM)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the process ends once it is idle."""
+        return self._code is not None
 
     def require_room(self) -> None:
         """End the process if a further job would wait for ever. The broker delivers the job again."""

@@ -3,13 +3,14 @@
 The thread of Celery's task waits. The job runs in a thread of the pool, which keeps its database connections (Celery
 closes those of its own threads after each task), and which is replaced after an interruption.
 
-Invariant: `run` returns once the broker has confirmed the outcome, so that Celery then acknowledges the job's message.
+Invariant: once `run` has returned, the broker has the outcome, or Celery's main process gets it as the task ends.
 """
 
 import os
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..events import carried_logs
@@ -25,6 +26,9 @@ from ..values.records import Attempt, ClaimedJob, LeaseRef
 from .outcome_sender import OutcomeSender
 from .retirement import Retirement
 
+Give = Callable[[Attempt, str], bool]
+"""Gives an attempt, and the home of its outcome, to Celery's main process. Returns whether that takes it."""
+
 LONGEST_REST = 60.0
 """Seconds between two looks at the time limits, if no attempt has one."""
 
@@ -32,10 +36,8 @@ LONGEST_REST = 60.0
 class DatabaseJobs:
     """Runs the jobs of one home. `run` is called by the threads of Celery's pool."""
 
-    def __init__(self, *, worker: str, home: str, slots: int, sender: OutcomeSender, retirement: Retirement) -> None:
+    def __init__(self, *, worker: str, home: str, slots: int, retirement: Retirement) -> None:
         self._worker = worker
-        self._home = home
-        self._sender = sender
         self._retirement = retirement
         self._wakeup = Wakeup()
         self._interrupter = Interrupter(self._wakeup.call)
@@ -45,15 +47,15 @@ class DatabaseJobs:
         self._waiting: dict[LeaseRef, list[queue.SimpleQueue[Attempt]]] = {}
         threading.Thread(target=self._enforce_limits, name="skipqueue-limits", daemon=True).start()
 
-    def run(self, job: ClaimedJob) -> None:
-        """Run the job, and send its outcome. If it is delivered again while it runs here, it is not started again."""
+    def run(self, job: ClaimedJob) -> Attempt:
+        """Run the job. If it is delivered again while it runs here, it is not started again."""
         ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         with self._lock:
             waiting = self._waiting.setdefault(job.ref, [])
             waiting.append(ended)
             if len(waiting) == 1:
                 self._pool.submit([job])
-        self._sender.send(ended.get(), self._home)
+        return ended.get()
 
     def _hand_in(self) -> None:
         """Give the finished attempts to the threads that wait for them. Called by the threads of the pool."""
@@ -91,30 +93,37 @@ class DatabaseJobs:
 class Process:
     """What a process of Celery has for carried jobs. Made in the process that uses it, at its first job."""
 
-    def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool) -> None:
+    def __init__(self, app: Any, *, worker: str, slots: int, is_forked: bool, give: Give) -> None:
         children.become_worker()
         self._capturing = capturing()  # kept: a context manager that nobody refers to ends
         self._capturing.__enter__()
+        self._app = app
         self._worker = worker
         self._slots = slots
-        self._sender = OutcomeSender(app, who=worker)
+        self._give = give
+        self._sender: OutcomeSender | None = None
         self._retirement = Retirement(worker, is_forked=is_forked)
         self._databases: dict[str, DatabaseJobs] = {}
         self._lock = threading.Lock()
 
     def run(self, job: ClaimedJob, home: str) -> None:
-        """Run a job of this home, and return once the broker has its outcome."""
+        """Run a job of this home, and pass its outcome on: if nobody else sends it, wait until the broker has it."""
         self._retirement.require_room()
-        self._database(home).run(job)
+        attempt = self._database(home).run(job)
+        is_ending = self._retirement.is_due  # perhaps before the main process has the outcome
+        if is_ending or not self._give(attempt, home):
+            self._send(attempt, home)
+
+    def _send(self, attempt: Attempt, home: str) -> None:
+        with self._lock:
+            if self._sender is None:
+                self._sender = OutcomeSender(self._app, who=self._worker)
+        self._sender.send(attempt, home)
 
     def _database(self, home: str) -> DatabaseJobs:
         with self._lock:
             if home not in self._databases:
                 self._databases[home] = DatabaseJobs(
-                    worker=self._worker,
-                    home=home,
-                    slots=self._slots,
-                    sender=self._sender,
-                    retirement=self._retirement,
+                    worker=self._worker, home=home, slots=self._slots, retirement=self._retirement
                 )
             return self._databases[home]

@@ -3,12 +3,13 @@
 Invariant: it is smaller than every `MAX_MESSAGE_SIZE` may be.
 """
 
+import time
 from dataclasses import replace
 
 from ..conf import settings
 from ..exceptions import MessageTooLarge
 from ..relay import wire
-from ..relay.rabbitmq.message_limit import LARGEST
+from ..relay.rabbitmq.message_limit import LARGEST, MessageLimit
 from ..setting_forms.carriers import carrier_of
 from ..values.outcomes import Outcome, error_entry, summary
 from ..values.records import Attempt
@@ -21,6 +22,15 @@ def most_for(queue_name: str) -> int:
     """How many bytes a message about a job of this queue may have, by the settings of this process."""
     carrier = carrier_of(queue_name, settings.carriers)
     return carrier.max_message_size if carrier else LARGEST
+
+
+def fitting(outcome: wire.EncodedOutcome, limit: MessageLimit) -> wire.EncodedOutcome:
+    """The outcome, or what takes its place."""
+    attempt = wire.attempt_from_wire(wire.decode(outcome.body), now=time.monotonic())
+    most = limit.most(most_for(attempt.job.queue_name))
+    if outcome.size <= most:
+        return outcome
+    return wire.encode_outcome(replaced(attempt, outcome.size, most), outcome.home)
 
 
 def replaced(attempt: Attempt, size: int, most: int) -> Attempt:

@@ -86,6 +86,9 @@ class Taken:
     outcomes: list[ReturnedOutcome] = field(default_factory=list)
     jobs: list[ReturnedJob] = field(default_factory=list)
 
+    def __bool__(self) -> bool:
+        return bool(self.confirmed or self.refused or self.outcomes or self.jobs)
+
 
 class Carrier(Protocol):
     """Used by the thread of the relay's control loop. Every method may raise `CarrierUnreachable`.

@@ -106,7 +106,7 @@ class CeleryCarrier:
     def _open_consuming(self, channel: Any) -> None:
         self._deliveries = Deliveries(channel.channel_id)
         channel.basic_qos(0, PREFETCH, False)
-        channel.basic_consume(topology.outcome_queue(self.home), callback=self._outcome)
+        channel.basic_consume(topology.outcome_queue(self.home), callback=self._outcomes)
         channel.basic_consume(topology.back_queue(self.home), callback=self._came_back)
         self._consuming.start()
 
@@ -234,18 +234,24 @@ class CeleryCarrier:
         if ref is not None:
             self._unconfirmed.note_returned(ref)
 
-    def _outcome(self, message: Any) -> None:
+    def _outcomes(self, message: Any) -> None:
         tag = message.delivery_tag
-        self._deliveries.add(tag, len(message.body))
         try:
-            attempt = wire.attempt_from_wire(wire.decode(message.body), now=time.monotonic())
+            outcomes = wire.split_outcomes(wire.decode(message.body))
         except wire.UnknownFormat as error:
-            self._unreadable(message, tag, error)
-        else:
-            self._taken.outcomes.append(ReturnedOutcome(tag, attempt))
+            self._deliveries.add(tag, len(message.body))
+            self._unreadable(wire.lease_ref_of(message.properties.get("correlation_id")), tag, error)
+            return
+        self._deliveries.add(tag, len(message.body), parts=len(outcomes))
+        for ref, payload in outcomes:
+            try:
+                attempt = wire.attempt_from_wire(payload, now=time.monotonic())
+            except wire.UnknownFormat as error:
+                self._unreadable(ref, tag, error)
+            else:
+                self._taken.outcomes.append(ReturnedOutcome(tag, attempt))
 
-    def _unreadable(self, message: Any, tag: int, error: wire.UnknownFormat) -> None:
-        ref = wire.lease_ref_of(message.properties.get("correlation_id"))
+    def _unreadable(self, ref: LeaseRef | None, tag: int, error: wire.UnknownFormat) -> None:
         if ref is None:
             logger.error("carrier sent a message that is about no job carrier=%s error=%r", self.name, str(error))
             self.acknowledge([tag])
@@ -261,7 +267,7 @@ class CeleryCarrier:
             job = _job_of(message.body)
         except wire.UnknownFormat as error:
             if ref is None:
-                self._unreadable(message, tag, error)
+                self._unreadable(ref, tag, error)
                 return
         else:
             ref = job.ref

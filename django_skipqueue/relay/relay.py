@@ -33,6 +33,10 @@ from .making import make_carrier
 from .revoke import RevokeCancelled
 from .window import Window
 
+GATHER_SECONDS = 0.02
+"""Seconds between two looks at what the carrier has sent, if the first brought something. Each leads to statements, and
+these cost little more for many outcomes than for one."""
+
 CONFIRM_TIME = 5.0
 """Seconds that a stopping relay waits for the confirms of what it has published."""
 
@@ -59,6 +63,7 @@ class Relay(ControlLoop):
         super().__init__(options, id=id, name=name, lifeline=lifeline, stamps=stamps, standby=standby)
         chosen = settings.carriers[options.carrier]
         holder = carrier_id(chosen.name)
+        self._look_at = 0.0  # not before this monotonic time at what the carrier has sent
         self._jobs = CarriedJobs()
         self._window = Window(self._store, self._jobs, carrier_id=holder, size=chosen.window)
         carrier = carrier or make_carrier(chosen, options.database)
@@ -121,12 +126,13 @@ class Relay(ControlLoop):
         self._loop.run_due()
 
     def _take(self) -> None:
-        if not self._connection.is_open:
+        if not self._connection.is_open or (now := time.monotonic()) < self._look_at:
             return
         with self._connection.handling_errors():
             taken = self._connection.carrier.take()
+            self._look_at = now + GATHER_SECONDS if taken else 0.0
             self._note_blocked(self._connection.carrier.is_blocked)
-            attempts, known = self._jobs.take(taken, partial(self._ended, now=time.monotonic()))
+            attempts, known = self._jobs.take(taken, partial(self._ended, now=now))
             self._exchange.add(map(self._with_claim_time, attempts))
             if known:
                 self._connection.carrier.acknowledge(known)
@@ -191,7 +197,11 @@ class Relay(ControlLoop):
         self._standby.offer(slots=room, room=room, claimed=self._exchange.jobs_claimed, running=self._jobs.count)
 
     def _sleep(self, longest: float, files: Iterable[int] = ()) -> None:
-        super()._sleep(longest, (*files, *self._connection.files))
+        gathers = self._look_at - time.monotonic()
+        if gathers > 0:
+            super()._sleep(min(longest, gathers), files)
+        else:
+            super()._sleep(longest, (*files, *self._connection.files))
 
     # Stopping
 

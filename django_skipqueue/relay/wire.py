@@ -8,9 +8,9 @@ its own. A queue of the broker may hold anything: what is not ours must not end 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import contains
-from typing import Any, TypeGuard, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeGuard, get_args, get_type_hints
 
 from ..values.outcomes import Outcome
 from ..values.records import LEFT_OUT, Attempt, ClaimedJob, LeaseRef
@@ -41,6 +41,21 @@ LONGEST_DURATION = 1e9
 """Seconds."""
 
 _ID_PREFIX = "skipqueue-"
+
+
+class EncodedOutcome(NamedTuple):
+    """An outcome as it travels to the relay."""
+
+    home: str
+    id: str
+    """See `message_id`."""
+    body: bytes
+    """See `attempt_to_wire`."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a message that holds no other outcome."""
+        return len(self.id) + len(self.body) + len(b'[["",]]')
 
 
 class UnknownFormat(Exception):
@@ -94,6 +109,26 @@ def attempt_to_wire(attempt: Attempt) -> list[Any]:
         duration,
         attempt.is_written,
     ]
+
+
+def encode_outcome(attempt: Attempt, home: str) -> EncodedOutcome:
+    """The outcome of an attempt, for the relay of this home."""
+    return EncodedOutcome(home, message_id(home, attempt.job.ref), encode(attempt_to_wire(attempt)))
+
+
+def join_outcomes(outcomes: Iterable[EncodedOutcome]) -> bytes:
+    """The body of a message with these outcomes, which have one home: a list of ids and attempts."""
+    parts = (b"".join((b"[", _encoder.encode(each.id).encode(), b",", each.body, b"]")) for each in outcomes)
+    return b"".join((b"[", b",".join(parts), b"]"))
+
+
+def split_outcomes(payload: object) -> list[tuple[LeaseRef | None, object]]:
+    """The lease of each outcome of a message, if it can be read, and its attempt. Raises `UnknownFormat`."""
+    if not isinstance(payload, list) or not all(isinstance(part, list) and len(part) == 2 for part in payload):
+        raise UnknownFormat("The message was not made by django_skipqueue.")
+    if not payload:
+        raise UnknownFormat("The message holds no outcome.")
+    return [(lease_ref_of(id), attempt) for id, attempt in payload]
 
 
 def attempt_from_wire(payload: object, *, now: float) -> Attempt:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from kombu.connection import Connection
 
+from django_skipqueue.carried.running import Process
 from django_skipqueue.models import Job
 from django_skipqueue.relay.rabbitmq import topology
 from django_skipqueue.store import Store
@@ -22,6 +23,7 @@ from ..app.models import Ledger
 from ..app.waiting import wait_until
 from ..app.worker_jobs import atomic_write
 from ..harness.processes import ManagePy, is_alive
+from ..relay.consumer import Consumer
 from .celery_worker import Relaying, a_job, start_worker
 
 POOLS = {"prefork": ("--pool", "prefork", "-c", "2"), "threads": ("--pool", "threads", "-c", "4")}
@@ -227,3 +229,78 @@ def test_a_worker_that_is_asked_to_stop_finishes_what_runs(start: Start, relayin
     Ledger.objects.create(entry="go")
     assert relaying.outcomes(1)[1].outcome.status == "completed"
     assert process.wait() == 0
+
+
+SLOW = """
+import django_skipqueue.carried.outcome_link
+django_skipqueue.carried.outcome_link.GATHER_SECONDS = 2.0
+"""
+
+
+def test_the_last_acknowledgements_follow_the_last_outcomes(
+    start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]
+) -> None:
+    """A worker that is asked to stop has sent no outcome but the first. No job is left with the broker twice."""
+    process = start(*pool, more_jobs=SLOW, worker_prefetch_multiplier=10)
+    relaying.publish(a_job(1, "jobs.add", 1))
+    relaying.outcomes(1)
+    relaying.publish(a_job(2, "jobs.add", 1), a_job(3, "jobs.add", 1))
+    wait_until(lambda: process.log.count("succeeded in") == 3, "they have run")
+    end_well(process)
+    assert set(relaying.outcomes(2)) == {2, 3}
+    with closing(Consumer(broker_url)) as consumer:
+        assert consumer.count("pdf") == 0
+
+
+SHOWS_RESULTS = """
+from celery import signals
+
+@signals.task_success.connect
+def show(result=None, **_):
+    os.write(2, f"signalled {result}\\n".encode())
+"""
+
+
+def test_celery_sees_no_outcome(start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]) -> None:
+    """Neither its logs nor its signals show it."""
+    process = start(*pool, more_jobs=SHOWS_RESULTS)
+    relaying.publish(a_job(1, "jobs.echo", "hush-hush"))
+    assert relaying.outcomes(1)[1].outcome.result == '"hush-hush"'
+    process.wait_for("signalled None")
+    end_well(process)
+    assert "hush-hush" not in process.log
+    with closing(Consumer(broker_url)) as consumer:
+        assert consumer.count("pdf") == 0
+
+
+OLDER = """
+import django_skipqueue.carried.celery_task
+django_skipqueue.carried.celery_task.HUB_WAKES = False
+"""
+
+
+def test_with_an_older_celery_each_process_sends_its_outcomes(
+    start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]
+) -> None:
+    process = start(*pool, more_jobs=OLDER)
+    relaying.publish(*[a_job(number, "jobs.add", 1) for number in range(20)])
+    assert len(relaying.outcomes(20)) == 20
+    end_well(process)
+    with closing(Consumer(broker_url)) as consumer:
+        assert consumer.count("pdf") == 0
+
+
+def test_a_process_that_ends_soon_sends_its_outcome_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main process may not have it before."""
+    sent: list[str] = []
+
+    def give(*_: Any) -> bool:
+        sent.append("given")
+        return True
+
+    process = Process(None, worker="w", slots=1, is_forked=True, give=give)
+    monkeypatch.setattr(process, "_send", lambda *_: sent.append("sent"))
+    process.run(a_job(1, "jobs.add", 1), "default")
+    monkeypatch.setattr(process._retirement, "_code", 1)
+    process.run(a_job(2, "jobs.add", 1), "default")
+    assert sent == ["given", "sent"]

@@ -1,16 +1,22 @@
 """`OutcomeSender`: no outcome is lost, whatever the broker does."""
 
 import threading
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from django_skipqueue.carried.outcome_link import OutcomeLink, Outgoing
 from django_skipqueue.carried.outcome_sender import OutcomeSender
+from django_skipqueue.relay import wire
+from django_skipqueue.relay.rabbitmq import topology
 from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt
 
 from ..app.waiting import DEADLINE, wait_until
+from ..relay.consumer import Consumer
 from .celery_worker import Relaying, a_job
 
 
@@ -40,7 +46,6 @@ def send_long(url: str, **fields: Any) -> tuple[Attempt, Attempt]:
         thread.start()
     arrived = relaying.outcomes(3)
     end(threads)
-    sender._link.close()
     relaying.carrier.close()
     assert arrived[2].outcome == COMPLETED
     return arrived[1], arrived[3]
@@ -75,6 +80,36 @@ def end(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join(DEADLINE)
         assert not thread.is_alive()
+
+
+def test_outcomes_in_quick_succession_share_a_message(broker_url: str) -> None:
+    """The first goes at once, and the others after it, each home's together, up to the size of a small message."""
+    relaying = Relaying(broker_url)
+    link = OutcomeLink(Celery(broker=broker_url), who="w", enough=1_000)
+    confirmed: list[int] = []
+    for number in range(100):
+        attempt = Attempt(a_job(number, "jobs.noop"), COMPLETED, 0.0, 1.0, "w")
+        link.put(Outgoing(wire.encode_outcome(attempt, "default"), partial(confirmed.append, number)))
+        if not number:
+            link.turn()
+    while not link.is_empty:
+        link.turn()
+    assert sorted(confirmed) == list(range(100))
+    with closing(Consumer(broker_url)) as consumer:
+        relaying.carrier.close()
+        assert 3 <= wait_until(lambda: consumer.count(topology.outcome_queue("default")), "they are there") <= 10
+    link.close()
+
+
+def test_enough_outcomes_wait_for_no_more(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("django_skipqueue.carried.outcome_link.GATHER_SECONDS", 3600)
+    relaying = Relaying(broker_url)
+    sender = OutcomeSender(Celery(broker=broker_url), who="w", enough=3)
+    end(send_all(sender, 1))
+    threads = send_all(sender, 3)
+    assert set(relaying.outcomes(3)) == {0, 1, 2}
+    end(threads)
+    relaying.carrier.close()
 
 
 def test_threads_share_the_connection(broker_url: str) -> None:

@@ -1,6 +1,7 @@
 """Plays a worker of Celery: takes messages, sends outcomes, and dies at the instant that a test chooses."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import amqp
@@ -30,9 +31,14 @@ class Consumer:
         self, attempt: Attempt, body: bytes | None = None, id: str | None = None, *, home: str = "default"
     ) -> None:
         """Send an outcome to this home."""
-        ref = wire.message_id(home, attempt.job.ref) if id is None else id
-        text = wire.encode(wire.attempt_to_wire(attempt)) if body is None else body
-        message = amqp.Message(text, correlation_id=ref, content_type="application/json", delivery_mode=2)
+        outcome = wire.encode_outcome(attempt, home)
+        id, body = outcome.id if id is None else id, outcome.body if body is None else body
+        self.send_together([outcome._replace(id=id, body=body)], home=home)
+
+    def send_together(self, outcomes: Sequence[wire.EncodedOutcome], *, home: str = "default") -> None:
+        """Send these outcomes in one message."""
+        body, id = wire.join_outcomes(outcomes), outcomes[0].id
+        message = amqp.Message(body, correlation_id=id, content_type="application/json", delivery_mode=2)
         self.channel.basic_publish(message, "", topology.outcome_queue(home))
 
     def finish(self, message: Any, result: int, *, acknowledge: bool = True) -> None:

@@ -190,6 +190,36 @@ def test_an_unreadable_outcome_names_its_job(make: Make, worker: Consumer, caplo
     assert len(take(again, lambda taken: taken.outcomes and taken.jobs).jobs) == 1  # the stranger's is gone
 
 
+def test_a_message_is_acknowledged_after_all_its_outcomes(make: Make, worker: Consumer) -> None:
+    carrier = make()
+    outcomes = [wire.encode_outcome(outcome_of(job(number)), "default") for number in (1, 2, 3)]
+    worker.send_together([*outcomes[:2], outcomes[2]._replace(body=b'[99,"of the future"]')])
+    taken = take(carrier, lambda taken: taken.outcomes)
+    assert [returned.attempt.job.id for returned in taken.outcomes] == [1, 2]
+    assert [returned.ref for returned in taken.jobs] == [(3, 1)]
+    parts = [*(returned.delivery for returned in taken.outcomes), *(returned.delivery for returned in taken.jobs)]
+    carrier.acknowledge(parts[:1])
+    carrier.acknowledge(parts[1:2])
+    carrier.close()
+    again = make()
+    assert len(take(again, lambda taken: taken.outcomes).outcomes) == 2
+    again.acknowledge(parts)
+    again.close()
+    worker.send(outcome_of(job(4)))
+    assert [each.attempt.job.id for each in take(make(), lambda taken: taken.outcomes).outcomes] == [4]
+
+
+def test_a_message_about_no_job_is_gone(make: Make, worker: Consumer, caplog: pytest.LogCaptureFixture) -> None:
+    carrier = make()
+    message = amqp.Message(b"\x80\x04", correlation_id="of a stranger")
+    worker.channel.basic_publish(message, "", topology.outcome_queue("default"))
+    worker.send(outcome_of(job(4)))
+    take(carrier, lambda taken: taken.outcomes)
+    assert "about no job" in caplog.text
+    carrier.close()
+    assert len(take(make(), lambda taken: taken.outcomes).jobs) == 0
+
+
 def test_a_job_that_waits_too_long_comes_back(make: Make) -> None:
     carrier = make(wait=0.05)
     carrier.publish([job(5)])

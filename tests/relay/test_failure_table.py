@@ -342,39 +342,58 @@ def test_celerys_child_before_the_acknowledgement(start: Start, consumer: Consum
     assert nothing_is_left(process, consumer)
 
 
-DIES_BEFORE_THE_ACKNOWLEDGEMENT = """
-from django_skipqueue.carried.outcome_sender import OutcomeSender
+DIES = """
+from {module} import {cls}
 from tests.relay.halting import is_first
 
-send = OutcomeSender.send
+original = {cls}.{method}
 
-def send_and_die(self, attempt, home):
-    send(self, attempt, home)
+def dies(self, *arguments):
     if is_first({marker!r}):
         os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, *arguments)
 
-OutcomeSender.send = send_and_die
+{cls}.{method} = dies
 """
 
 
-def test_celerys_child_before_the_acknowledgement_of_a_real_worker(
-    start: Start, consumer: Consumer, manage: Start, url: str, marker: Path
-) -> None:
-    """No relay has written the outcome yet, so the job runs again."""
-    job = record.using(queue_name="carried").defer("it ran")
-    process = start()
-    wait_until(lambda: is_with_the_carrier(job))
-    kill_with_supervisor(process)
-    dying = DIES_BEFORE_THE_ACKNOWLEDGEMENT.format(marker=str(marker))
-    start_worker(manage, url, "--pool", "prefork", "-c", "1", more_jobs=dying)
-    wait_until(lambda: consumer.count(OUTCOMES) == 2, "two outcomes")
-    assert is_with_the_carrier(job)
-    assert list(Ledger.objects.values_list("entry", flat=True)) == ["it ran"] * 2
-    process = start()
-    wait_for_statuses(completed=1)
-    wait_until(lambda: consumer.count(OUTCOMES) == 0, "both have come")
-    assert (end_of(job)[0], *end_of(job)[2:]) == ("completed", 1, 2)
-    assert nothing_is_left(process, consumer)
+@pytest.fixture
+def runs_twice(start: Start, manage: Start, consumer: Consumer, url: str) -> Callable[..., None]:
+    """A check: this source kills one of Celery's processes, a job runs twice, and so many outcomes come."""
+
+    def check(source: str, *, outcomes: int, is_main: bool) -> None:
+        job = record.using(queue_name="carried").defer("it ran")
+        process = start()
+        wait_until(lambda: is_with_the_carrier(job))
+        kill_with_supervisor(process)
+        worker = start_worker(manage, url, "--pool", "prefork", "-c", "1", more_jobs=source)
+        if is_main:
+            worker.wait()
+            start_worker(manage, url, "--pool", "prefork", "-c", "1", more_jobs=source)
+        wait_until(lambda: consumer.count(OUTCOMES) == outcomes, "the outcomes are there")
+        assert is_with_the_carrier(job)
+        assert list(Ledger.objects.values_list("entry", flat=True)) == ["it ran"] * 2
+        process = start()
+        wait_for_statuses(completed=1)
+        wait_until(lambda: consumer.count(OUTCOMES) == 0, "all have come")
+        assert (end_of(job)[0], *end_of(job)[2:]) == ("completed", 1, 2)
+        assert nothing_is_left(process, consumer)
+
+    return check
+
+
+def test_celerys_child_after_its_job(runs_twice: Callable[..., None], marker: Path) -> None:
+    """The main process has no outcome, so the job runs again."""
+    module, name = "django_skipqueue.carried.return_path", "ReturnPath"
+    source = DIES.format(module=module, cls=name, method="give", marker=str(marker))
+    runs_twice(source, outcomes=1, is_main=False)
+
+
+def test_celerys_main_process_before_the_acknowledgement(runs_twice: Callable[..., None], marker: Path) -> None:
+    """The broker has the outcome, but no relay has written it. So the job runs again."""
+    module, name = "django_skipqueue.carried.outcome_link", "OutcomeLink"
+    source = DIES.format(module=module, cls=name, method="_confirmed", marker=str(marker))
+    runs_twice(source, outcomes=2, is_main=True)
 
 
 def test_all_of_celerys_workers(start: Start, consumer: Consumer) -> None:

@@ -91,6 +91,27 @@ def test_large_arguments_do_not_come_back_with_the_outcome() -> None:
         assert arrived.job == (job if is_back else job._replace(args=LEFT_OUT, kwargs=LEFT_OUT))
 
 
+@given(st.lists(ATTEMPTS, min_size=1, max_size=4), TEXTS)
+def test_outcomes_share_a_message(attempts: list[Attempt], home: str) -> None:
+    encoded = [wire.encode_outcome(attempt, home) for attempt in attempts]
+    parts = wire.split_outcomes(wire.decode(wire.join_outcomes(encoded)))
+    assert [ref for ref, _ in parts] == [attempt.job.ref for attempt in attempts]
+    arrived = [wire.attempt_from_wire(payload, now=0.0).outcome for _, payload in parts]
+    assert arrived == [attempt.outcome for attempt in attempts]
+
+
+@given(ATTEMPTS)
+def test_the_size_of_an_outcome_is_that_of_its_message(attempt: Attempt) -> None:
+    encoded = wire.encode_outcome(attempt, "default")
+    assert encoded.size == len(wire.join_outcomes([encoded]))
+
+
+@pytest.mark.parametrize("payload", [None, 4, {}, "[]", [], [1, "default"], [["id"]], [["id", [], 3]]])
+def test_no_outcomes_are_read_from_other_messages(payload: object) -> None:
+    with pytest.raises(wire.UnknownFormat):
+        wire.split_outcomes(payload)
+
+
 @given(IDS, IDS, st.text(st.characters(categories=["L", "Nd"], include_characters="-_"), min_size=1))
 def test_the_lease_is_in_the_id(job_id: int, lease: int, alias: str) -> None:
     assert wire.lease_ref_of(wire.message_id(alias, (job_id, lease))) == (job_id, lease)

@@ -1,6 +1,6 @@
 """The deliveries of one channel that are not acknowledged.
 
-Invariant: a delivery is acknowledged after the relay has said so, and once.
+Invariant: a delivery is acknowledged after the relay has said so for each of its parts, and once.
 """
 
 from collections import deque
@@ -17,23 +17,28 @@ class Deliveries:
         self._open: deque[int] = deque()
         self._done: set[int] = set()
         self._sizes: dict[int, int] = {}
+        self._parts: dict[int, int] = {}  # still to be acknowledged, of deliveries that have several left
         self.size = 0
         """Bytes of those that are not acknowledged."""
 
-    def add(self, tag: int, size: int = 0) -> None:
-        """Note a delivery of so many bytes."""
+    def add(self, tag: int, size: int = 0, *, parts: int = 1) -> None:
+        """Note a delivery of so many bytes, which holds so many outcomes."""
         self._open.append(tag)
         self._sizes[tag] = size
         self.size += size
+        if parts > 1:
+            self._parts[tag] = parts
 
     def acknowledge(self, tags: Collection[int]) -> bytes:
         """The frames that acknowledge these: one for all up to the first that stays open, and one for each later one.
 
-        Unknown numbers are of an earlier connection, and are left out: their messages come again under other numbers.
+        A delivery of several parts is given as often. Unknown numbers are of an earlier connection, and are left out:
+        their messages come again under other numbers.
         """
         done = self._done
-        done.update(tags)
-        self.size -= sum([self._sizes.pop(tag, 0) for tag in tags])
+        whole = [tag for tag in tags if self._is_whole(tag)]
+        done.update(whole)
+        self.size -= sum([self._sizes.pop(tag, 0) for tag in whole])
         last = 0
         while self._open and self._open[0] in done:
             last = self._open.popleft()
@@ -46,3 +51,12 @@ class Deliveries:
         self._open = deque(tag for tag in self._open if tag not in done)
         done.clear()
         return found + b"".join(frames.acknowledgement(self._channel, tag, False) for tag in single)
+
+    def _is_whole(self, tag: int) -> bool:
+        """Note that a part is acknowledged. Returns whether it was the last."""
+        left = self._parts.get(tag, 1) - 1
+        if left > 0:
+            self._parts[tag] = left
+        else:
+            self._parts.pop(tag, None)
+        return left <= 0
