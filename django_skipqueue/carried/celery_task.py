@@ -4,6 +4,7 @@ Invariant: the job's message is acknowledged after its outcome is confirmed. A m
 rejected, so that the broker gives it back to the relay; one whose process dies is delivered again.
 """
 
+import os
 import threading
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -29,9 +30,16 @@ NO_LIMIT = 10 * 365 * 24 * 3600
 HUB_WAKES = kombu.VERSION >= (5, 7)
 """Whether another thread can have Celery's main process acknowledge a message at once."""
 
+
+def _nobody(*_: Any) -> bool:
+    """Take no outcome."""
+    return False
+
+
 _slots = 1  # how many tasks this process runs at once
+_main_process = 0  # its id, in the processes that it has forked too
 _is_forked = False  # whether Celery's pool has forked this process
-_give: Give = lambda *_: False  # noqa: E731 (by default, nobody takes outcomes)
+_give: Give = _nobody  # see `Process`
 _gate = Gate()
 _process: Process | None = None
 _making = threading.Lock()
@@ -78,24 +86,24 @@ def _process_here(task: Any) -> Process:
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _note_worker(sender: Any, **_: Any) -> None:
     """Called in the main process, before the pool is made."""
-    global _slots, _give  # noqa: PLW0603
+    global _slots, _main_process, _give  # noqa: PLW0603
     from .main_process import outcomes  # here: it imports Celery's worker
 
-    _slots = max(int(sender.concurrency or 1), 1)
-    outcomes.serve(sender, _gate)
-    worker_ready.connect(lambda **_: outcomes.is_ready(), weak=False)
-    if HUB_WAKES and _slots > 1:  # in the pool `solo`, a job would run before the message of the last is acknowledged
+    _slots, _main_process = max(int(sender.concurrency or 1), 1), os.getpid()
+    if HUB_WAKES:
         _give = outcomes.hold
+        outcomes.serve(sender, _gate)
+        worker_ready.connect(lambda **_: outcomes.is_ready(), weak=False)
     if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
         run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
 
 
 @worker_process_init.connect  # type: ignore[untyped-decorator]
-def _note_fork(**_: Any) -> None:
-    """A process of the pool `prefork` runs one task at once."""
+def _note_process(**_: Any) -> None:
+    """Called where one task runs at once: in each process of `prefork`, and in the main process of the pool `solo`."""
     global _slots, _is_forked, _give  # noqa: PLW0603
-    _slots, _is_forked = 1, True
-    if HUB_WAKES:
+    _slots, _is_forked = 1, os.getpid() != _main_process
+    if _is_forked and HUB_WAKES:
         _give = ReturnPath(run, _gate).give
 
 

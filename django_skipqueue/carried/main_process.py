@@ -39,7 +39,7 @@ class Outcomes:
         self._lock = threading.Lock()
 
     def serve(self, worker: Any, gate: Gate) -> None:
-        """Serve this worker of Celery, before it makes its pool. The gate is shut while the worker takes no outcomes."""
+        """Serve this worker of Celery, before it makes its pool. The gate is shut while it takes no outcomes."""
         self._worker, self._gate = worker, gate
 
     def is_ready(self) -> None:

@@ -35,16 +35,17 @@ class ReturnPath:
 
     def __init__(self, task: Any, gate: Gate) -> None:
         self._gate = gate
+        self._task = task
         self._trace = task.__trace__
         task.__trace__ = self._traced
         self._outcome: wire.EncodedOutcome | None = None
 
     def give(self, attempt: Attempt, home: str) -> bool:
         """Give this outcome to the main process at the end of the task. Returns whether that takes it now."""
-        is_open = self._gate.is_open
-        if is_open:
+        is_taken = self._gate.is_open and self._task.__trace__ == self._traced
+        if is_taken:
             self._outcome = wire.encode_outcome(attempt, home)
-        return is_open
+        return is_taken
 
     def _traced(self, *arguments: Any) -> tuple[Any, ...]:
         """Run the task as Celery does. Returns its result, its failure, its seconds, and what the main process gets."""

@@ -279,10 +279,13 @@ django_skipqueue.carried.celery_task.HUB_WAKES = False
 """
 
 
-def test_with_an_older_celery_each_process_sends_its_outcomes(
-    start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...]
+@pytest.mark.parametrize("pool", [*POOLS.values(), ("--pool", "solo")], ids=[*POOLS, "solo"])
+@pytest.mark.parametrize("more_jobs", ["", OLDER], ids=["Celery 5.7", "older"])
+def test_nothing_is_left_with_the_broker(
+    start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...], more_jobs: str
 ) -> None:
-    process = start(*pool, more_jobs=OLDER)
+    """With an older Celery each process waits for the confirms of its outcomes."""
+    process = start(*pool, more_jobs=more_jobs)
     relaying.publish(*[a_job(number, "jobs.add", 1) for number in range(20)])
     assert len(relaying.outcomes(20)) == 20
     end_well(process)

@@ -95,6 +95,13 @@ def test_an_outcome_takes_the_place_of_what_celery_returns(failure: str | None) 
     assert task.__trace__("id", (), {}, {}) == (None, failure, 1.0, "None")
 
 
+def test_an_outcome_is_not_given_if_celery_has_replaced_the_way_back() -> None:
+    task = SimpleNamespace(__trace__=None)
+    path = ReturnPath(task, Gate())
+    task.__trace__ = None
+    assert not path.give(ATTEMPT, "default")
+
+
 def test_the_gate_is_shut_until_jobs_come_again() -> None:
     outcomes, gate = Outcomes(), Gate()
     path = ReturnPath(SimpleNamespace(__trace__=None), gate)

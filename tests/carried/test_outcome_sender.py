@@ -1,6 +1,7 @@
 """`OutcomeSender`: no outcome is lost, whatever the broker does."""
 
 import threading
+import time
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -82,7 +83,7 @@ def end(threads: list[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
-def test_outcomes_in_quick_succession_share_a_message(broker_url: str) -> None:
+def test_outcomes_in_quick_succession_share_a_message(broker_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first goes at once, and the others after it, each home's together, up to the size of a small message."""
     relaying = Relaying(broker_url)
     link = OutcomeLink(Celery(broker=broker_url), who="w", enough=1_000)
@@ -92,6 +93,9 @@ def test_outcomes_in_quick_succession_share_a_message(broker_url: str) -> None:
         link.put(Outgoing(wire.encode_outcome(attempt, "default"), partial(confirmed.append, number)))
         if not number:
             link.turn()
+            monkeypatch.setattr("django_skipqueue.carried.outcome_link.GATHER_SECONDS", 3600)
+    assert link._publish_at > time.monotonic() + 1_000
+    monkeypatch.undo()
     while not link.is_empty:
         link.turn()
     assert sorted(confirmed) == list(range(100))
