@@ -36,10 +36,11 @@ def _nobody(*_: Any) -> bool:
     return False
 
 
-_slots = 1  # how many tasks this process runs at once
-_main_process = 0  # its id, in the processes that it has forked too
+_worker: Any = None  # Celery's, in its main process
+_runs_one = False  # whether this process runs one task at once
+_main_process = 0  # its id, also in the processes that it has forked
 _is_forked = False  # whether Celery's pool has forked this process
-_give: Give = _nobody  # see `Process`
+_give: Give = _nobody  # see `Process`; a forked process has that of the main process at first
 _gate = Gate()
 _process: Process | None = None
 _making = threading.Lock()
@@ -79,21 +80,26 @@ def _process_here(task: Any) -> Process:
         with _making:
             if _process is None:
                 worker = task.request.hostname or "celery"
-                _process = Process(task.app, worker=worker, slots=_slots, is_forked=_is_forked, give=_give)
+                _process = Process(task.app, worker=worker, slots=_slots(), is_forked=_is_forked, give=_give)
     return _process
+
+
+def _slots() -> int:
+    """How many tasks this process runs at once."""
+    return 1 if _runs_one or _worker is None else max(int(_worker.concurrency or 1), 1)
 
 
 @worker_init.connect  # type: ignore[untyped-decorator]
 def _note_worker(sender: Any, **_: Any) -> None:
     """Called in the main process, before the pool is made."""
-    global _slots, _main_process, _give  # noqa: PLW0603
+    global _worker, _main_process, _give  # noqa: PLW0603
     from .main_process import outcomes  # here: it imports Celery's worker
 
-    _slots, _main_process = max(int(sender.concurrency or 1), 1), os.getpid()
+    _worker, _main_process = sender, os.getpid()
     if HUB_WAKES:
-        _give = outcomes.hold
         outcomes.serve(sender, _gate)
         worker_ready.connect(lambda **_: outcomes.is_ready(), weak=False)
+        _give = outcomes.hold
     if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
         run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task
 
@@ -101,9 +107,9 @@ def _note_worker(sender: Any, **_: Any) -> None:
 @worker_process_init.connect  # type: ignore[untyped-decorator]
 def _note_process(**_: Any) -> None:
     """Called where one task runs at once: in each process of `prefork`, and in the main process of the pool `solo`."""
-    global _slots, _is_forked, _give  # noqa: PLW0603
-    _slots, _is_forked = 1, os.getpid() != _main_process
-    if _is_forked and HUB_WAKES:
+    global _runs_one, _is_forked, _give  # noqa: PLW0603
+    _runs_one, _is_forked = True, os.getpid() != _main_process
+    if _is_forked and _give is not _nobody:
         _give = ReturnPath(run, _gate).give
 
 

@@ -7,8 +7,9 @@ Invariant: a job's message is acknowledged after the broker has confirmed the jo
 
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery.bootsteps import RUN
@@ -18,11 +19,15 @@ from kombu.asynchronous import get_event_loop
 
 from ..relay import wire
 from ..values.records import Attempt
+from ..values.times import NEVER
 from .outcome_sender import OutcomeSender
 from .return_path import Gate
 
 ENOUGH = 100
 """Outcomes that wait for no more, if the broker sends messages without a limit."""
+
+COLD_SECONDS = 2.0
+"""Seconds that a cold shutdown waits for the confirms of outcomes, at most."""
 
 LOOK_SECONDS = 0.05
 """Seconds between two looks, during a shutdown, at whether all outcomes are confirmed."""
@@ -36,11 +41,12 @@ class Outcomes:
         self._gate = Gate()
         self._held: dict[str, list[wire.EncodedOutcome]] = defaultdict(list)
         self._sender: OutcomeSender | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: Celery ends a pool in its handler of signals
+        self._confirmed: deque[Callable[[], None]] = deque()
 
     def serve(self, worker: Any, gate: Gate) -> None:
         """Serve this worker of Celery, before it makes its pool. The gate is shut while it takes no outcomes."""
-        self._worker, self._gate = worker, gate
+        self._worker, self._gate, self._sender = worker, gate, None
 
     def is_ready(self) -> None:
         """Celery's event loop is there."""
@@ -69,11 +75,23 @@ class Outcomes:
             return outcome
 
     def post(self, outcome: wire.EncodedOutcome, confirmed: Callable[[], None]) -> None:
-        """Send this outcome, and call `confirmed` once the broker has confirmed it."""
+        """Send this outcome, and have Celery's event loop call `confirmed` once the broker has confirmed it."""
         with self._lock:
             if self._sender is None:
                 self._sender = self._make_sender()
-        self._sender.post(outcome, confirmed)
+        self._sender.post(outcome, partial(self._note_confirmed, confirmed))
+
+    def _note_confirmed(self, confirmed: Callable[[], None]) -> None:
+        self._confirmed.append(confirmed)
+        hub: Any = get_event_loop()
+        if hub:
+            hub.call_soon(self._acknowledge)  # Celery's connection belongs to the thread of its event loop
+        else:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        while self._confirmed:
+            self._confirmed.popleft()()
 
     def _make_sender(self) -> OutcomeSender:
         worker = self._worker
@@ -89,9 +107,13 @@ class Outcomes:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for the confirms, unless the shutdown is a cold one."""
-        while not state.should_terminate and self._sender and not self._sender.is_done:
+        """Wait for the confirms, and give Celery the last acknowledgements. A cold shutdown does not wait for long."""
+        cold_end = NEVER
+        while self._sender and not self._sender.is_done and time.monotonic() < cold_end:
             time.sleep(LOOK_SECONDS)
+            if state.should_terminate:
+                cold_end = min(cold_end, time.monotonic() + COLD_SECONDS)
+        self._acknowledge()
 
 
 outcomes = Outcomes()
@@ -124,10 +146,10 @@ class CarriedRequest(Request):  # type: ignore[misc]
         if not self._send_outcome():
             super().acknowledge()
 
-    def reject(self, requeue: bool = False) -> None:
+    def reject(self, *arguments: Any, **options: Any) -> None:
         """Reject the message, unless the job has run: a receiver of Celery's signals may have failed after it."""
         if not self._send_outcome():
-            super().reject(requeue)
+            super().reject(*arguments, **options)
 
     def _send_outcome(self) -> bool:
         """Send the outcome, and acknowledge the message after it. `False`: there is none."""

@@ -36,7 +36,7 @@ GATHER_SECONDS = 0.005
 """Outcomes wait for more until so many seconds after the last message."""
 
 WAKE_SECONDS = 5.0
-"""Seconds between two looks at the connection, while an outcome is not confirmed."""
+"""Seconds between two looks at the connection."""
 
 
 class Outgoing:
@@ -59,7 +59,7 @@ class OutcomeLink:
 
     def __init__(self, app: Any, *, who: str, enough: int) -> None:
         """enough: so many outcomes wait for no more. Less than the prefetch, beyond which the broker sends no job."""
-        self._link = AmqpLink(app.connection_for_write(), heartbeat=0)  # nobody would send one while no job runs
+        self._link = AmqpLink(app.connection_for_write())
         self._limit = MessageLimit()
         self._who = who
         self._enough = enough
@@ -82,11 +82,6 @@ class OutcomeLink:
         self._new.append(outgoing)
         if len(self._new) == 1 or len(self._new) >= self._enough:
             self._wakeup.call()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether all outcomes are confirmed."""
-        return not self._new and not self._published
 
     def turn(self) -> None:
         """Publish what is new, wait for an answer of the broker or another outcome, and take the answers."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..relay import wire
@@ -15,13 +16,15 @@ class OutcomeSender:
     def __init__(self, app: Any, *, who: str, enough: int = 1) -> None:
         """enough: see `OutcomeLink`."""
         self._link = OutcomeLink(app, who=who, enough=enough)
-        self._putting = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: Celery ends a pool in its handler of signals
+        self._open = 0  # outcomes whose `confirmed` has not returned
         threading.Thread(target=self._serve, name="skipqueue-outcomes", daemon=True).start()
 
     def post(self, outcome: wire.EncodedOutcome, confirmed: Callable[[], None]) -> None:
         """Send this outcome, and call `confirmed` in the thread after the broker has confirmed it."""
-        with self._putting:
-            self._link.put(Outgoing(outcome, confirmed))
+        with self._lock:
+            self._open += 1
+            self._link.put(Outgoing(outcome, partial(self._confirmed, confirmed)))
 
     def send(self, attempt: Attempt, home: str) -> None:
         """Send the outcome of this attempt, and return once the broker has confirmed it, however long that takes."""
@@ -31,9 +34,16 @@ class OutcomeSender:
 
     @property
     def is_done(self) -> bool:
-        """Whether the broker has confirmed all outcomes."""
-        return self._link.is_empty
+        """Whether the broker has confirmed all outcomes, and their senders know it."""
+        return not self._open
 
     def _serve(self) -> None:
         while True:
             self._link.turn()
+
+    def _confirmed(self, confirmed: Callable[[], None]) -> None:
+        try:
+            confirmed()
+        finally:
+            with self._lock:
+                self._open -= 1

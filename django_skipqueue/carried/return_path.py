@@ -9,6 +9,10 @@ from typing import Any
 from ..relay import wire
 from ..values.records import Attempt
 
+MOST_BYTES = 15_000
+"""Of an outcome that the main process gets. A longer one takes billiard several writes into a pipe. If Celery loses its
+connection between them, or the process dies, nobody reads that pipe to its end."""
+
 
 class Gate:
     """Whether the main process takes outcomes: not while it connects to the broker again. Forked processes share it."""
@@ -42,13 +46,15 @@ class ReturnPath:
 
     def give(self, attempt: Attempt, home: str) -> bool:
         """Give this outcome to the main process at the end of the task. Returns whether that takes it now."""
-        is_taken = self._gate.is_open and self._task.__trace__ == self._traced
+        outcome = wire.encode_outcome(attempt, home)
+        is_taken = self._gate.is_open and outcome.size <= MOST_BYTES and self._task.__trace__ == self._traced
         if is_taken:
-            self._outcome = wire.encode_outcome(attempt, home)
+            self._outcome = outcome
         return is_taken
 
     def _traced(self, *arguments: Any) -> tuple[Any, ...]:
         """Run the task as Celery does. Returns its result, its failure, its seconds, and what the main process gets."""
+        self._outcome = None
         result, failure, seconds, text = self._trace(*arguments)
         outcome, self._outcome = self._outcome, None
         if outcome is None:

@@ -279,7 +279,10 @@ django_skipqueue.carried.celery_task.HUB_WAKES = False
 """
 
 
-@pytest.mark.parametrize("pool", [*POOLS.values(), ("--pool", "solo")], ids=[*POOLS, "solo"])
+MORE_POOLS = POOLS | {"solo": ("--pool", "solo"), "auto": ("-c", "auto")}
+
+
+@pytest.mark.parametrize("pool", MORE_POOLS.values(), ids=MORE_POOLS)
 @pytest.mark.parametrize("more_jobs", ["", OLDER], ids=["Celery 5.7", "older"])
 def test_nothing_is_left_with_the_broker(
     start: Start, relaying: Relaying, broker_url: str, pool: tuple[str, ...], more_jobs: str
@@ -287,7 +290,8 @@ def test_nothing_is_left_with_the_broker(
     """With an older Celery each process waits for the confirms of its outcomes."""
     process = start(*pool, more_jobs=more_jobs)
     relaying.publish(*[a_job(number, "jobs.add", 1) for number in range(20)])
-    assert len(relaying.outcomes(20)) == 20
+    relaying.publish(a_job(20, "jobs.echo", "x" * 300_000))
+    assert len(relaying.outcomes(21)) == 21
     end_well(process)
     with closing(Consumer(broker_url)) as consumer:
         assert consumer.count("pdf") == 0

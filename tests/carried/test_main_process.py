@@ -1,5 +1,6 @@
 """The way of an outcome from Celery's pool to its main process, step by step."""
 
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,12 @@ from celery.worker.request import Request
 
 from django_skipqueue.carried import main_process
 from django_skipqueue.carried.main_process import CarriedRequest, Outcomes
-from django_skipqueue.carried.return_path import Gate, ReturnPath
+from django_skipqueue.carried.return_path import MOST_BYTES, Gate, ReturnPath
 from django_skipqueue.relay import wire
-from django_skipqueue.values.outcomes import COMPLETED
+from django_skipqueue.values.outcomes import COMPLETED, Outcome
 from django_skipqueue.values.records import Attempt
 
+from ..app.waiting import DEADLINE
 from .celery_worker import a_job
 
 ATTEMPT = Attempt(a_job(1, "jobs.noop"), COMPLETED, 0.0, 1.0, "w")
@@ -25,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What became of the message of a request."""
     found: list[str] = []
     monkeypatch.setattr(Request, "acknowledge", lambda _: found.append("acknowledged"))
-    monkeypatch.setattr(Request, "reject", lambda _, requeue: found.append("rejected"))
+    monkeypatch.setattr(Request, "reject", lambda _, **options: found.append(f"rejected {options}"))
     monkeypatch.setattr(CarriedRequest, "__init__", lambda _: None)
     return found
 
@@ -81,18 +83,51 @@ def test_each_delivery_of_a_message_sends_an_outcome(outcomes: Outcomes, told: l
 def test_a_job_that_has_run_is_not_rejected(outcomes: Outcomes, told: list[str]) -> None:
     """If Celery fails after it."""
     outcomes.hold(ATTEMPT, "default")
-    request().reject(requeue=True)
-    request().reject()
-    assert told == ["sent", "acknowledged", "rejected"]
+    for _ in range(2):
+        request().reject(requeue=True)
+    assert told == ["sent", "acknowledged", "rejected {'requeue': True}"]
+
+
+class Task:
+    """A task of Celery's, which has an outcome when `gives` says so, and then fails as `failure` says."""
+
+    def __init__(self) -> None:
+        self.__trace__: Any = self.run
+        self.path = ReturnPath(self, Gate())
+        self.gives = True
+        self.failure: Any = None
+
+    def run(self, *_: object) -> tuple[Any, ...]:
+        if self.gives:
+            assert self.path.give(ATTEMPT, "default")
+        if isinstance(self.failure, BaseException):
+            raise self.failure
+        return None, self.failure, 1.0, "None"
+
+
+def traced(task: Task) -> tuple[Any, ...]:
+    """What Celery gets to send to the main process."""
+    found: tuple[Any, ...] = task.__dict__["__trace__"]("id", (), {}, {})
+    return found
 
 
 @pytest.mark.parametrize("failure", [None, "Celery failed after the job"])
 def test_an_outcome_takes_the_place_of_what_celery_returns(failure: str | None) -> None:
-    task = SimpleNamespace(__trace__=lambda *_: (None, failure, 1.0, "None"))
-    path = ReturnPath(task, Gate())
-    assert path.give(ATTEMPT, "default")
-    assert task.__trace__("id", (), {}, {}) == (None, None, 1.0, OUTCOME)
-    assert task.__trace__("id", (), {}, {}) == (None, failure, 1.0, "None")
+    task = Task()
+    task.failure = failure
+    assert traced(task) == (None, None, 1.0, OUTCOME)
+    task.gives = False
+    assert traced(task) == (None, failure, 1.0, "None")
+
+
+def test_an_outcome_of_an_earlier_task_is_not_returned() -> None:
+    """Celery's own code has failed in between."""
+    task = Task()
+    task.failure = SystemExit()
+    with pytest.raises(SystemExit):
+        traced(task)
+    task.gives, task.failure = False, None
+    assert traced(task) == (None, None, 1.0, "None")
 
 
 def test_an_outcome_is_not_given_if_celery_has_replaced_the_way_back() -> None:
@@ -100,6 +135,48 @@ def test_an_outcome_is_not_given_if_celery_has_replaced_the_way_back() -> None:
     path = ReturnPath(task, Gate())
     task.__trace__ = None
     assert not path.give(ATTEMPT, "default")
+
+
+def test_a_large_outcome_is_not_given() -> None:
+    path = ReturnPath(SimpleNamespace(__trace__=None), Gate())
+    large = ATTEMPT._replace(outcome=Outcome("completed", result=f'"{"x" * MOST_BYTES}"'))
+    assert not path.give(large, "default")
+    assert path.give(ATTEMPT, "default")
+
+
+def test_celerys_thread_acknowledges_what_is_confirmed(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection belongs to the thread of its event loop. At a shutdown it gets the last ones before it ends."""
+    outcomes = Outcomes()
+    called: list[Any] = []
+    hub = SimpleNamespace(call_soon=called.append, on_close=set())
+    monkeypatch.setattr(main_process, "get_event_loop", lambda: hub)
+    monkeypatch.setattr(main_process, "OutcomeSender", lambda *_, **__: SimpleNamespace(post=post, is_done=True))
+
+    def post(outcome: wire.EncodedOutcome, confirmed: Any) -> None:
+        confirmed()
+
+    outcomes.serve(SimpleNamespace(app=None, hostname="w", concurrency=1, prefetch_multiplier=4), Gate())
+    for _ in range(2):
+        outcomes.post(OUTCOME, lambda: told.append("acknowledged"))
+    assert told == []
+    called[0]()
+    assert told == ["acknowledged"] * 2
+    outcomes.post(OUTCOME, lambda: told.append("at the end"))
+    outcomes._wait()
+    assert told[2:] == ["at the end"]
+
+
+def test_a_cold_shutdown_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = Outcomes()
+    outcomes._sender = SimpleNamespace(is_done=False)  # type: ignore[assignment]
+    monkeypatch.setattr(main_process, "COLD_SECONDS", 0.1)
+    monkeypatch.setattr("celery.worker.state.should_terminate", 0)
+    waiting = Thread(target=outcomes._wait, daemon=True)
+    waiting.start()
+    assert waiting.is_alive()
+    monkeypatch.setattr("celery.worker.state.should_terminate", True)
+    waiting.join(DEADLINE)
+    assert not waiting.is_alive()
 
 
 def test_the_gate_is_shut_until_jobs_come_again() -> None:
