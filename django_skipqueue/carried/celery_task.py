@@ -98,7 +98,7 @@ def _note_worker(sender: Any, **_: Any) -> None:
     _worker, _main_process = sender, os.getpid()
     if HUB_WAKES:
         outcomes.serve(sender, _gate)
-        worker_ready.connect(lambda **_: outcomes.is_ready(), weak=False)
+        worker_ready.connect(lambda **_: outcomes.watch_loop(), weak=False)
         _give = outcomes.hold
     if not sender.time_limit and not sender.soft_time_limit:  # else limits of our own keep these away
         run.time_limit = run.soft_time_limit = None  # a limit takes Celery's main process two timers for each task

@@ -48,8 +48,8 @@ class Outcomes:
         """Serve this worker of Celery, before it makes its pool. The gate is shut while it takes no outcomes."""
         self._worker, self._gate, self._sender = worker, gate, None
 
-    def is_ready(self) -> None:
-        """Celery's event loop is there."""
+    def watch_loop(self) -> None:
+        """Learn when Celery's event loop ends. Called once it is there."""
         if hub := get_event_loop():
             hub.on_close.add(self._loop_ends)
 
