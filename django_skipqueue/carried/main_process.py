@@ -7,9 +7,8 @@ Invariant: a job's message is acknowledged after the broker has confirmed the jo
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from celery.bootsteps import RUN
@@ -42,7 +41,6 @@ class Outcomes:
         self._held: dict[str, list[wire.EncodedOutcome]] = defaultdict(list)
         self._sender: OutcomeSender | None = None
         self._lock = threading.RLock()  # reentrant: Celery ends a pool in its handler of signals
-        self._confirmed: deque[Callable[[], None]] = deque()
 
     def serve(self, worker: Any, gate: Gate) -> None:
         """Serve this worker of Celery, before it makes its pool. The gate is shut while it takes no outcomes."""
@@ -75,23 +73,11 @@ class Outcomes:
             return outcome
 
     def post(self, outcome: wire.EncodedOutcome, confirmed: Callable[[], None]) -> None:
-        """Send this outcome, and have Celery's event loop call `confirmed` once the broker has confirmed it."""
+        """Send this outcome, and call `confirmed` in the sender's thread once the broker has confirmed it."""
         with self._lock:
             if self._sender is None:
                 self._sender = self._make_sender()
-        self._sender.post(outcome, partial(self._note_confirmed, confirmed))
-
-    def _note_confirmed(self, confirmed: Callable[[], None]) -> None:
-        self._confirmed.append(confirmed)
-        hub: Any = get_event_loop()
-        if hub:
-            hub.call_soon(self._acknowledge)  # Celery's connection belongs to the thread of its event loop
-        else:
-            self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        while self._confirmed:
-            self._confirmed.popleft()()
+        self._sender.post(outcome, confirmed)
 
     def _make_sender(self) -> OutcomeSender:
         worker = self._worker
@@ -107,13 +93,12 @@ class Outcomes:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for the confirms, and give Celery the last acknowledgements. A cold shutdown does not wait for long."""
+        """Wait until Celery has all acknowledgements, which it then sends. A cold shutdown does not wait for long."""
         cold_end = NEVER
         while self._sender and not self._sender.is_done and time.monotonic() < cold_end:
             time.sleep(LOOK_SECONDS)
             if state.should_terminate:
                 cold_end = min(cold_end, time.monotonic() + COLD_SECONDS)
-        self._acknowledge()
 
 
 outcomes = Outcomes()
@@ -152,7 +137,11 @@ class CarriedRequest(Request):  # type: ignore[misc]
             super().reject(*arguments, **options)
 
     def _send_outcome(self) -> bool:
-        """Send the outcome, and acknowledge the message after it. `False`: there is none."""
+        """Send the outcome, and acknowledge the message after it. `False`: there is none.
+
+        Celery's event loop sends the acknowledgement. A callback of that loop may not ask for it: the loop would sleep
+        before it sends it.
+        """
         outcome = self._outcome or outcomes.take(self.id)
         self._outcome = None
         if outcome is None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..events.logs import logger
 from ..relay import wire
 from ..values.records import Attempt
 from .outcome_link import OutcomeLink, Outgoing
@@ -44,6 +45,7 @@ class OutcomeSender:
     def _confirmed(self, confirmed: Callable[[], None]) -> None:
         try:
             confirmed()
-        finally:
-            with self._lock:
-                self._open -= 1
+        except Exception:
+            logger.exception("an acknowledgement failed hint='the broker delivers the job again'")
+        with self._lock:
+            self._open -= 1

@@ -144,28 +144,6 @@ def test_a_large_outcome_is_not_given() -> None:
     assert path.give(ATTEMPT, "default")
 
 
-def test_celerys_thread_acknowledges_what_is_confirmed(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection belongs to the thread of its event loop. At a shutdown it gets the last ones before it ends."""
-    outcomes = Outcomes()
-    called: list[Any] = []
-    hub = SimpleNamespace(call_soon=called.append, on_close=set())
-    monkeypatch.setattr(main_process, "get_event_loop", lambda: hub)
-    monkeypatch.setattr(main_process, "OutcomeSender", lambda *_, **__: SimpleNamespace(post=post, is_done=True))
-
-    def post(outcome: wire.EncodedOutcome, confirmed: Any) -> None:
-        confirmed()
-
-    outcomes.serve(SimpleNamespace(app=None, hostname="w", concurrency=1, prefetch_multiplier=4), Gate())
-    for _ in range(2):
-        outcomes.post(OUTCOME, lambda: told.append("acknowledged"))
-    assert told == []
-    called[0]()
-    assert told == ["acknowledged"] * 2
-    outcomes.post(OUTCOME, lambda: told.append("at the end"))
-    outcomes._wait()
-    assert told[2:] == ["at the end"]
-
-
 def test_a_cold_shutdown_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = Outcomes()
     outcomes._sender = SimpleNamespace(is_done=False)  # type: ignore[assignment]
