@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import combinations
 from typing import Any
 
 import psycopg
@@ -318,6 +319,38 @@ def test_of_two_outcomes_for_one_attempt_in_one_batch_one_is_written() -> None:
     after = state(job)
     assert after["lease"] == job.lease + 1
     assert (after["status"], len(after["errors"])) in [("completed", 0), ("failed", 1)]
+
+
+NOTED = Outcome(
+    "completed", notes=json.dumps({"progress": {"lease": 1, "value": 0.5}, "log": {"lease": 1, "lines": []}})
+)
+ONLY_A_REASON = Outcome("discarded", last_error="not wanted")
+PARTS = {"plain": COMPLETED, "error": RETRY_LATER, "reason": ONLY_A_REASON, "notes": NOTED, "snooze": SNOOZE}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "names",
+    [names for size in range(1, len(PARTS) + 1) for names in combinations(PARTS, size)],
+    ids=" ".join,
+)
+def test_of_every_mix_of_outcomes_all_is_written(settling: Settling, names: tuple[str, ...]) -> None:
+    """The statement of a batch writes only what one of its outcomes has: each mix has to find one that writes all."""
+    held = dict(zip(names, claimed(len(names)), strict=True))
+    assert settling([settlement(job, PARTS[name]) for name, job in held.items()]) == {job.pk for job in held.values()}
+    for name, job in held.items():
+        job.refresh_from_db()
+        assert bool(job.errors) == (name == "error")
+        assert job.last_error == (PARTS[name].last_error or "")
+        assert [bool(job.progress), bool(job.logs)] == [name == "notes"] * 2
+        assert bool(job.operations) == (name == "snooze")
+
+
+@BOTH
+def test_an_empty_reason_replaces_the_last_one(settling: Settling) -> None:
+    (job,) = claimed(last_error="ValueError: no")
+    settling([settlement(job, Outcome("discarded", last_error=""))])
+    assert state(job)["last_error"] == ""
 
 
 def test_a_release_costs_no_attempt_and_leaves_no_trace_of_the_worker() -> None:
