@@ -3,7 +3,7 @@
 from django.db import transaction
 
 from ..conf import settings
-from . import sql
+from . import policy_sql, sql
 from .statements import Statements
 
 PATIENCE = "1s"
@@ -21,12 +21,12 @@ class Archiving(Statements):
         `DatabaseError` if another transaction holds a lock, or the role may not create tables.
         """
         values = {"ahead": ahead, "kept": settings.archive_retention}
-        if not self.rows(sql.MISSING_PARTITIONS, values):
+        if not self.rows(policy_sql.MISSING_PARTITIONS, values):
             return 0
         with transaction.atomic(using=self.alias):
             self.execute(sql.SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
-            self.execute(sql.LOCK_ARCHIVE)
-            missing = self.rows(sql.MISSING_PARTITIONS, values)
+            self.execute(policy_sql.LOCK_ARCHIVE)
+            missing = self.rows(policy_sql.MISSING_PARTITIONS, values)
             for create, attach in missing:
                 self.execute(create)
                 self.execute(attach)
@@ -35,7 +35,7 @@ class Archiving(Statements):
     def drop_partition(self) -> bool:
         """Drop the oldest partition that is past the retention of the archive. Returns whether there was one."""
         values = {"kept": settings.archive_retention}
-        for (drop,) in self.rows(sql.EXPIRED_PARTITION, values):
+        for (drop,) in self.rows(policy_sql.EXPIRED_PARTITION, values):
             with transaction.atomic(using=self.alias):
                 self.execute(sql.SET_LOCK_TIMEOUT, {"timeout": PATIENCE})
                 self.execute(drop)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from ..values.cause import Cause
-from . import policy_sql
+from . import sql
 from .statements import Statements
 
 MOST_RANKED = 1_000
@@ -41,11 +41,11 @@ class Failures(Statements):
 
     def failing(self, *, limit: int) -> list[FailureCounts]:
         """The causes of the last 7 days, those first that failed most often in the last hour, then in 24 hours."""
-        return [_counts(row) for row in self.rows(policy_sql.FAILING, {"among": MOST_RANKED, "limit": limit})]
+        return [_counts(row) for row in self.rows(sql.FAILING, {"among": MOST_RANKED, "limit": limit})]
 
     def failures_of(self, cause: Cause) -> FailureCounts | None:
         """The failed attempts with this cause; `None` if none is known."""
-        return next((_counts(row) for row in self.rows(policy_sql.FAILURES_OF, cause._asdict())), None)
+        return next((_counts(row) for row in self.rows(sql.FAILURES_OF, cause._asdict())), None)
 
 
 def _counts(row: tuple[Any, ...]) -> FailureCounts:

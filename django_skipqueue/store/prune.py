@@ -7,7 +7,7 @@ from django.db import transaction
 
 from ..conf import settings
 from ..events.events import JobsPruned
-from . import sql
+from . import policy_sql, sql
 from .parameters import as_array
 from .statements import BATCH, Statements
 
@@ -32,7 +32,7 @@ class Pruning(Statements):
 
     def _delete(self, ids: list[int]) -> dict[str, int]:
         if settings.has_archive:
-            return dict(self.rows(sql.ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
+            return dict(self.rows(policy_sql.ARCHIVE, {"ids": as_array(ids), "kept": settings.archive_retention}))
         return dict(self.rows(sql.PRUNE, {"ids": as_array(ids)}))
 
     def expired(self, *, limit: int = BATCH, skipped: Iterable[int] = (), grace: float = 0.0) -> list[int]:

@@ -135,7 +135,7 @@ def refusals(connection: psycopg.Connection[Any], text: str) -> Iterator[str]:
 
 
 def parse_tree(connection: psycopg.Connection[Any], text: str) -> Node:
-    """The tree that PostgreSQL makes of a statement with parameters."""
+    """The tree that PostgreSQL makes of a statement. It infers the types of all parameters but `call`."""
     names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", text)))
     numbered = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", text)
     types = ", ".join("text" if name == "call" else "unknown" for name in names)
@@ -144,7 +144,8 @@ def parse_tree(connection: psycopg.Connection[Any], text: str) -> Node:
     connection.execute("SET debug_print_parse = on; SET debug_pretty_print = off; SET client_min_messages = log")
     psycopg.ClientCursor(connection).execute(f"PREPARE looked_at{f' ({types})' if names else ''} AS {numbered}")
     connection.execute("SET debug_print_parse = off; DEALLOCATE looked_at")
-    return read_tree(printed[-2])
+    *_, tree, _ = printed  # the last one is that of the SET
+    return read_tree(tree)
 
 
 TOKEN = re.compile(r"[{}()\[\]]|(?:\\.|[^\s{}()\[\]\\])+", re.DOTALL)

@@ -29,10 +29,10 @@ Rules of all statements:
 """
 
 from .admit import *
-from .archive import *
 from .claim import *
 from .claim_costs import *
 from .enqueue import *
+from .failures import *
 from .leases import *
 from .notes import *
 from .notify import *
