@@ -125,7 +125,7 @@ _SNOOZES = """    operations = (
     ),
     deaths = """
 
-# settle, of a batch with errors: the same. Batches without one do not pay for it. Likewise the next two.
+# settle, of a batch with errors: the same. Batches without errors do not pay for it. Likewise the next three.
 SETTLE_ERRORS = SETTLE.replace("    deaths = ", _ERRORS)
 
 # settle, of a batch with notes: the same.
