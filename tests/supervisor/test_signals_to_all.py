@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from django_skipqueue.models import Worker
+from django_skipqueue.models import Job
 
+from ..app.rows import make_job
 from ..app.waiting import wait_until
 from ..harness.processes import ManagePy
 
@@ -61,9 +62,11 @@ def test_a_worker_that_ended_of_it_is_not_taken_for_dead(runworker: Run) -> None
 
 @pytest.mark.django_db(transaction=True, databases=["default", "other"])
 def test_nor_by_a_supervisor_that_waits_for_the_command_of_its_steward(runworker: Run) -> None:
-    process = runworker("--poll-interval", HOUR, jobs=SLOW_STEWARD, skipqueue={"DATABASES": ("default", "other")})
     for alias in ("default", "other"):
-        wait_until(Worker.objects.using(alias).exists, f"a worker of {alias} is idle")
+        make_job(using=alias)
+    process = runworker("--poll-interval", HOUR, jobs=SLOW_STEWARD, skipqueue={"DATABASES": ("default", "other")})
+    for alias in ("default", "other"):  # its row may be the supervisor's, from before the worker handles signals
+        wait_until(Job.objects.using(alias).completed().exists, f"a worker of {alias} has begun to work")
     process.send_to_group(signal.SIGTERM)
     assert process.wait() == 0
     assert process.log.count("worker started") == 2
