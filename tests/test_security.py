@@ -141,7 +141,7 @@ def test_the_reader_sees_a_statement_that_is_put_together(code: str) -> None:
     assert list(unsafe_statements(ast.parse(code)))
 
 
-COMPOSERS = {"entering", "recording", "to_run"}
+COMPOSERS = {"entering", "recording", "to_run", "SETTLE.replace"}
 """They put literals into a literal, at import."""
 
 
@@ -150,16 +150,11 @@ def is_literal(value: ast.expr) -> bool:
     if isinstance(value, ast.JoinedStr):
         parts = (part.value for part in value.values if isinstance(part, ast.FormattedValue))
         return all(isinstance(part, ast.Name) and part.id.isupper() for part in parts)
-    if isinstance(value, ast.Call) and (ast.unparse(value.func) in COMPOSERS or is_replacement(value)):
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in COMPOSERS:
         return all(is_literal(part) for part in (*value.args, *(named.value for named in value.keywords)))
     if isinstance(value, ast.Dict):
         return all(is_literal(part) for part in value.values)
     return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id.isupper())
-
-
-def is_replacement(call: ast.Call) -> bool:
-    """Whether this is `X.replace(…)` of a statement `X`, or of another replacement."""
-    return isinstance(call.func, ast.Attribute) and call.func.attr == "replace" and is_literal(call.func.value)
 
 
 OF_THE_STORE = {

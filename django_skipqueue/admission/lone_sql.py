@@ -83,10 +83,10 @@ WITH chosen AS MATERIALIZED (
 UPDATE skipqueue_job AS job
 SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
     has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
-    run_after = LEAST(
-        GREATEST(job.run_after, statement_timestamp()),
-        CASE WHEN job.limit_kind = 'fair' THEN 'infinity' ELSE job.run_after END
-    )
+    run_after = CASE
+        WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END
 WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
 RETURNING job.queue_name, job.rate_key
 """

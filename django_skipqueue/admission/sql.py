@@ -172,18 +172,17 @@ _CHOSEN = """WITH chosen AS MATERIALIZED (
 )"""
 
 # the same, after LOCK_KEYS → by queue: the number of admitted jobs, and the keys of the rates that jobs with a permit
-# wait for now. A job of a key of the kind `fair` becomes due now, unless it is due later; all others keep their times.
-# Index: that of `_CHOSEN`.
+# wait for now. Index: that of `_CHOSEN`.
 ADMIT_BY_KEY = f"""
 {_CHOSEN},
 admitted AS (
     UPDATE skipqueue_job AS job
     SET status = CASE WHEN job.rate_key IS NOT NULL THEN 'blocked' ELSE 'queued' END,
         has_permit = CASE WHEN job.rate_key IS NOT NULL THEN true END,
-        run_after = LEAST(
-            GREATEST(job.run_after, statement_timestamp()),
-            CASE WHEN job.limit_kind = 'fair' THEN 'infinity' ELSE job.run_after END
-        )
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
     RETURNING job.queue_name, job.status, job.rate_key
 )
@@ -200,10 +199,10 @@ CHOOSE_BY_KEY = f"""
 rated AS (
     UPDATE skipqueue_job AS job
     SET has_permit = true,
-        run_after = LEAST(
-            GREATEST(job.run_after, statement_timestamp()),
-            CASE WHEN job.limit_kind = 'fair' THEN 'infinity' ELSE job.run_after END
-        )
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen WHERE rate_key IS NOT NULL))
 )
 SELECT

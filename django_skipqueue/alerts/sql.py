@@ -4,8 +4,8 @@
 TAKE_TURN = """
 INSERT INTO skipqueue_incident AS incident (rule, queue_name, since)
 VALUES ('', '', statement_timestamp())
-ON CONFLICT (rule, queue_name) DO UPDATE SET since = EXCLUDED.since
-WHERE EXCLUDED.since - incident.since >= make_interval(secs => %(interval)s)
+ON CONFLICT (rule, queue_name) DO UPDATE SET since = statement_timestamp()
+WHERE incident.since <= statement_timestamp() - make_interval(secs => %(interval)s)
 RETURNING 1
 """
 
@@ -52,8 +52,7 @@ LIMIT 1000
 """
 
 # check: writes the limits that are exceeded, each with its value and for how long. The value of `no_worker` is the time
-# since the incident began, here and in what was measured. An incident whose end is still to be announced stays as it
-# is. Index: the primary key.
+# since the incident began. An incident whose end is still to be announced stays as it is. Index: the primary key.
 NOTE_EXCEEDED = """
 INSERT INTO skipqueue_incident AS incident (rule, queue_name, since, value, threshold)
 SELECT rule, queue_name, statement_timestamp() - make_interval(secs => age), value, threshold
@@ -64,7 +63,7 @@ ON CONFLICT (rule, queue_name) DO UPDATE
 SET since = LEAST(incident.since, EXCLUDED.since),
     value = CASE
         WHEN incident.rule = 'no_worker'
-            THEN EXCLUDED.value + date_part('epoch', EXCLUDED.since - LEAST(incident.since, EXCLUDED.since))
+            THEN date_part('epoch', statement_timestamp() - LEAST(incident.since, EXCLUDED.since))
         ELSE EXCLUDED.value
     END,
     threshold = EXCLUDED.threshold,
@@ -76,13 +75,10 @@ WHERE incident.over_at IS NULL
 # incident whose limit is no longer in the setting is calm as well. The table has a row for each limit at most.
 NOTE_CALM = """
 UPDATE skipqueue_incident AS incident
-SET calm_since = (SELECT COALESCE(incident.calm_since, statement_timestamp())),
-    over_at = (
-        SELECT CASE
-            WHEN incident.calm_since <= statement_timestamp() - make_interval(secs => %(calm)s)
-            THEN statement_timestamp()
-        END
-    )
+SET calm_since = COALESCE(incident.calm_since, statement_timestamp()),
+    over_at = CASE
+        WHEN incident.calm_since <= statement_timestamp() - make_interval(secs => %(calm)s) THEN statement_timestamp()
+    END
 WHERE
     incident.rule > ''
     AND incident.over_at IS NULL
@@ -104,7 +100,7 @@ SET raised_at = statement_timestamp()
 WHERE
     rule > ''
     AND raised_at IS NULL
-    AND (rule <> 'no_worker' OR statement_timestamp() - since >= make_interval(secs => threshold))
+    AND (rule <> 'no_worker' OR since <= statement_timestamp() - make_interval(secs => threshold))
 """
 
 # check → the incidents whose beginning or end is to be announced. This caller has claimed them: nobody else gets them,

@@ -36,9 +36,9 @@ FIRED = """
 UPDATE skipqueue_schedule
 SET next_run_at = to_timestamp(%(next)s::float8),
     fire_at = to_timestamp(%(next)s::float8),
-    last_run_at = (SELECT CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END),
+    last_run_at = CASE WHEN %(job_id)s::bigint IS NULL THEN last_run_at ELSE statement_timestamp() END,
     last_job_id = COALESCE(%(job_id)s::bigint, last_job_id),
-    skipped_at = (SELECT CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END),
+    skipped_at = CASE WHEN %(is_skipped)s THEN statement_timestamp() ELSE skipped_at END,
     error = ''
 WHERE id = %(id)s
 """
@@ -112,14 +112,14 @@ ON CONFLICT (name) DO UPDATE SET
         WHEN schedule.digest = EXCLUDED.digest THEN schedule.previous_digest ELSE schedule.digest
     END,
     digest = EXCLUDED.digest,
-    confirmed_at = EXCLUDED.confirmed_at,
+    confirmed_at = statement_timestamp(),
     retired_at = NULL
 WHERE
     schedule.source <> 'admin'
     AND (
         schedule.digest = EXCLUDED.digest
         OR (NOT %(has_started)s AND schedule.previous_digest <> EXCLUDED.digest)
-        OR EXCLUDED.confirmed_at - schedule.confirmed_at >= make_interval(secs => %(stale)s)
+        OR schedule.confirmed_at <= statement_timestamp() - make_interval(secs => %(stale)s)
     )
 RETURNING name
 """

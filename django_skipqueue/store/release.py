@@ -19,8 +19,8 @@ class Releasing(Statements):
 
         `interrupted`: the jobs were running. Their rows keep that, for the people who look at them later.
         """
-        statement = sql.RELEASE_INTERRUPTED if interrupted else sql.RELEASE
-        return self._released(self.rows(statement, leases_as_values(leases)))
+        rows = self.rows(sql.RELEASE, {**leases_as_values(leases), "interrupted": interrupted})
+        return self._released(rows)
 
     def release_orphans(
         self, worker_id: str, *, known: Iterable[int], claimed_until: datetime | None = None

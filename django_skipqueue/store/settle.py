@@ -160,17 +160,6 @@ class Settling(Batches):
 
 
 def _statement(batch: Sequence[Settlement]) -> tuple[str, dict[str, Any]]:
-    """The statement that writes a batch, with its values. Most batches need no part of what only some outcomes have."""
+    """The statement that writes a batch, with its values."""
     values = settlements_as_values(batch)
-    needed = []
-    if _has_some(values["errors"]) or _has_some(values["last_errors"]):
-        needed.append(sql.SETTLE_ERRORS)
-    if _has_some(values["notes"]):
-        needed.append(sql.SETTLE_NOTES)
-    if any(values["refunds"]):
-        needed.append(sql.SETTLE_SNOOZES)
-    return sql.SETTLE_ALL if len(needed) > 1 else needed[0] if needed else sql.SETTLE, values
-
-
-def _has_some(values: list[str | None]) -> bool:
-    return values.count(None) < len(values)
+    return sql.SETTLE_SNOOZES if any(values["refunds"]) else sql.SETTLE, values

@@ -207,15 +207,12 @@ CASES = [
     Case("BACKEND_PID", {}, set()),
     Case("SETTLE", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE", settlements_as_values(SETTLED[:1]), {"pkey"}, "a single one"),
-    Case("SETTLE_ERRORS", settlements_as_values(SETTLED), {"pkey"}),
-    Case("SETTLE_NOTES", settlements_as_values(SETTLED), {"pkey"}),
     Case("SETTLE_SNOOZES", settlements_as_values(SETTLED), {"pkey"}),
-    Case("SETTLE_ALL", settlements_as_values(SETTLED), {"pkey"}),
     Case("QUEUES_OF", {"ids": LEASES["ids"]}, {"pkey"}),
     Case("LOCKED_ROWS", LEASES, {"pkey"}),
     Case("WORKER_HAS_JOBS", {"worker_id": WORKER}, {"recover"}),
-    Case("RELEASE", LEASES, {"pkey"}),
-    Case("RELEASE_INTERRUPTED", LEASES, {"pkey"}),
+    Case("RELEASE", LEASES | {"interrupted": False}, {"pkey"}),
+    Case("RELEASE", LEASES | {"interrupted": True}, {"pkey"}, "of running jobs"),
     Case("RELEASE_ORPHANS", {"worker_id": WORKER, "known": [99_001], "claimed_until": None}, {"recover", "pkey"}),
     Case(
         "RELEASE_ORPHANS",
@@ -759,10 +756,7 @@ def test_rows_are_chosen_once_and_then_looked_up(name: str) -> None:
     assert any(bound in STATEMENTS[name] for bound in bounds), "bounded"
 
 
-FENCED = [name for name in STATEMENTS if name.startswith(("SETTLE", "RELEASE")) and name != "RELEASE_ORPHANS"]
-
-
-@pytest.mark.parametrize("name", [*FENCED, "HEARTBEAT_JOB", "HAND_OVER"])
+@pytest.mark.parametrize("name", ["SETTLE", "SETTLE_SNOOZES", "RELEASE", "HEARTBEAT_JOB", "HAND_OVER"])
 def test_what_the_lease_fences_is_found_by_id_and_lease_and_nothing_else(name: str) -> None:
     """With a status as well, the planner may walk the recover index over every running and dead entry."""
     condition = STATEMENTS[name].rsplit("WHERE", 1)[1].split("RETURNING")[0]

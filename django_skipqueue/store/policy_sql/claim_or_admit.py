@@ -7,8 +7,7 @@ from ..sql.to_run import to_run
 # become queued. So a job that runs here at once has one version of its row less, and three index entries.
 # `ahead` and `share` only count: how many of the `limit` jobs are chosen ones. So no queued job is locked that is not
 # claimed, which another worker may be looking for at that moment.
-# A chosen job is locked by this transaction, so its ctid is stable. One of a key of the kind `fair` becomes due now,
-# unless it is due later; all others keep their times.
+# A chosen job is locked by this transaction, so its ctid is stable.
 # Index: claim, twice for each queue, as in CLAIM. The chosen jobs are read by ctid.
 CLAIM_OR_ADMIT = to_run(
     """
@@ -109,17 +108,18 @@ rest AS MATERIALIZED (SELECT place FROM admitted EXCEPT SELECT place FROM chosen
 queued AS (
     UPDATE skipqueue_job AS job
     SET status = 'queued',
-        run_after = LEAST(
-            GREATEST(job.run_after, statement_timestamp()),
-            CASE WHEN job.limit_kind = 'fair' THEN 'infinity' ELSE job.run_after END
-        )
+        run_after = CASE
+            WHEN job.limit_kind = 'fair' THEN GREATEST(job.run_after, statement_timestamp())
+            ELSE job.run_after
+        END
     WHERE job.ctid = ANY (ARRAY (SELECT place FROM rest))
-),
+)
 {to_run}
 """,
     more=""",
-        run_after = LEAST(
-            GREATEST(job.run_after, statement_timestamp()),
-            CASE WHEN job.status = 'blocked' AND job.limit_kind = 'fair' THEN 'infinity' ELSE job.run_after END
-        )""",
+    run_after = CASE
+        WHEN job.status = 'blocked' AND job.limit_kind = 'fair'
+        THEN GREATEST(job.run_after, statement_timestamp())
+        ELSE job.run_after
+    END""",
 )

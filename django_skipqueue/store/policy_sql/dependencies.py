@@ -165,13 +165,13 @@ SET awaits_jobs = NULL,
     lease = CASE WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.lease ELSE job.lease + 1 END,
     finished_at = CASE
         WHEN verdict.without IS NULL THEN job.finished_at
-        ELSE coalesce(job.finished_at, verdict.now)
+        ELSE coalesce(job.finished_at, statement_timestamp())
     END,
     last_error = CASE
         WHEN verdict.without IS NULL OR job.finished_at IS NOT NULL THEN job.last_error
-        ELSE 'Discarded: it needs job ' || verdict.without::text || ', which has not completed.'
+        ELSE 'Discarded: it needs job ' || verdict.without || ', which has not completed.'
     END
-FROM (SELECT DISTINCT job_id, waits, without, statement_timestamp() AS now FROM judged) AS verdict
+FROM (SELECT DISTINCT job_id, waits, without FROM judged) AS verdict
 WHERE
     job.id = verdict.job_id
     AND job.awaits_jobs
@@ -183,7 +183,7 @@ RETURNING
     job.status,
     job.batch_id,
     job.metadata::text AS metadata,
-    CASE WHEN job.finished_at = verdict.now THEN verdict.without END AS needs_job_id
+    CASE WHEN job.finished_at = statement_timestamp() THEN verdict.without END AS needs_job_id
 """,
     column="job.{}",
     past="dependency",

@@ -14,37 +14,32 @@ from ..sql.gates import entering
 # deadlock. A call is not inserted if its key is taken, by a job that holds it or by an earlier call of the batch.
 ENQUEUE_MANY_UNIQUE = entering(
     """
-WITH inserted AS (
-    INSERT INTO skipqueue_job AS job
-        (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
-        retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval,
-        rate_burst)
-    SELECT
-        %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
-        {status},
-        %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
-        %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
-        call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
-        CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
-        call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
-        CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
-    FROM
-        ROWS FROM (
-            string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
-            unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
-        ) AS call (args, kwargs, unique_key, limit_key, rate_key),
-        (
-            SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-            AS run_after
-        ) AS due
-    ON CONFLICT (unique_key)
-    WHERE unique_key IS NOT NULL
-        AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
-    DO NOTHING
-    RETURNING id, unique_key, status, run_after
-)
-SELECT id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, true AS is_new
-FROM inserted
+INSERT INTO skipqueue_job AS job
+    (queue_name, task, args, kwargs, status, priority, max_attempts, run_after, unique_key, unique_seconds, timeout,
+    retention, metadata, batch_id, awaits_jobs, limit_key, limit_kind, capacity, rate_key, rate_interval, rate_burst)
+SELECT
+    %(queue_name)s, %(task)s, call.args::jsonb, call.kwargs::jsonb,
+    {status},
+    %(priority)s, %(max_attempts)s, due.run_after, call.unique_key, %(unique_seconds)s::float8, %(timeout)s,
+    %(retention)s::jsonb, %(metadata)s::jsonb, %(batch_id)s::bigint, %(awaits_jobs)s::boolean,
+    call.limit_key, CASE WHEN call.limit_key IS NOT NULL THEN %(limit_kind)s::text END,
+    CASE WHEN call.limit_key IS NOT NULL THEN %(capacity)s::smallint END,
+    call.rate_key, CASE WHEN call.rate_key IS NOT NULL THEN %(rate_interval)s::float8 END,
+    CASE WHEN call.rate_key IS NOT NULL THEN %(rate_burst)s::smallint END
+FROM
+    ROWS FROM (
+        string_to_table(%(args)s, chr(10)), string_to_table(%(kwargs)s, chr(10)), unnest(%(unique_keys)s::text[]),
+        unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
+    ) AS call (args, kwargs, unique_key, limit_key, rate_key),
+    (
+        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+        AS run_after
+    ) AS due
+ON CONFLICT (unique_key)
+WHERE unique_key IS NOT NULL
+    AND (unique_seconds > 0 OR (finished_at IS NULL AND (unique_seconds IS NULL OR lease = 0)))
+DO NOTHING
+RETURNING id, unique_key, status, extract(epoch FROM run_after - statement_timestamp())::float8, true AS is_new
 """,
     column="%({})s",
     run_after="due.run_after",
@@ -55,8 +50,7 @@ FROM inserted
 # enqueue and enqueue_many that replace, after a conflict → the holders that wait, which now have the arguments of the
 # call: unique_key, id, status, run_after, enqueued_at, and the seconds until it is due. Each key is there once. Not by
 # ON CONFLICT DO UPDATE: that locks the row before it looks at the condition, and so would keep a running job locked
-# until the caller's commit. OFFSET 0 keeps PostgreSQL from merging `due` into the statement: Citus would refuse that.
-# Index: unique, the primary key.
+# until the caller's commit. Index: unique, the primary key.
 REPLACE_WAITING = entering(
     """
 WITH waiting AS MATERIALIZED (
@@ -87,19 +81,16 @@ FROM
         unnest(%(limit_keys)s::text[]), unnest(%(rate_keys)s::text[])
     ) AS call (args, kwargs, unique_key, limit_key, rate_key),
     (
-        SELECT
-            COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)) AS run_after,
-            statement_timestamp() AS now
-        OFFSET 0
+        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
+        AS run_after
     ) AS due
 WHERE job.id = ANY (ARRAY (SELECT id FROM waiting)) AND job.unique_key = call.unique_key
 RETURNING
     job.unique_key, job.id, job.status, job.run_after, job.enqueued_at,
-    extract(epoch FROM job.run_after - due.now)::float8
+    extract(epoch FROM job.run_after - statement_timestamp())::float8
 """,
     column="%({})s",
     run_after="due.run_after",
-    now="due.now",
     limit_key="call.limit_key",
     rate_key="call.rate_key",
 )

@@ -20,11 +20,6 @@ Rules of all statements:
   first gate, so these write the status literally.
 - The statement of an operator's verb also records it in the row: `operations` holds the newest 50. `recording` of
   `sql.operations` replaces `{operations}` by the expression.
-- The statements keep to the rules on functions that Citus' planner has for a distributed schema, except those of a
-  `.defer()` outside of a transaction. An UPDATE gives no column to a function that is not IMMUTABLE, and has none in a
-  CASE or a COALESCE, except in a subquery. RETURNING and ON CONFLICT have no such function. So the time for these
-  places comes from a CTE, or from the SELECT of an INSERT. Where something is added to it, it has no zone, and is that
-  of UTC.
 - The only clock is the database's.
 """
 

@@ -46,7 +46,7 @@ chosen AS MATERIALIZED (
     SELECT place
     FROM (SELECT place, sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS size_before FROM found) AS found
     WHERE size_before < 4000000
-),
+)
 {to_run}
 """
 )

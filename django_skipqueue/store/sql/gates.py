@@ -18,12 +18,11 @@ class Condition(NamedTuple):
     status: Literal["scheduled", "blocked"]
     """The job's status while it waits at this gate."""
     holds: str
-    """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`. So is
-    the time: `{now}`."""
+    """The SQL condition under which the gate keeps a job waiting. Columns are written in braces: `{run_after}`."""
 
 
 CONDITIONS = (
-    Condition("time", "scheduled", "{run_after} > {now}"),
+    Condition("time", "scheduled", "{run_after} > statement_timestamp()"),
     # A later gate with the status `blocked` admits only jobs whose `awaits_jobs` is NULL: the others still wait here.
     Condition("dependency", "blocked", "{awaits_jobs}::boolean"),
     # Likewise: a job that has passed the gate of limits, and waits at the next one, has `has_permit`.
@@ -38,15 +37,13 @@ COLUMN = r"{(\w+)}"
 def entering(statement: str, *, column: str, past: str | None = None, **columns: str) -> str:
     """Replace `{status}` in a statement by the expression for the status that a job enters. Called once, at import.
 
-    column: the spelling of a job's column in this statement, such as `job.{}`; `columns`: exceptions to it, and the
-    spelling of `now`, which is `statement_timestamp()` unless said otherwise.
+    column: the spelling of a job's column in this statement, such as `job.{}`; `columns`: exceptions to it.
     past: the gate that the job has just passed; only the gates after it are checked.
     """
     names = [condition.gate for condition in CONDITIONS]
     asked = CONDITIONS[names.index(past) + 1 :] if past else CONDITIONS
-    spelled = {"now": "statement_timestamp()"} | columns
     cases = [
-        f"WHEN {re.sub(COLUMN, lambda name: spelled.get(name[1], column.format(name[1])), condition.holds)} "
+        f"WHEN {re.sub(COLUMN, lambda name: columns.get(name[1], column.format(name[1])), condition.holds)} "
         f"THEN '{condition.status}'"
         for condition in asked
     ]

@@ -27,7 +27,7 @@ WITH named AS MATERIALIZED (
     WHERE id = ANY ((SELECT %(ids)s::bigint[])::bigint[]) AND status IN ('failed', 'discarded')
 ),
 chosen AS MATERIALIZED (
-    SELECT id, queue_name, task, args, kwargs, unique_key, awaits_jobs, limit_key, rate_key, attempts, operations
+    SELECT id, queue_name, task, args, kwargs, status, finished_at, unique_key
     FROM skipqueue_job
     WHERE
         id = ANY (ARRAY (
@@ -62,24 +62,18 @@ chosen AS MATERIALIZED (
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 )
-INSERT INTO skipqueue_job AS written (id, queue_name, task, args, kwargs, status, run_after, operations)
-SELECT
-    job.id, job.queue_name, job.task, job.args, job.kwargs,
-    {status},
-    statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
-    {operations}
-FROM chosen AS job
-ORDER BY job.unique_key COLLATE "C"
+INSERT INTO skipqueue_job AS job (id, queue_name, task, args, kwargs, status, finished_at)
+SELECT id, queue_name, task, args, kwargs, status, finished_at FROM chosen ORDER BY unique_key COLLATE "C"
 ON CONFLICT (id) DO UPDATE
-SET status = EXCLUDED.status, has_permit = NULL,
-    lease = written.lease + 1,
+SET status = {status}, has_permit = NULL,
+    lease = job.lease + 1,
     attempts = 0,
-    run_after = EXCLUDED.run_after,
+    run_after = statement_timestamp() + make_interval(secs => random() * %(over)s::float8),
     finished_at = NULL,
     deaths = NULL,
     unknown_since = NULL,
-    operations = EXCLUDED.operations
-RETURNING written.id, written.queue_name, written.status
+    operations = {operations}
+RETURNING job.id, job.queue_name, job.status
 """,
     ),
     column="job.{}",
@@ -181,9 +175,7 @@ WITH chosen AS MATERIALIZED (
 )
 UPDATE skipqueue_job AS job
 SET status = 'scheduled', has_permit = NULL,
-    run_after = (
-        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-    ),
+    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status
@@ -204,10 +196,8 @@ WITH chosen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET status = (SELECT {status}), has_permit = NULL,
-    run_after = (
-        SELECT COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s))
-    ),
+SET status = {status}, has_permit = NULL,
+    run_after = COALESCE(%(run_after)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay)s)),
     operations = {operations}
 WHERE job.id = ANY (ARRAY (SELECT id FROM chosen))
 RETURNING job.id, job.queue_name, job.status

@@ -1,17 +1,12 @@
-"""Records an operator's verb in the row of the job that it changes: `operations` holds the newest 50.
-
-In a subquery, because Citus takes no `jsonb_build_object` of columns elsewhere in an UPDATE.
-"""
+"""Records an operator's verb in the row of the job that it changes: `operations` holds the newest 50."""
 
 from collections.abc import Mapping
 
-APPENDED = """(
-        SELECT COALESCE(
-            CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
-        ) || jsonb_build_object(
-            'at', statement_timestamp(), 'verb', '{verb}', 'by', %(by)s::text, 'reason', %(reason)s::text,
-            'attempts', job.attempts{more}
-        )
+APPENDED = """COALESCE(
+        CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
+    ) || jsonb_build_object(
+        'at', statement_timestamp(), 'verb', '{verb}', 'by', %(by)s::text, 'reason', %(reason)s::text,
+        'attempts', job.attempts{more}
     )"""
 
 

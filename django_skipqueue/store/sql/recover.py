@@ -6,9 +6,8 @@
 # than `age`. With `ids` and `leases`: these jobs, which a carrier gave back because its workers have died.
 # The attempt is charged; a job without attempts left fails. Index: recover.
 # `deaths` lists the workers in a row that died while they ran the job. After the second death the job waits for up to
-# 30 s, so that it does not run beside the same jobs again: as long as a hash says, because Citus takes no `random()`.
-# After the third it fails, whatever its max_attempts. A manual retry empties the list, and so does every outcome except
-# that of an unknown task.
+# 30 s, so that it does not run beside the same jobs again. After the third it fails, whatever its max_attempts. A
+# manual retry empties the list, and so does every outcome except that of an unknown task.
 # A job that has a rate waits for it again, with the permit that it holds.
 # A job is never taken from a live worker, however long it runs: only the heartbeat in the worker's row counts. A loop
 # written by hand has no row: the job's own heartbeat counts. A job is never taken from a carrier: it may run there.
@@ -53,8 +52,7 @@ recovered AS (
                 verdict.status,
                 CASE WHEN verdict.status = 'blocked' AND job.limit_key IS NOT NULL THEN true END,
                 CASE
-                    WHEN verdict.status = 'scheduled' THEN statement_timestamp()
-                        + (hashint8extended(job.id, job.lease) & 32767) / 32768.0 * interval '30 seconds'
+                    WHEN verdict.status = 'scheduled' THEN statement_timestamp() + random() * interval '30 seconds'
                     ELSE job.run_after
                 END,
                 CASE WHEN verdict.status = 'failed' THEN statement_timestamp() END,

@@ -1,7 +1,8 @@
 """Release claimed jobs."""
 
 # release → id and queue of the jobs that were put back into their queues. No attempt is charged. A row whose lease does
-# not match stays unchanged. Index: the primary key.
+# not match stays unchanged. `interrupted`: the jobs were running; then their rows keep which worker gave them up, and
+# when. Index: the primary key.
 RELEASE = """
 UPDATE skipqueue_job AS job
 SET status = 'queued',
@@ -9,24 +10,21 @@ SET status = 'queued',
     attempts = job.attempts - 1,
     locked_at = NULL,
     locked_by = '',
-    started_at = NULL
-FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
-WHERE job.id = held.id AND job.lease = held.lease
-RETURNING job.id, job.queue_name
-"""
-
-_INTERRUPTED = """    operations = (
-        SELECT COALESCE(
+    started_at = NULL,
+    operations = CASE
+        WHEN %(interrupted)s::boolean
+        THEN COALESCE(
             CASE WHEN jsonb_array_length(job.operations) < 50 THEN job.operations ELSE job.operations - 0 END, '[]'
         ) || jsonb_build_object(
             'at', statement_timestamp(), 'verb', 'release', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
             'reason', '', 'attempts', job.attempts, 'since', job.started_at
         )
-    ),
-    locked_at = """
-
-# release, of jobs that were running → the same. Their rows keep which worker gave them up, and when.
-RELEASE_INTERRUPTED = RELEASE.replace("    locked_at = ", _INTERRUPTED)
+        ELSE job.operations
+    END
+FROM unnest((SELECT %(ids)s::bigint[]), (SELECT %(leases)s::bigint[])) AS held (id, lease)
+WHERE job.id = held.id AND job.lease = held.lease
+RETURNING job.id, job.queue_name
+"""
 
 # supervisor, after a worker died; worker, after its connection broke → id and queue of the jobs that the worker holds
 # but has not started, now released. No attempt is charged. A live worker holds such jobs for one of two reasons: the

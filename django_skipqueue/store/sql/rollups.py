@@ -5,11 +5,11 @@
 ROLL_UP = """
 INSERT INTO skipqueue_rollup AS rollup (
     span, queue_name, task, starts_at, completed, retried, snoozed, failed, discarded, recovered, lost, waited, ran,
-    waited_seconds, ran_seconds, claims, claim_times, claim_seconds, changed_at
+    waited_seconds, ran_seconds, claims, claim_times, claim_seconds
 )
 SELECT
     span, queue_name, task, to_timestamp(starts_at), completed, retried, snoozed, failed, discarded, recovered, lost,
-    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds, statement_timestamp()
+    waited, ran, waited_seconds, ran_seconds, claims, claim_times, claim_seconds
 FROM json_to_recordset(%(rows)s::json) AS counted (
     span smallint, queue_name text, task text, starts_at bigint, completed bigint, retried bigint, snoozed bigint,
     failed bigint, discarded bigint, recovered bigint, lost bigint, waited bigint[], ran bigint[],
@@ -17,7 +17,7 @@ FROM json_to_recordset(%(rows)s::json) AS counted (
 )
 ORDER BY span, queue_name, task, starts_at
 ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
-SET changed_at = EXCLUDED.changed_at,
+SET changed_at = statement_timestamp(),
     completed = rollup.completed + EXCLUDED.completed,
     retried = rollup.retried + EXCLUDED.retried,
     snoozed = rollup.snoozed + EXCLUDED.snoozed,
@@ -113,10 +113,7 @@ step AS MATERIALIZED (
             ready_to
         ) AS end_at,
         ready_to,
-        seen_to,
-        (SELECT max(id) FROM skipqueue_job) AS newest,
-        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_xid,
-        statement_timestamp() AS now
+        seen_to
     FROM progress
 ),
 counted AS MATERIALIZED (
@@ -129,11 +126,11 @@ counted AS MATERIALIZED (
     GROUP BY 1, 2, 3
 ),
 written AS (
-    INSERT INTO skipqueue_rollup AS rollup (span, queue_name, task, starts_at, enqueued, changed_at)
+    INSERT INTO skipqueue_rollup AS rollup (span, queue_name, task, starts_at, enqueued)
     SELECT
         span.seconds, level.queue_name, level.task,
         to_timestamp(COALESCE(floor(counted.minute / NULLIF(span.seconds, 0)) * span.seconds, 0)) AS starts_at,
-        sum(counted.number), statement_timestamp()
+        sum(counted.number)
     FROM
         counted,
         (VALUES (0), (60), (3600)) AS span (seconds),
@@ -143,24 +140,24 @@ written AS (
     GROUP BY 1, 2, 3, 4
     ORDER BY 1, 2, 3, 4
     ON CONFLICT (span, queue_name, task, starts_at) DO UPDATE
-    SET changed_at = EXCLUDED.changed_at, enqueued = rollup.enqueued + EXCLUDED.enqueued
-),
-advanced AS (
-    UPDATE skipqueue_rollup_progress AS progress
-    SET counted_to = step.end_at,
-        ready_to = CASE WHEN step.end_at = step.ready_to THEN step.seen_to ELSE step.ready_to END,
-        ready_xid = CASE WHEN step.end_at = step.ready_to THEN step.next_xid ELSE progress.ready_xid END,
-        ready_at = CASE WHEN step.end_at = step.ready_to THEN step.now ELSE progress.ready_at END,
-        seen_to = CASE
-            WHEN step.end_at = step.ready_to THEN COALESCE(step.newest, step.seen_to)
-            ELSE progress.seen_to
-        END,
-        changed_at = CASE WHEN step.end_at = step.ready_to THEN step.now ELSE progress.changed_at END
-    FROM step
-    WHERE progress.id = step.id
-    RETURNING step.end_at < step.ready_to AS has_more
+    SET changed_at = statement_timestamp(), enqueued = rollup.enqueued + EXCLUDED.enqueued
 )
-SELECT has_more FROM advanced
+UPDATE skipqueue_rollup_progress AS progress
+SET counted_to = step.end_at,
+    ready_to = CASE WHEN step.end_at = step.ready_to THEN step.seen_to ELSE step.ready_to END,
+    ready_xid = CASE
+        WHEN step.end_at = step.ready_to THEN pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+        ELSE progress.ready_xid
+    END,
+    ready_at = CASE WHEN step.end_at = step.ready_to THEN statement_timestamp() ELSE progress.ready_at END,
+    seen_to = CASE
+        WHEN step.end_at = step.ready_to THEN COALESCE((SELECT max(id) FROM skipqueue_job), step.seen_to)
+        ELSE progress.seen_to
+    END,
+    changed_at = CASE WHEN step.end_at = step.ready_to THEN statement_timestamp() ELSE progress.changed_at END
+FROM step
+WHERE progress.id = step.id
+RETURNING step.end_at < step.ready_to
 """
 
 # supervisor → whether no supervisor has written the depths of the queues in this minute yet. Index: the primary key.

@@ -6,15 +6,14 @@ from .gates import entering
 # row. Writing an outcome ends the lease, so that a second one for the same attempt matches no row either. Index: the
 # primary key, in the order of the arrays.
 # `started` and `ended` are the microseconds since the attempt began and ended, by the worker's monotonic clock; NULL
-# means when the job was claimed, and now. `clock` has the time in UTC without a zone: what is added to such a time does
-# not depend on the session, so that Citus takes it in a CASE. The time gate looks at the delay.
+# means when the job was claimed, and now.
 # An array that is shorter than `ids` is filled up with NULL: a batch in which every outcome is a plain completion, as
 # most are, has only ids, leases and times. Reading the values from JSON would take an eighth of the statement's time.
+# `notes` has the progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
 # The WHERE has no status: with one, the planner may read every running and dead entry of the recover index instead
 # (55 µs per job instead of 8 µs).
 SETTLE = entering(
     """
-WITH clock AS MATERIALIZED (SELECT statement_timestamp() AT TIME ZONE interval '0' AS now)
 UPDATE skipqueue_job AS job
 SET status = CASE
         WHEN outcome.status = 'scheduled' THEN {status}
@@ -23,21 +22,45 @@ SET status = CASE
     lease = job.lease + 1,
     attempts = job.attempts - COALESCE(outcome.refund, 0),
     run_after = CASE
-        WHEN outcome.status = 'scheduled'
-        THEN ((SELECT now FROM clock) + make_interval(secs => outcome.delay)) AT TIME ZONE interval '0'
+        WHEN outcome.status = 'scheduled' THEN statement_timestamp() + make_interval(secs => outcome.delay)
         ELSE job.run_after
     END,
     locked_at = NULL,
-    started_at = COALESCE(
-        ((SELECT now FROM clock) - outcome.started * interval '1 microsecond') AT TIME ZONE interval '0', job.started_at
-    ),
+    started_at = COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at),
     finished_at = CASE
         WHEN outcome.status IS DISTINCT FROM 'scheduled'
-        THEN (
-            (SELECT now FROM clock) - COALESCE(outcome.ended, 0) * interval '1 microsecond'
-        ) AT TIME ZONE interval '0'
+        THEN statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond'
     END,
     result = outcome.result,
+    last_error = COALESCE(outcome.last_error, job.last_error),
+    errors = CASE
+        WHEN outcome.error IS NULL THEN job.errors
+        ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+            || (
+                outcome.error || jsonb_build_object(
+                    'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
+                    'worker_id', job.locked_by
+                )
+            )
+    END,
+    progress = CASE
+        WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
+        ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
+    END,
+    logs = CASE
+        WHEN outcome.notes -> 'log' IS NULL THEN job.logs
+        ELSE (
+            CASE
+                WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
+                WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
+                ELSE COALESCE(job.logs, '[]')
+            END
+        ) || (
+            (outcome.notes -> 'log') || jsonb_build_object(
+                'started', COALESCE(statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at)
+            )
+        )
+    END,
     deaths = CASE WHEN outcome.is_unknown THEN job.deaths END,
     unknown_since = CASE WHEN outcome.is_unknown THEN COALESCE(job.unknown_since, job.locked_at) END
 FROM
@@ -51,91 +74,37 @@ WHERE job.id = outcome.id AND job.lease = outcome.lease
 RETURNING job.id, outcome.lease, job.batch_id
 """,
     column="job.{}",
-    run_after="outcome.delay",
-    now="0",
+    run_after="statement_timestamp() + make_interval(secs => outcome.delay)",
 )
 
-_ERRORS = """    last_error = COALESCE(outcome.last_error, job.last_error),
-    errors = (
-        SELECT CASE
-            WHEN outcome.error IS NULL THEN job.errors
-            ELSE (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
-                || (
-                    outcome.error || jsonb_build_object(
-                        'at', statement_timestamp() - COALESCE(outcome.ended, 0) * interval '1 microsecond',
-                        'worker_id', job.locked_by
-                    )
-                )
-        END
-    ),
-    deaths = """
-
-# The progress and the log of the attempt, if it noted any: NOTE_ATTEMPTS explains them.
-_NOTES = """    (progress, logs) = (
-        SELECT
+# settle, of a batch with snoozes: the same. A snooze is recorded in `operations`. Snoozes in a row are one entry with
+# their number, so that they do not displace the verbs of operators. Batches without a snooze do not pay for it.
+SETTLE_SNOOZES = SETTLE.replace(
+    "    deaths = ",
+    """    operations = CASE
+        WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
+        ELSE COALESCE(
             CASE
-                WHEN outcome.notes -> 'progress' IS NULL THEN job.progress
-                ELSE (outcome.notes -> 'progress') || jsonb_build_object('at', statement_timestamp())
+                WHEN job.operations -> -1 ->> 'verb' = 'snooze' THEN job.operations - -1
+                WHEN job.operations -> 49 IS NOT NULL THEN job.operations - 0
+                ELSE job.operations
             END,
-            CASE
-                WHEN outcome.notes -> 'log' IS NULL THEN job.logs
-                ELSE (
-                    CASE
-                        WHEN job.logs -> -1 -> 'lease' = outcome.notes -> 'log' -> 'lease' THEN job.logs - -1
-                        WHEN job.logs -> 2 IS NOT NULL THEN job.logs - 0
-                        ELSE COALESCE(job.logs, '[]')
-                    END
-                ) || (
-                    (outcome.notes -> 'log') || jsonb_build_object(
-                        'started',
-                        COALESCE(
-                            statement_timestamp() - outcome.started * interval '1 microsecond', job.started_at
-                        )
-                    )
-                )
+            '[]'
+        ) || jsonb_build_object(
+            'at', statement_timestamp(), 'verb', 'snooze', 'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''),
+            'reason', '', 'attempts', job.attempts,
+            'since', statement_timestamp() - outcome.started * interval '1 microsecond',
+            'times', 1 + CASE
+                WHEN
+                    job.operations -> -1 ->> 'verb' = 'snooze'
+                    AND jsonb_typeof(job.operations -> -1 -> 'times') = 'number'
+                THEN (job.operations -> -1 ->> 'times')::numeric
+                ELSE 0
             END
-    ),
-    deaths = """
-
-# A snooze is recorded in `operations`. Snoozes in a row are one entry with their number, so that they do not displace
-# the verbs of operators.
-_SNOOZES = """    operations = (
-        SELECT CASE
-            WHEN outcome.refund IS NULL OR outcome.refund = 0 OR outcome.is_unknown THEN job.operations
-            ELSE COALESCE(
-                CASE
-                    WHEN job.operations -> -1 ->> 'verb' = 'snooze' THEN job.operations - -1
-                    WHEN job.operations -> 49 IS NOT NULL THEN job.operations - 0
-                    ELSE job.operations
-                END,
-                '[]'
-            ) || jsonb_build_object(
-                'at', statement_timestamp(), 'verb', 'snooze',
-                'by', regexp_replace(job.locked_by, ':[0-9a-f]{12}$', ''), 'reason', '', 'attempts', job.attempts,
-                'since', statement_timestamp() - outcome.started * interval '1 microsecond',
-                'times', 1 + CASE
-                    WHEN
-                        job.operations -> -1 ->> 'verb' = 'snooze'
-                        AND jsonb_typeof(job.operations -> -1 -> 'times') = 'number'
-                    THEN (job.operations -> -1 ->> 'times')::numeric
-                    ELSE 0
-                END
-            )
-        END
-    ),
-    deaths = """
-
-# settle, of a batch with errors: the same. Batches without errors do not pay for it. Likewise the next three.
-SETTLE_ERRORS = SETTLE.replace("    deaths = ", _ERRORS)
-
-# settle, of a batch with notes: the same.
-SETTLE_NOTES = SETTLE.replace("    deaths = ", _NOTES)
-
-# settle, of a batch with snoozes: the same.
-SETTLE_SNOOZES = SETTLE.replace("    deaths = ", _SNOOZES)
-
-# settle, of a batch with two of these, or all: the same.
-SETTLE_ALL = SETTLE_ERRORS.replace("    deaths = ", _NOTES).replace("    deaths = ", _SNOOZES)
+        )
+    END,
+    deaths = """,
+)
 
 # settle, after jobs go straight back to their queues → the queue of each, and the key of its rate if it waits for that.
 # The array is a subquery, so that the planner does not see its length. Index: the primary key.
@@ -161,12 +130,10 @@ WITH cancelled AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 UPDATE skipqueue_job AS job
-SET errors = (
-        SELECT
-            (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
-            || (cancelled.error || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by))
-        FROM cancelled
-        WHERE cancelled.id = job.id
+SET errors = (CASE WHEN jsonb_array_length(job.errors) < 10 THEN job.errors ELSE job.errors - 0 END)
+    || (
+        (SELECT error FROM cancelled WHERE cancelled.id = job.id)
+        || jsonb_build_object('at', statement_timestamp(), 'worker_id', job.locked_by)
     )
 WHERE job.id = ANY (ARRAY (SELECT id FROM cancelled))
 RETURNING job.id

@@ -1,38 +1,30 @@
 """The end of the statements that claim."""
 
-# `claim_seconds` is the time from the start of the statement until this row was updated: PostgreSQL reads each row of
-# `claimed` as soon as it is there. With the time in RETURNING, where Citus takes no clock, the statement would take a
-# twentieth less at most.
-_TO_RUN = """claimed AS (
-    UPDATE skipqueue_job AS job
-    SET status = 'running',
-        lease = job.lease + 1,
-        attempts = job.attempts + 1,
-        locked_by = %(worker_id)s,
-        locked_at = statement_timestamp(),
-        started_at = statement_timestamp(){more}
-    WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
-    RETURNING
-        job.id, job.lease, job.task, job.queue_name, job.args, job.kwargs, job.attempts, job.max_attempts, job.priority,
-        job.run_after, job.locked_at, job.metadata, job.timeout, job.unknown_since
-)
-SELECT
-    id,
-    lease,
-    task,
-    queue_name,
-    args::text AS args,
-    kwargs::text AS kwargs,
-    attempts AS attempt,
-    max_attempts,
-    priority,
-    date_part('epoch', run_after) AS run_after,
-    date_part('epoch', locked_at) AS locked_at,
-    metadata::text AS metadata,
-    timeout,
-    date_part('epoch', unknown_since) AS unknown_since,
-    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds
-FROM claimed"""
+# `claim_seconds` is the time from the start of the statement until this row was updated.
+_TO_RUN = """UPDATE skipqueue_job AS job
+SET status = 'running',
+    lease = job.lease + 1,
+    attempts = job.attempts + 1,
+    locked_by = %(worker_id)s,
+    locked_at = statement_timestamp(),
+    started_at = statement_timestamp(){more}
+WHERE job.ctid = ANY (ARRAY (SELECT place FROM chosen))
+RETURNING
+    job.id AS id,
+    job.lease AS lease,
+    job.task AS task,
+    job.queue_name AS queue_name,
+    job.args::text AS args,
+    job.kwargs::text AS kwargs,
+    job.attempts AS attempt,
+    job.max_attempts AS max_attempts,
+    job.priority AS priority,
+    date_part('epoch', job.run_after) AS run_after,
+    date_part('epoch', job.locked_at) AS locked_at,
+    job.metadata::text AS metadata,
+    job.timeout AS timeout,
+    date_part('epoch', job.unknown_since) AS unknown_since,
+    date_part('epoch', clock_timestamp() - statement_timestamp()) AS claim_seconds"""
 
 
 def to_run(statement: str, *, more: str = "") -> str:

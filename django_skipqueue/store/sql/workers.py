@@ -19,7 +19,7 @@ FROM json_to_recordset(%(workers)s::json) AS worker (
 )
 ORDER BY worker.id
 ON CONFLICT (id) DO UPDATE SET
-    heartbeat_at = excluded.heartbeat_at,
+    heartbeat_at = statement_timestamp(),
     memory_mb = excluded.memory_mb,
     jobs_done = excluded.jobs_done,
     reached_at = COALESCE(excluded.reached_at, written.reached_at),
