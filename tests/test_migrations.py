@@ -1,19 +1,14 @@
 """Migrations: complete, reversible, and leaving the tables as the design says."""
 
-import itertools
-import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connections, models
-from django.db.migrations.loader import MigrationLoader
-
-from django_skipqueue.migrations._postgresql import AddField
+from django.db import connections
 
 from .app.sessions import LAST_MIGRATION, schema
 
@@ -158,13 +153,6 @@ def described() -> dict[str, Any]:
     }
 
 
-def steps() -> list[str]:
-    """The app's migrations, first to last."""
-    graph = MigrationLoader(None).graph
-    (leaf,) = graph.leaf_nodes(APP)
-    return [name for app, name in graph.forwards_plan(leaf) if app == APP]
-
-
 def test_forwards_backwards_and_forwards_again(migrate: Callable[[str | None], None]) -> None:
     migrate(LAST_MIGRATION)
     made = described()
@@ -173,58 +161,6 @@ def test_forwards_backwards_and_forwards_again(migrate: Callable[[str | None], N
     assert described() == {"relations": [], "columns": [], "constraints": []}
     migrate(LAST_MIGRATION)
     assert described() == made
-
-
-def test_every_single_step_can_be_taken_back(migrate: Callable[[str | None], None]) -> None:
-    for before, name in itertools.pairwise([None, *steps()]):
-        without = described()
-        migrate(name)
-        assert described() != without
-        migrate(before)
-        assert described() == without
-        migrate(name)
-
-
-# A job of each status, one of them with a retention of its own.
-ROWS = """
-INSERT INTO skipqueue_job (queue_name, task, args, kwargs, status, finished_at, retention)
-SELECT
-    'default', 't', '[]', '{}', status, CASE WHEN status IN ('completed', 'failed', 'discarded') THEN now() END,
-    CASE WHEN status = 'failed' THEN '{"failed": 60}'::jsonb END
-FROM unnest(ARRAY['scheduled', 'blocked', 'queued', 'running', 'completed', 'failed', 'discarded']) AS status
-RETURNING *
-"""
-
-COLUMNS = "SELECT jsonb_strip_nulls(to_jsonb(job)) FROM skipqueue_job AS job ORDER BY id"
-"""Without columns that are null: later migrations add such columns."""
-
-
-def rows_as_made(names: Collection[str]) -> list[dict[str, Any]]:
-    """The rows, in the columns that the first migration has made."""
-    found = [row if isinstance(row, dict) else json.loads(row) for (row,) in query(COLUMNS, "migrating")]
-    return [{name: row[name] for name in names} for row in found]
-
-
-def test_every_single_step_but_the_first_keeps_the_rows_forwards_and_backwards(
-    migrate: Callable[[str | None], None],
-) -> None:
-    first, *others = steps()
-    migrate(first)
-    query(ROWS, "migrating")
-    ((made, *_), *_) = query(COLUMNS, "migrating")
-    names = (made if isinstance(made, dict) else json.loads(made)).keys()
-    rows = rows_as_made(names)
-    for before, name in itertools.pairwise([first, *others]):
-        for step in (name, before, name):
-            migrate(step)
-            assert rows_as_made(names) == rows
-    for step in reversed([first, *others]):
-        migrate(step)
-    assert rows_as_made(names) == rows
-
-
-def test_the_last_migration_is_the_one_that_these_tests_migrate_to() -> None:
-    assert steps()[-1] == LAST_MIGRATION
 
 
 @pytest.mark.django_db(databases=["default", "other"])
@@ -249,48 +185,3 @@ def test_another_database_of_the_project_that_is_sqlite_can_be_migrated() -> Non
     """`migrate --database` makes the tables of every app in every database; ours stay empty there."""
     done = subprocess.run([sys.executable, "-c", LITE], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-
-
-# A migration that adds a column which must have a value, as most columns of a job.
-COLUMN = """
-from django.db import connection, migrations, models
-from django.db.migrations.loader import MigrationLoader
-from django_skipqueue.migrations import _postgresql
-
-before = MigrationLoader(connection).project_state()
-added = {module}.AddField("job", "weight", models.SmallIntegerField(db_default=1))
-after = before.clone()
-added.state_forwards("django_skipqueue", after)
-with connection.schema_editor() as editor:
-    added.database_forwards("django_skipqueue", editor, before, after)
-with connection.schema_editor() as editor:
-    added.database_backwards("django_skipqueue", editor, after, before)
-"""
-
-
-@pytest.mark.parametrize(("module", "error"), [("_postgresql", ""), ("migrations", "OperationalError")])
-def test_a_migration_can_add_a_column_of_jobs_in_sqlite_with_our_operation_and_not_with_django_s(
-    module: str, error: str
-) -> None:
-    script = LITE.rpartition("call_command")[0] + COLUMN.format(module=module)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert error in done.stderr
-    assert bool(done.returncode) == bool(error), done.stderr
-
-
-def test_our_operation_adds_a_column_of_jobs_in_postgresql_and_takes_it_back(
-    migrate: Callable[[str | None], None],
-) -> None:
-    migrate(LAST_MIGRATION)
-    made = connections["migrating"]
-    added = AddField("job", "weight", models.SmallIntegerField(db_default=1))
-    before = MigrationLoader(made).project_state()
-    after = before.clone()
-    added.state_forwards(APP, after)
-    query(ROWS, "migrating")
-    with made.schema_editor() as editor:
-        added.database_forwards(APP, editor, before, after)
-    assert query("SELECT DISTINCT weight FROM skipqueue_job", "migrating") == [(1,)]
-    with made.schema_editor() as editor:
-        added.database_backwards(APP, editor, after, before)
-    assert not [row for (row,) in query(COLUMNS, "migrating") if "weight" in row]

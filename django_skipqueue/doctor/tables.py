@@ -55,7 +55,7 @@ ALTER TABLE skipqueue_worker SET (
     autovacuum_vacuum_threshold = 500
 );""",
 }
-"""The statements of the migration 0002_storage, for the operator to paste."""
+"""The statements of the migration, for the operator to paste."""
 
 
 def dead_rows(store: Store) -> Iterator[Finding]:

@@ -8,8 +8,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from ..migrations._postgresql import BigIntegers
 from .querysets import JobBatchManager
-from .rollup import BigIntegers
 
 
 class JobBatch(models.Model):

@@ -1,23 +1,11 @@
 """`RollUp` and `FailureRollUp`: what has happened to jobs, added up by minute and by hour, and since the beginning."""
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models.functions import Now
 
-if TYPE_CHECKING:
-    _Field = models.Field[list[int] | None, list[int] | None]
-else:
-    _Field = models.Field
-
-
-class BigIntegers(_Field):
-    """An array of integers. Django's `ArrayField` asks for another app in `INSTALLED_APPS`."""
-
-    def db_type(self, connection: Any) -> str:
-        """The type of the column."""
-        return "bigint[]" if connection.vendor == "postgresql" else "text"
+from ..migrations._postgresql import BigIntegers
 
 
 class Span(IntEnum):

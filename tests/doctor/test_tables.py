@@ -194,6 +194,6 @@ def test_a_table_without_autovacuum(found: Found) -> None:
 
 
 def test_the_statements_to_paste_are_those_of_the_migration() -> None:
-    migration: Any = import_module("django_skipqueue.migrations.0002_storage")
-    of_migration = [f"{statement.strip()};" for statement in (migration.JOB, migration.WORKER)]
+    migration: Any = import_module("django_skipqueue.migrations.0001_initial")
+    of_migration = [f"{statement.strip()};" for statement in (migration.JOB_STORAGE, migration.WORKER_STORAGE)]
     assert list(tables.STORAGE.values()) == of_migration
